@@ -1,0 +1,65 @@
+"""Every error the project raises on purpose.
+
+    FrameworktaxError            one line, names what to do next; carries the exit code
+    ├── UsageError        (2)    what was asked for cannot be: wrong name, number, file, device
+    │   └── UserModelError       the user's own function is missing, raises or returns something else
+    ├── StoreError        (2)    a store cannot be read or written
+    ├── TraceError        (2)    a recorded timeline cannot be read
+    ├── WorkerError       (1)    a measuring process failed; becomes a record, the rest goes on
+    └── NothingMeasured   (1)    not one point could be measured
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FrameworktaxError(Exception):
+    """Base of the tree; the message is one line that says what to do next."""
+
+    exit_code = 1
+
+
+class UsageError(FrameworktaxError):
+    """What was asked for cannot be."""
+
+    exit_code = 2
+
+
+class UserModelError(UsageError):
+    """The user's own model function is missing, raises, or returns something else."""
+
+
+class StoreError(FrameworktaxError):
+    """A store cannot be read or written."""
+
+    exit_code = 2
+
+
+class TraceError(FrameworktaxError):
+    """A recorded timeline cannot be read."""
+
+    exit_code = 2
+
+
+class WorkerError(FrameworktaxError):
+    """A measuring process failed.
+
+    Attributes:
+        status: one of ``records.STATUSES`` other than ``ok``.
+    """
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NothingMeasured(FrameworktaxError):
+    """Not one point could be measured."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f", did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,379 @@
+"""The nouns: frozen records that both wings and the store share.
+
+Stored time is an integer in nanoseconds (``_ns``), shares are fractions, sizes are bytes.
+What is stored is raw: samples, counts, facts. What is derived (``Measurement``, ``Curve``,
+``Advice``) is computed by ``analysis`` and written only into documents, never into a store.
+``None`` means not measured; a note says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+STORE_SCHEMA = "frameworktax.store"
+STORE_VERSION = 1
+RUN_SCHEMA = "frameworktax.run"
+RUN_VERSION = 1
+
+Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
+STATUSES: tuple[str, ...] = ("ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed")
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16")
+Regime = Literal["framework-bound", "compute-bound", "memory-bound", "mixed", "kernel-flat"]
+
+BILL: tuple[str, ...] = (
+    "kernel",  # math kernels and the copies inside them
+    "dispatch",  # c10, the dispatcher, operator wrappers, autograd bookkeeping, bindings
+    "python",  # the interpreter and its extension modules
+    "allocator",  # malloc, free and what stands behind them in user space
+    "runtime",  # an engine's executor, a compiled graph's wrapper
+    "threading",  # OpenMP and TBB: waiting and handing out work
+    "system",  # inside the operating system: page faults, system calls
+    "launch",  # device launch calls on the host (GPU)
+    "device_gap",  # device idle between queued kernels (GPU)
+    "wait",  # wall time the calling thread was not running
+    "remainder",  # what no rule could place
+)
+"""Lines of the bill, in the order they are shown; they add up to the latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A trust note: a stable code for programs and a sentence for people."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is computed, independent of how and where.
+
+    Attributes:
+        model: a registered name, or ``file.py:function`` / ``package.module:function``.
+        batch: samples per call.
+        length: tokens per sample, for sequence models.
+        image_size: pixels a side, for image models.
+        width: factor on the layer widths.
+        depth: factor on the number of layers.
+        batch_dim: the user's word on which dimension of the inputs is the batch.
+    """
+
+    model: str
+    batch: int = 1
+    length: int | None = None
+    image_size: int | None = None
+    precision: str = "float32"
+    width: float = 1.0
+    depth: float = 1.0
+    input: str = "dense"
+    phase: str = "forward"
+    batch_dim: int | None = None
+    twin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One cell of the grid: a workload in a runtime on a platform."""
+
+    workload: Workload
+    runtime: str
+    platform: str = "cpu"
+    threads: int = 1
+
+    def key(self) -> str:
+        """Return the content key: 16 hex digits over every field."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a session ran: everything that moves a number."""
+
+    host: str
+    system: str
+    python: str
+    cpu: str
+    cores: int
+    threads_per_core: int | None = None
+    memory_bytes: int | None = None
+    load_1min: float | None = None
+    governor: str | None = None
+    frequency_mhz: float | None = None
+    turbo: bool | None = None
+    virtualization: str | None = None
+    affinity: tuple[int, ...] = ()
+    sampler: str | None = None
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its interval.
+
+    ``method`` names how it was got; ``n`` is the number of independent values behind it.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float = 0.95
+    method: str = ""
+    n: int = 0
+
+
+# --- raw records, one JSON line each in a store ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One run of the tool: everything measured in it was measured side by side."""
+
+    kind: ClassVar[str] = "session"
+    session: str
+    started: str
+    version: str
+    command: tuple[str, ...]
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is known of a point before it is timed."""
+
+    kind: ClassVar[str] = "subject"
+    session: str
+    point: Point
+    paradigm: str
+    parameters: int | None = None
+    flops: int | None = None
+    macs: int | None = None
+    operators: int | None = None
+    setup_ns: int | None = None
+    artifact_bytes: int | None = None
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block of calls in one process, timed without a profiler.
+
+    Attributes:
+        latency_ns: wall time of each call, outputs complete on the device.
+        pipelined_ns: wall time of ``pipelined_calls`` calls with one synchronise at the end.
+        cpu_ns: CPU time of the calling thread over the ``latency_ns`` calls.
+        enqueue_ns: host time of each call before the synchronise (GPU only).
+    """
+
+    kind: ClassVar[str] = "block"
+    session: str
+    point: str
+    process: int
+    round: int
+    latency_ns: tuple[int, ...]
+    pipelined_ns: int
+    pipelined_calls: int
+    cpu_ns: int
+    enqueue_ns: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One block of the fixed calibrator, once a round: tells a drifting host."""
+
+    kind: ClassVar[str] = "calibration"
+    session: str
+    round: int
+    latency_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Where the time of a point goes, from a run of its own; never a source of latency.
+
+    On a CPU (``perf-event``, ``perf``, ``py-spy``): ``samples`` holds, per stretch of the run,
+    program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
+    (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
+    samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread.
+
+    On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
+    memset intervals), ``kernels``, ``copies`` and ``launches``; ``span_ns`` from ``backlog`` runs.
+    """
+
+    kind: ClassVar[str] = "attribution"
+    session: str
+    point: str
+    process: int
+    method: str
+    calls: int
+    wall_ns: int
+    latency_ns: int
+    period_ns: int | None = None
+    off_cpu_ns: int | None = None
+    samples: tuple[Mapping[str, int], ...] = ()
+    detail: Mapping[str, int] = field(default_factory=dict)
+    top: tuple[tuple[str, str, str, int], ...] = ()
+    lost: int = 0
+    kernel_ns: tuple[int, ...] = ()
+    kernels: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+    launches: tuple[int, ...] = ()
+    span_ns: tuple[int, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """Outputs of a point compared with eager in the same precision.
+
+    ``max_relative_difference`` is the largest difference over the largest reference value.
+    ``within_tolerance`` is None where the comparison proves nothing; ``reason`` says why.
+    """
+
+    kind: ClassVar[str] = "parity"
+    session: str
+    point: str
+    reference: str
+    max_abs_difference: float | None
+    max_relative_difference: float | None
+    tolerance: float
+    within_tolerance: bool | None
+    worst: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a process of a point ended: ``ok`` once it is warm, or why it could not be measured."""
+
+    kind: ClassVar[str] = "outcome"
+    session: str
+    point: str
+    process: int
+    status: Status
+    reason: str | None = None
+    warmup_calls: int | None = None
+    load_ns: int | None = None
+    peak_memory_bytes: int | None = None
+    notes: tuple[Note, ...] = ()
+
+
+Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome
+RECORDS: dict[str, type[Any]] = {
+    cls.kind: cls for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome)
+}
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """Return a record as plain JSON data, its kind under ``record``."""
+    return {"record": record.kind, **asdict(record)}
+
+
+def record_id(record: Record) -> tuple[Any, ...]:
+    """Return what makes a record the same as another: reading a store drops the second of two."""
+    names = {f.name for f in fields(record)}
+    point = getattr(record, "point", "") if "point" in names else ""
+    if isinstance(point, Point):
+        point = point.key()
+    method = getattr(record, "method", "") if "method" in names else ""
+    return (
+        record.kind,
+        getattr(record, "session"),  # noqa: B009 - every record has it, the union type hides it
+        point,
+        getattr(record, "process", None),
+        getattr(record, "round", None),
+        method,
+    )
+
+
+# --- derived, written into documents ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``."""
+
+    workload: Workload
+    runtime: str
+    paradigm: str
+    platform: str
+    threads: int
+    status: Status
+    reason: str | None = None
+    latency_ns: Estimate | None = None
+    pipelined_ns: Estimate | None = None
+    enqueue_ns: Estimate | None = None
+    kernel_ns: Estimate | None = None
+    span_ns: Estimate | None = None
+    tax_ns: Estimate | None = None
+    tax_share: Estimate | None = None
+    warm_overhead_ns: Estimate | None = None
+    bill_ns: Mapping[str, float] | None = None
+    bill_method: str | None = None
+    kernel_detail_ns: Mapping[str, float] | None = None
+    sampler_inflation: float | None = None
+    ratio_to_eager: Estimate | None = None
+    launches: int | None = None
+    operators: int | None = None
+    flops: int | None = None
+    macs: int | None = None
+    parameters: int | None = None
+    peak_memory_bytes: int | None = None
+    energy_mj: float | None = None
+    setup_ns: int | None = None
+    artifact_bytes: int | None = None
+    regime: Regime | None = None
+    parity: Parity | None = None
+    process_spread: float | None = None
+    block_spread: float | None = None
+    notes: tuple[Note, ...] = ()
+    samples_ns: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One axis of one model in one runtime, everything else fixed."""
+
+    model: str
+    runtime: str
+    platform: str
+    precision: str
+    axis: str
+    values: tuple[float, ...]
+    latency_ns: tuple[Estimate | None, ...]
+    free_batch: Estimate | None
+    free_is_lower_bound: bool
+    regimes: tuple[Regime | None, ...]
+    elasticity: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do, with its evidence; ``gain`` is a factor on latency (1.9 = 1.9 times faster)."""
+
+    action: str
+    evidence: str
+    gain: Estimate
+    kind: Literal["measured", "bound", "predicted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The document written by ``--json``; ``headline`` is the answer in a sentence."""
+
+    schema: str = RUN_SCHEMA
+    version: int = RUN_VERSION
+    environment: Environment | None = None
+    headline: str = ""
+    harness_floor_ns: Estimate | None = None
+    host_drift: float | None = None
+    measurements: tuple[Measurement, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
