@@ -1,0 +1,158 @@
+"""Warm-up, blocks, and both kinds of timing.
+
+Everything here runs in the measuring process and touches nothing but the clock, the call and the
+synchronise. ``latency`` is one call until its outputs are complete on the device. ``pipelined`` is
+the time of a run of calls, one synchronise at its end, over their number: on a CPU a call is
+complete when it returns, so the calls of a latency block are at the same time a pipelined run and
+are not repeated.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from frameworktax.clock import REAL, Clock
+
+MIN_CALLS = 5
+"""Calls a block has at least (METHOD: blocks of at least 5 calls)."""
+MAX_CALLS = 200
+"""A block longer than this tells no more about its median."""
+WARMUP_CALLS = 10
+"""Calls of warm-up at least; some runtimes still compile on their second call."""
+STILL_FALLING = 0.98
+"""A group of warm-up calls whose median is below this share of the group before is not warm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """What warming up took: calls, the last group's median, whether it had settled."""
+
+    calls: int
+    call_ns: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Raw times of one block, integer nanoseconds; see ``records.Block``."""
+
+    latency_ns: list[int]
+    pipelined_ns: int
+    pipelined_calls: int
+    cpu_ns: int
+    enqueue_ns: list[int] | None
+
+
+def no_synchronize() -> None:
+    """Do nothing: a CPU call is complete when it returns."""
+
+
+def calls_for(call_ns: int, block_ns: int) -> int:
+    """Return how many calls fill ``block_ns``, between ``MIN_CALLS`` and ``MAX_CALLS``."""
+    return min(MAX_CALLS, max(MIN_CALLS, -(-block_ns // max(1, call_ns))))
+
+
+def warm_up(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None] = no_synchronize,
+    *,
+    limit_ns: int = 10_000_000_000,
+    clock: Clock = REAL,
+) -> Warmup:
+    """Call until at least ``WARMUP_CALLS`` calls are done and group medians stop falling.
+
+    Args:
+        call: what is measured.
+        synchronize: waits for the device.
+        limit_ns: give up settling after this long; three calls are made whatever they take.
+        clock: to read time from.
+
+    Returns:
+        What it took. ``settled`` is False where the limit came first.
+    """
+    group: list[int] = []
+    before: float | None = None
+    calls = 0
+    start = clock.wall_ns()
+    while True:
+        t0 = clock.wall_ns()
+        call()
+        synchronize()
+        group.append(clock.wall_ns() - t0)
+        calls += 1
+        if len(group) == MIN_CALLS:
+            now = median(group)
+            if calls >= WARMUP_CALLS and before is not None and now >= STILL_FALLING * before:
+                return Warmup(calls, int(now), True)
+            before, group = now, []
+        if calls >= 3 and clock.wall_ns() - start > limit_ns:
+            last = group or [int(before or 0)]
+            return Warmup(calls, int(median(last)), False)
+
+
+def time_block(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None] = no_synchronize,
+    *,
+    calls: int,
+    on_device: bool = False,
+    clock: Clock = REAL,
+) -> BlockTimes:
+    """Time one block; the first call is made and dropped, the garbage collector is off.
+
+    Args:
+        call: what is measured.
+        synchronize: waits for the device; used only where ``on_device``.
+        calls: timed calls of each kind.
+        on_device: whether calls return before their outputs are complete.
+        clock: to read time from.
+    """
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        if on_device:
+            synchronize()
+            return _device_block(call, synchronize, calls, clock)
+        return _host_block(call, calls, clock)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> BlockTimes:
+    wall, stamps = clock.wall_ns, [0] * (calls + 1)
+    cpu0 = clock.cpu_ns()
+    stamps[0] = wall()
+    for i in range(1, calls + 1):
+        call()
+        stamps[i] = wall()
+    cpu = clock.cpu_ns() - cpu0
+    latency = [b - a for a, b in zip(stamps, stamps[1:], strict=False)]
+    return BlockTimes(latency, stamps[-1] - stamps[0], calls, cpu, None)
+
+
+def _device_block(
+    call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
+) -> BlockTimes:
+    wall = clock.wall_ns
+    latency, enqueue = [0] * calls, [0] * calls
+    cpu0 = clock.cpu_ns()
+    for i in range(calls):
+        t0 = wall()
+        call()
+        t1 = wall()
+        synchronize()
+        latency[i] = wall() - t0
+        enqueue[i] = t1 - t0
+    cpu = clock.cpu_ns() - cpu0
+    t0 = wall()
+    for _ in range(calls):
+        call()
+    synchronize()
+    return BlockTimes(latency, wall() - t0, calls, cpu, enqueue)
