@@ -1,12 +1,12 @@
 """Every error the project raises on purpose.
 
-    FrameworktaxError            one line, names what to do next; carries the exit code
-    ├── UsageError        (2)    what was asked for cannot be: wrong name, number, file, device
-    │   └── UserModelError       the user's own function is missing, raises or returns something else
-    ├── StoreError        (2)    a store cannot be read or written
-    ├── TraceError        (2)    a recorded timeline cannot be read
-    ├── WorkerError       (1)    a measuring process failed; becomes a record, the rest goes on
-    └── NothingMeasured   (1)    not one point could be measured
+FrameworktaxError            one line, names what to do next; carries the exit code
+├── UsageError        (2)    what was asked for cannot be: wrong name, number, file, device
+│   └── UserModelError       the user's own function is missing, raises or returns something else
+├── StoreError        (2)    a store cannot be read or written
+├── TraceError        (2)    a recorded timeline cannot be read
+├── WorkerError       (1)    a measuring process failed; becomes a record, the rest goes on
+└── NothingMeasuredError (1)    not one point could be measured
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WorkerError(FrameworktaxError):
         self.status = status
 
 
-class NothingMeasured(FrameworktaxError):
+class NothingMeasuredError(FrameworktaxError):
     """Not one point could be measured."""
 
 

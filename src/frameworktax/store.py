@@ -40,8 +40,10 @@ class Writer:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("x", encoding="utf-8")
-        except FileExistsError:
-            raise StoreError(f"{folder} is a file or holds this session; name another --store")
+        except FileExistsError as error:
+            raise StoreError(
+                f"{folder} is a file or holds this session; name another --store"
+            ) from error
         except OSError as error:
             raise StoreError(
                 f"cannot write a store in {folder}: {error.strerror}; name another --store"
@@ -192,7 +194,7 @@ def decode(hint: Any, value: Any) -> Any:
         return typing.cast(type, hint)(
             **{k: decode(hints[k], v) for k, v in value.items() if k in known}
         )
-    if hint is Any or value is None:
+    if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -133,7 +134,7 @@ def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> BlockTimes
         call()
         stamps[i] = wall()
     cpu = clock.cpu_ns() - cpu0
-    latency = [b - a for a, b in zip(stamps, stamps[1:], strict=False)]
+    latency = [b - a for a, b in pairwise(stamps)]
     return BlockTimes(latency, stamps[-1] - stamps[0], calls, cpu, None)
 
 

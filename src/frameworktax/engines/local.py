@@ -1,0 +1,206 @@
+"""Measuring processes on this machine: started, asked, and ended with everything they started.
+
+A worker's faults end as ``WorkerError`` with a status and a reason: a crash with its signal and
+Python line, an out-of-memory kill, a hang. Its stdout and stderr are drained into a bounded tail,
+however much it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from frameworktax.errors import UsageError, UserModelError, WorkerError
+
+KEEP_BYTES = 64 * 1024
+"""How much of a worker's output is kept, from the end."""
+GRACE_S = 2.0
+"""How long a worker may take to end by itself once told to."""
+
+
+class Tail:
+    """Drains a stream on a thread and keeps its end: a model may print without bound."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.total_bytes = 0
+        self._stream = stream
+        self._chunks: deque[bytes] = deque()
+        self._kept = 0
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        fd = self._stream.fileno()
+        while chunk := os.read(fd, KEEP_BYTES):
+            self.total_bytes += len(chunk)
+            self._chunks.append(chunk)
+            self._kept += len(chunk)
+            while self._kept - len(self._chunks[0]) > KEEP_BYTES:
+                self._kept -= len(self._chunks.popleft())
+
+    def text(self, wait_s: float = 1.0) -> str:
+        """Return the end of what was written; waits for the writer's end for ``wait_s``."""
+        self._thread.join(wait_s)
+        return b"".join(tuple(self._chunks))[-KEEP_BYTES:].decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use: CPUs it is pinned to (empty: all), anonymous memory (0: no limit)."""
+
+    cpus: tuple[int, ...] = ()
+    memory_bytes: int = 0
+
+
+class Worker:
+    """One measuring process."""
+
+    def __init__(
+        self, label: str, limits: Limits, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.label = label
+        self.memory_limit_bytes = limits.memory_bytes
+        to_child, self._requests = os.pipe()
+        self._answers, from_child = os.pipe()
+        command = [
+            sys.executable,
+            "-m",
+            "frameworktax.worker",
+            str(to_child),
+            str(from_child),
+            str(limits.memory_bytes),
+            ",".join(map(str, limits.cpus)),
+        ]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(to_child, from_child),
+                start_new_session=True,  # its own process group: ended whole, and Ctrl-C is ours
+                env={**os.environ, **(environment or {})},
+            )
+        finally:
+            os.close(to_child)
+            os.close(from_child)
+        if self._process.stdout is None:
+            raise WorkerError("failed", "the worker has no output pipe")
+        self.output = Tail(self._process.stdout)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._answers, selectors.EVENT_READ)
+        self._buffer = b""
+        self._ended = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return not self._ended
+
+    def request(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:
+        """Ask and wait for the answer.
+
+        Raises:
+            WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
+            UsageError: what was asked for cannot be, in the worker's own words.
+        """
+        if self._ended:
+            raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
+        data = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._requests, data) :]
+        except BrokenPipeError as error:
+            raise self._post_mortem(do) from error
+        answer = self._receive(do, timeout_s)
+        if "ok" in answer:
+            return dict(answer["ok"])
+        problem = answer["error"]
+        if problem["status"] == "user-model":
+            raise UserModelError(problem["message"])
+        if problem["status"] == "usage":
+            raise UsageError(problem["message"])
+        raise WorkerError(problem["status"], problem["message"])
+
+    def _receive(self, do: str, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._selector.select(left):
+                self.kill()
+                raise WorkerError("timeout", f"{do} not done after {timeout_s:.0f} s, ended")
+            chunk = os.read(self._answers, 1 << 20)
+            if not chunk:
+                raise self._post_mortem(do)
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return dict(json.loads(line))
+
+    def _post_mortem(self, do: str) -> WorkerError:
+        """Return why the process ended by itself."""
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerError("crashed", f"closed its pipe during {do}")
+        text = self.output.text()
+        self.kill()
+        where = _python_line(text)
+        if code == -signal.SIGKILL:
+            return WorkerError(
+                "out-of-memory", f"killed by the kernel during {do}, most likely out of memory"
+            )
+        if code < 0:
+            name = signal.Signals(-code).name
+            return WorkerError("crashed", f"{name} during {do}{where}")
+        return WorkerError("crashed", f"exited with code {code} during {do}{where}")
+
+    def stop(self) -> None:
+        """Ask it to end, then end it and everything it started."""
+        if not self._ended:
+            try:
+                os.write(self._requests, b'{"do": "stop"}\n')
+                self._process.wait(GRACE_S)
+            except (BrokenPipeError, subprocess.TimeoutExpired):
+                pass  # it is ended by force below
+        self.kill()
+
+    def kill(self) -> None:
+        """End the whole process group now."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nobody of the group is left
+        self._process.wait()
+        self._selector.close()
+        os.close(self._requests)
+        os.close(self._answers)
+
+
+def _python_line(output: str) -> str:
+    """Return where in Python a fault happened, from faulthandler's or a traceback's text."""
+    fault = re.search(r'most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)', output)
+    if fault:
+        return f" at {fault[1]}:{fault[2]} in {fault[3]}"
+    raised = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', output)
+    return f" at {raised[-1][0]}:{raised[-1][1]} in {raised[-1][2]}" if raised else ""
+
+
+def stop_all(workers: Sequence[Worker]) -> None:
+    """End several workers, whatever state they are in."""
+    for worker in workers:
+        worker.kill()
