@@ -1,0 +1,1 @@
+"""Recorded timelines: readers and interval arithmetic, used by both wings."""

@@ -1,0 +1,119 @@
+"""Interval arithmetic against brute force: one flag per nanosecond of a short timeline."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frameworktax.traces import intervals as iv
+
+LENGTH = 60
+pairs = st.lists(
+    st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))),
+    max_size=12,
+)
+
+
+def columns(spans):
+    return [s for s, _ in spans], [e for _, e in spans]
+
+
+def depth(spans):
+    line = np.zeros(LENGTH, int)
+    for s, e in spans:
+        line[s:e] += 1
+    return line
+
+
+@given(pairs)
+def test_union_equals_brute_force(spans):
+    assert iv.union_ns(*columns(spans)) == (depth(spans) > 0).sum()
+
+
+@given(pairs)
+def test_merged_intervals_are_sorted_disjoint_and_rebuild_the_timeline(spans):
+    starts, ends = iv.merge(*columns(spans))
+    assert (ends > starts).all()
+    assert (starts[1:] > ends[:-1]).all()
+    assert ((depth(zip(starts, ends, strict=True)) > 0) == (depth(spans) > 0)).all()
+
+
+@given(pairs)
+def test_gaps_and_union_cover_a_window(spans):
+    starts, ends = iv.gaps(*columns(spans), window=(5, 50))
+    idle = depth(spans)[5:50] == 0
+    assert (depth(zip(starts, ends, strict=True))[5:50] > 0).tolist() == idle.tolist()
+    assert (ends - starts).sum() == idle.sum()
+
+
+@given(pairs)
+def test_gaps_without_a_window_lie_between_first_and_last(spans):
+    busy = np.flatnonzero(depth(spans))
+    starts, ends = iv.gaps(*columns(spans))
+    inside = depth(spans)[busy[0] : busy[-1]] if len(busy) else np.ones(0)
+    assert (ends - starts).sum() == (inside == 0).sum()
+
+
+@given(pairs, pairs)
+def test_union_within_windows_equals_brute_force(spans, windows):
+    got = iv.union_within_ns(*columns(spans), *columns(windows))
+    assert got.tolist() == [(depth(spans)[s:e] > 0).sum() for s, e in windows]
+
+
+@given(pairs)
+def test_concurrency_equals_brute_force_and_adds_up(spans):
+    line = depth(spans)
+    got = iv.concurrency(*columns(spans))
+    assert got == {int(n): int((line == n).sum()) for n in np.unique(line) if n}
+    assert sum(got.values()) == iv.union_ns(*columns(spans))
+    assert sum(n * t for n, t in got.items()) == sum(e - s for s, e in spans)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 10)), max_size=12))
+def test_union_by_key_equals_union_of_each_key(rows):
+    keys = [k for k, _, _ in rows]
+    got = iv.union_ns_by(keys, [s for _, s, _ in rows], [s + d for _, s, d in rows])
+    assert got == {
+        k: (depth([(s, s + d) for key, s, d in rows if key == k]) > 0).sum() for k in set(keys)
+    }
+
+
+@given(pairs, st.integers(0, LENGTH), st.integers(0, LENGTH))
+def test_clip_equals_brute_force(spans, a, b):
+    low, high = min(a, b), max(a, b)
+    line = np.zeros(LENGTH, int)
+    line[low:high] = depth(spans)[low:high]
+    assert (depth(zip(*iv.clip(*columns(spans), low, high), strict=True)) == line).all()
+
+
+def test_touching_intervals_are_one_and_nanoseconds_survive_epoch_times():
+    epoch = 1_751_410_836_000_000_000
+    starts, ends = iv.merge([epoch + 3, epoch], [epoch + 7, epoch + 3])
+    assert (starts.tolist(), ends.tolist()) == ([epoch], [epoch + 7])
+    assert iv.union_ns([epoch, epoch + 1], [epoch + 1, epoch + 2]) == 2
+
+
+def test_invalid_intervals_are_counted():
+    split = iv.split_invalid([0.0, 5.0, np.nan, 1.0], [2.0, 4.0, 9.0, np.inf])
+    assert (split.starts.tolist(), split.ends.tolist(), split.invalid) == ([0], [2], 3)
+
+
+def test_invalid_intervals_are_never_dropped_silently():
+    for function in (iv.merge, iv.union_ns, iv.gaps, iv.concurrency):
+        with pytest.raises(ValueError, match="1 intervals end before they start"):
+            function([0, 5], [2, 4])
+    with pytest.raises(ValueError, match="window ends"):
+        iv.gaps([0], [1], window=(3, 2))
+    with pytest.raises(ValueError, match="whole nanoseconds"):
+        iv.union_ns([0.5], [1.0])
+    with pytest.raises(ValueError, match="shape"):
+        iv.union_ns([0, 1], [1])
+    with pytest.raises(ValueError, match="shape"):
+        iv.union_ns_by([0], [0, 1], [1, 2])
+
+
+def test_nothing_has_no_length():
+    assert iv.union_ns([], []) == 0
+    assert iv.concurrency([], []) == {}
+    assert iv.union_within_ns([], [], [0], [5]).tolist() == [0]
+    assert [a.tolist() for a in iv.gaps([], [], window=(1, 4))] == [[1], [4]]

@@ -1,0 +1,216 @@
+"""The Kineto reader: recorded traces with known answers, exact times, broken files."""
+
+import gzip
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frameworktax.errors import TraceError
+from frameworktax.traces import intervals, kineto
+
+DATA = Path(__file__).parents[1] / "data"
+SHARED = Path(
+    os.environ.get("FRAMEWORKTAX_SHARED", Path(__file__).parents[3] / "shared")
+)  # fmt: skip
+
+
+def trace_of(*events):
+    return kineto.parse(json.dumps({"traceEvents": list(events)}))
+
+
+def event(cat="kernel", ts=1, dur=1, **more):
+    return {"ph": "X", "cat": cat, "name": "k", "pid": 0, "tid": 7, "ts": ts, "dur": dur, **more}
+
+
+def check_h100(trace):
+    (step,) = range(len(trace.steps(on_device=True)))
+    steps = trace.steps(on_device=True)
+    assert steps.name_of(step) == "ProfilerStep#6"
+    assert steps.end_ns[0] - steps.start_ns[0] == 3_907_827
+    device = trace.device(0)
+    inside = (device.start_ns >= steps.start_ns[0]) & (device.end_ns <= steps.end_ns[0])
+    assert inside.all()
+    assert (len(device.of("kernel")), len(device.of("gpu_memcpy"))) == (60, 1)
+    busy = intervals.union_within_ns(
+        device.start_ns, device.end_ns, steps.start_ns, steps.end_ns
+    )  # fmt: skip
+    assert busy.tolist() == [309_437]
+    assert (trace.resolution_ns, trace.invalid) == (1, 0)
+
+
+def test_one_step_of_bert_small_on_an_h100():
+    trace = kineto.read(DATA / "h100-bert-small-step.json")
+    check_h100(trace)
+    assert trace.busy_ns() == {0: 309_437}
+    launches = trace.kernel_launches()
+    assert len(launches) == 60
+    assert sorted(launches.correlation) == sorted(trace.device().of("kernel").correlation)
+    assert (len(trace.copy_launches()), len(trace.memset_launches())) == (1, 22)
+    assert len(trace.graph_launches()) == 0
+    assert len(trace.steps()) == 1
+    assert len(trace.events.of("cpu_op")) == len(trace.events.of("python_function")) == 3
+
+
+def test_two_streams_overlap_in_alexnet_on_an_a100_of_whole_microseconds():
+    trace = kineto.read(DATA / "a100-alexnet.json")
+    assert trace.resolution_ns == 1000
+    device = trace.device()
+    assert set(device.stream.tolist()) == {7, 20}
+    assert [len(device.of(c)) for c in kineto.DEVICE] == [79, 16, 3]
+    # The sum of durations would be 62 µs too much: that long two streams ran at once.
+    assert int((device.end_ns - device.start_ns).sum()) == 66_203_000
+    assert trace.busy_ns() == {0: 66_141_000}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["h100-bert-small", "a100-alexnet"])
+def test_whole_recorded_traces_say_the_same_as_the_reduced_ones(name):
+    path = SHARED / "traces" / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip("no folder of recorded traces: set FRAMEWORKTAX_SHARED")
+    trace = kineto.read(path)
+    if name.startswith("h100"):
+        check_h100(trace)
+    else:
+        assert trace.busy_ns() == {0: 66_141_000}
+
+
+@given(st.integers(-(10**15), 2 * 10**18))
+def test_every_nanosecond_survives(ns):
+    text = format(Decimal(ns) / 1000, "f")
+    trace = kineto.parse(f'[{{"ph":"X","cat":"kernel","name":"k","ts":{text},"dur":0.001}}]')
+    assert trace.events.start_ns.tolist() == [ns]
+    assert trace.events.end_ns.tolist() == [ns + 1]
+
+
+def test_a_time_no_binary_float_can_hold():
+    text = "1751410836123456.789"
+    assert float(text) * 1000 != 1751410836123456789
+    trace = kineto.parse(f'[{{"ph":"X","cat":"kernel","name":"k","ts":{text},"dur":1e-3}}]')
+    assert trace.events.start_ns.tolist() == [1751410836123456789]
+    assert trace.events.end_ns.tolist() == [1751410836123456790]
+
+
+def test_digits_past_the_nanosecond_are_rounded():
+    trace = kineto.parse('[{"ph":"X","cat":"kernel","ts":3.1359999999,"dur":0.0014}]')
+    assert (trace.events.start_ns.tolist(), trace.events.end_ns.tolist()) == ([3136], [3137])
+
+
+@pytest.mark.parametrize(
+    ("times", "resolution"),
+    [("1", 1000), ("1.0", 1000), ("1.500", 100), ("1.25", 10), ("1.001", 1), ("1.00001", 1)],
+)
+def test_resolution_is_what_the_written_times_show(times, resolution):
+    trace = kineto.parse(f'[{{"ph":"X","cat":"kernel","ts":{times},"dur":2}}]')
+    assert trace.resolution_ns == resolution
+
+
+def test_events_whose_times_cannot_be_are_counted():
+    bad = [
+        event(dur=-1),
+        event(ts=None),
+        event(ts="1"),
+        event(ts=True),
+        event(dur=float("nan")),
+        event(ts=float("inf")),
+        event(ts=10**30),
+        event(ts=1e300),
+        {"ph": "X", "cat": "kernel", "name": "no times"},
+    ]
+    trace = trace_of(*bad, event(ts=5, dur=2))
+    assert (trace.invalid, len(trace.events)) == (len(bad), 1)
+    assert trace.busy_ns() == {-1: 2000}
+
+
+def test_what_is_no_device_time_is_left_out():
+    trace = trace_of(
+        event("overhead", args={"device": 0}),
+        event("cuda_sync", args={"device": 0}),
+        event("Trace"),
+        {"ph": "M", "name": "process_name", "args": {"name": "x"}},
+        {"ph": "s", "cat": "ac2g", "ts": 1, "id": 3},
+        event("kernel", args={"device": 1, "stream": 7, "correlation": 4}),
+        event("Kernel", ts=9, args={"device": 1}),  # versions before 2021 wrote it like this
+    )
+    assert len(trace.events) == 2
+    assert trace.busy_ns() == {1: 2000}
+    assert len(trace.device(0)) == 0
+
+
+def test_kinds_of_launches_are_told_apart():
+    names = [
+        "cudaLaunchKernel",
+        "cudaLaunchKernelExC",
+        "cuLaunchKernelEx",
+        "cudaLaunchHostFunc",
+        "cudaGraphLaunch",
+        "cudaMemcpyAsync",
+        "cudaMemsetAsync",
+        "cudaDeviceSynchronize",
+        "cudaStreamIsCapturing",
+    ]
+    trace = trace_of(*(event("cuda_runtime", name=n, ts=i) for i, n in enumerate(names)))
+
+    def found(events):
+        return [events.name_of(i) for i in range(len(events))]
+
+    assert found(trace.kernel_launches()) == names[:3]
+    assert found(trace.graph_launches()) == ["cudaGraphLaunch"]
+    assert found(trace.copy_launches()) == ["cudaMemcpyAsync"]
+    assert found(trace.memset_launches()) == ["cudaMemsetAsync"]
+
+
+def test_odd_arguments_do_no_harm():
+    trace = trace_of(event(args=None), event(args=[1]), event(args={"device": "0", "stream": -3}))
+    assert trace.events.device.tolist() == [-1, -1, -1]
+    assert trace.events.stream.tolist() == [-1, -1, -1]
+
+
+def test_a_trace_without_events_is_empty():
+    trace = trace_of()
+    assert (len(trace.events), trace.busy_ns(), trace.invalid) == (0, {}, 0)
+    assert (len(trace.steps()), len(trace.kernel_launches())) == (0, 0)
+
+
+def test_gzipped_or_not_by_content_not_by_name(tmp_path):
+    text = (DATA / "h100-bert-small-step.json").read_bytes()
+    (tmp_path / "a.json").write_bytes(gzip.compress(text))
+    check_h100(kineto.read(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'{"traceEvents": [{"ph": "X", ', "not JSON, or cut off"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (gzip.compress(b'{"traceEvents": []}' * 99)[:30], "cut off"),
+        (gzip.compress(b"{}")[:-4] + b"\0\0\0\0", "damaged"),
+        (b"[" * 100_000, "not JSON"),
+        (b"9" * 5000, "not JSON"),
+        (b"{}", "no list of traceEvents"),
+        (b"3", "no list of traceEvents"),
+        (b'{"traceEvents": {}}', "no list of traceEvents"),
+        (b"[1]", "something other than events"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path, content, says):
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=says) as caught:
+        kineto.read(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
+    with pytest.raises(TraceError, match="No such file"):
+        kineto.read(tmp_path / "none.json")
+    with pytest.raises(TraceError, match="directory"):
+        kineto.read(tmp_path)
