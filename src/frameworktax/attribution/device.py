@@ -1,0 +1,271 @@
+"""Where the time of a call goes on a GPU: kernel time, span, and the bill made of them.
+
+``attribute_gpu`` measures; ``gpu_bill`` is the arithmetic, pure and exact:
+
+    latency L ─┬─ kernel K                 union of kernels and copies, from a profile of its own
+               ├─ device gap D − K         the device idle although work was queued
+               └─ host starvation L − D    the device waiting for the host (or for the first launch
+                                           to arrive, or the host for the last synchronise)
+
+L comes from runs without a profiler, D from a backlog. Nothing is clamped: a noisy difference may
+be negative and is shown so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from frameworktax.attribution.backlog import SpanRun, measure_span
+from frameworktax.attribution.device_profile import DeviceRun, profile_device
+from frameworktax.attribution.torch_device import Device, TorchDevice
+from frameworktax.clock import REAL, Clock
+from frameworktax.errors import TraceError
+
+METHOD = "device-profile"
+ATTEMPTS = 3
+"""Profiles made at most, where records were lost (pytorch#192021)."""
+HOST_CALLS = 5
+"""Calls whose host time sets the length of the spin."""
+NOT_BEHIND = 0.5
+"""A span below this share of kernel time was not measured on the stream the work ran on."""
+CLOCK_DROP = 0.03
+"""A device clock that fell by more than this share is noted."""
+BUSY_CYCLES = 1_000_000_000
+"""About half a second of spinning while clocks are read: an idle device lowers them."""
+HOST_LINES = ("python", "dispatch", "launch", "runtime", "allocator", "threading", "system")
+"""Host work that can keep a device waiting; other shares stay in the remainder."""
+
+Notes = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Device clocks as the driver reports them."""
+
+    sm_mhz: int
+    memory_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBill:
+    """A GPU latency taken apart, ns; ``lines`` add up to it exactly.
+
+    Attributes:
+        tax_ns: L − K.
+        starvation_ns: L − D; L − K where the span D is not known, and then it holds the gaps.
+        device_gap_ns: D − K; None where D is not known.
+        after_enqueue_ns: L − H, from the return of the call to the end; None without H.
+    """
+
+    latency_ns: int
+    tax_ns: int
+    starvation_ns: int
+    device_gap_ns: int | None
+    after_enqueue_ns: int | None
+    lines: Mapping[str, int]
+
+
+def gpu_bill(
+    *,
+    latency_ns: int,
+    kernel_ns: int,
+    span_ns: int | None = None,
+    enqueue_ns: int | None = None,
+    host_shares: Mapping[str, float] | None = None,
+) -> GpuBill:
+    """Take a GPU latency apart.
+
+    Args:
+        latency_ns: L, unprofiled, one synchronise per call.
+        kernel_ns: K, union over streams.
+        span_ns: D, by backlog.
+        enqueue_ns: H, host time until the call returns.
+        host_shares: bucket → share of the host's samples while it enqueues; samples in libcuda
+            and libcudart are ``launch``. They split the starvation; what they leave, and buckets
+            that are no host work, is the remainder.
+
+    Raises:
+        ValueError: a share is negative, or they add up to more than one.
+    """
+    shares = dict(host_shares or {})
+    if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
+        raise ValueError(f"shares must be at least 0 and add up to at most 1: {shares}")
+    starvation = latency_ns - (kernel_ns if span_ns is None else span_ns)
+    gap = None if span_ns is None else span_ns - kernel_ns
+    lines = {"kernel": kernel_ns}
+    for name in HOST_LINES:
+        if name in shares:
+            lines[name] = round(starvation * shares[name])
+    if gap is not None:
+        lines["device_gap"] = gap
+    lines["remainder"] = latency_ns - sum(lines.values())
+    return GpuBill(
+        latency_ns=latency_ns,
+        tax_ns=latency_ns - kernel_ns,
+        starvation_ns=starvation,
+        device_gap_ns=gap,
+        after_enqueue_ns=None if enqueue_ns is None else latency_ns - enqueue_ns,
+        lines=lines,
+    )
+
+
+def attribute_gpu(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    device: str = "cuda:0",
+    calls: int = 10,
+    *,
+    clock: Clock = REAL,
+    on: Device | None = None,
+    read_clocks: Callable[[], Clocks | None] | None = None,
+) -> dict[str, Any]:
+    """Measure kernel time and span of a warm call.
+
+    Run it after all timing in the process: a profiler may leave hooks on the launch path.
+
+    Args:
+        call: what is measured; its work must be ordered behind torch's current stream.
+        synchronize: waits for its outputs.
+        device: ``cuda:N``.
+        calls: profiled calls, and spans.
+        clock: to read time from.
+        on: the device's operations; torch's unless given.
+        read_clocks: nvidia-smi unless given.
+
+    Returns:
+        Fields of ``records.Attribution``, as plain data; notes are (code, text) pairs. What could
+        not be measured is empty, and a note says why.
+    """
+    gpu = TorchDevice(device) if on is None else on
+    clocks = read_clocks or (lambda: query_clocks(smi_name(device)))
+    notes: Notes = []
+    before = _clocks_under_load(gpu, clocks)
+    run, why = _profile(call, synchronize, calls, clock, gpu)
+    if run is None:
+        notes.append(("device-profile-failed", f"kernel time not measured: {why}"))
+    else:
+        notes += [(note.code, note.text) for note in run.notes]
+    span = measure_span(
+        call,
+        gpu,
+        repeats=calls,
+        host_ns=_host_ns(call, synchronize, clock),
+        enqueued=max(run.enqueued, default=None) if run else None,
+        clock=clock,
+    )
+    span = _behind(span, run)
+    if span.reason is not None:
+        notes.append(("span-unavailable", f"device span not measured: {span.reason}"))
+    notes += clock_notes(before, _clocks_under_load(gpu, clocks))
+    return {
+        "method": METHOD,
+        "calls": len(run.wall_ns) if run else 0,
+        "wall_ns": sum(run.wall_ns) if run else 0,
+        "latency_ns": round(median(run.wall_ns)) if run else 0,
+        "lost": run.lost if run else 0,
+        "kernel_ns": run.kernel_ns if run else (),
+        "kernels": run.kernels if run else (),
+        "copies": run.copies if run else (),
+        "launches": run.launches if run else (),
+        "span_ns": span.span_ns,
+        "notes": notes,
+    }
+
+
+def _profile(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    calls: int,
+    clock: Clock,
+    gpu: Device,
+) -> tuple[DeviceRun | None, str]:
+    """Profile, again where records were lost; return the last, or why there is none."""
+    run, why = None, ""
+    for _ in range(ATTEMPTS):
+        try:
+            run = profile_device(call, synchronize, calls, clock, device=gpu)
+        except (TraceError, RuntimeError, AssertionError, OSError) as error:
+            # torch.profiler raises RuntimeError, or asserts where its build has no CUPTI.
+            why = " ".join(str(error).split())[:300] or type(error).__name__
+        else:
+            if not run.lost:
+                break
+    return run, why
+
+
+def _host_ns(call: Callable[[], Any], synchronize: Callable[[], None], clock: Clock) -> int:
+    """Return the longest host time until the call returns."""
+    longest = 0
+    for _ in range(HOST_CALLS):
+        begin = clock.wall_ns()
+        call()
+        longest = max(longest, clock.wall_ns() - begin)
+        synchronize()
+    return longest
+
+
+def _behind(span: SpanRun, run: DeviceRun | None) -> SpanRun:
+    """Refuse a span that is shorter than the kernels it should hold."""
+    found, kernels = span.median_ns, median(run.kernel_ns) if run and run.kernel_ns else 0
+    if found is None or found >= NOT_BEHIND * kernels:
+        return span
+    text = f"{found / 1e3:.1f} µs for {kernels / 1e3:.1f} µs of kernels: they run on another stream"
+    return SpanRun(reason=text)
+
+
+# --- clocks -----------------------------------------------------------------------------------
+
+
+def smi_name(device: str) -> str:
+    """Return nvidia-smi's name for the device: its UUID; numbers differ where some are hidden."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    uuid = getattr(properties, "uuid", None)
+    return f"GPU-{uuid}" if uuid is not None else str(torch.device(device).index or 0)
+
+
+def query_clocks(name: str) -> Clocks | None:
+    """Ask nvidia-smi for the clocks of a device; None where it does not say."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "-i", name, "--query-gpu=clocks.sm,clocks.mem"]
+    try:
+        done = subprocess.run(
+            [*command, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_clocks(done.stdout) if done.returncode == 0 else None
+
+
+def parse_clocks(text: str) -> Clocks | None:
+    """Read ``1980, 2619``; None for anything else, as ``[N/A]``."""
+    fields = [field.strip() for field in text.strip().split(",")]
+    if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+        return None
+    return Clocks(int(fields[0]), int(fields[1]))
+
+
+def clock_notes(before: Clocks | None, after: Clocks | None) -> Notes:
+    """Return notes on clocks that fell, or that could not be read."""
+    if before is None or after is None:
+        return [("clocks-unread", "device clocks could not be read; a drop would go unseen")]
+    pairs = (("SM", before.sm_mhz, after.sm_mhz), ("memory", before.memory_mhz, after.memory_mhz))
+    return [
+        ("clocks-dropped", f"the {what} clock fell from {was} to {now} MHz; let the device cool")
+        for what, was, now in pairs
+        if now < (1 - CLOCK_DROP) * was
+    ]
+
+
+def _clocks_under_load(gpu: Device, clocks: Callable[[], Clocks | None]) -> Clocks | None:
+    gpu.spin(BUSY_CYCLES)
+    reading = clocks()
+    gpu.synchronize()
+    return reading

@@ -1,0 +1,123 @@
+"""The few things device attribution asks of a device, and how torch does them.
+
+Kept apart so that the arithmetic around them runs, exactly, on ``frameworktax.testing.FakeDevice``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from frameworktax.traces import kineto
+
+MARKER = "nextafter"
+"""In the marker kernel's name, in every torch from 1.7 on: ``nextafter_kernel_cuda`` in the name
+of its lambda, ``NextafterFunctor`` later (aten/src/ATen/native/cuda/StepKernel.cu). No model takes
+the next representable number."""
+
+
+class Event(Protocol):
+    """A point in the device's queue."""
+
+    def record(self) -> None:
+        """Enqueue the event."""
+
+    def query(self) -> bool:
+        """Return whether the device has reached it."""
+
+    def since_ns(self, earlier: Any) -> int:
+        """Return the device time from an earlier event of the same device, ns; both complete."""
+
+
+class Device(Protocol):
+    """What is asked of a device."""
+
+    @property
+    def index(self) -> int:
+        """Number of the device in the profile."""
+
+    def event(self) -> Event:
+        """Return a new event on the current stream."""
+
+    def spin(self, cycles: int) -> None:
+        """Enqueue a kernel that runs for so many cycles of the device's clock."""
+
+    def marker(self) -> None:
+        """Enqueue a kernel whose name contains ``MARKER``."""
+
+    def synchronize(self) -> None:
+        """Wait until everything on the device, on every stream, is complete."""
+
+    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+        """Run ``work`` under a device-only profile."""
+
+
+class TorchEvent:
+    """A timing event on torch's current stream."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._event = torch.cuda.Event(enable_timing=True)
+
+    def record(self) -> None:
+        """Enqueue the event."""
+        self._event.record()
+
+    def query(self) -> bool:
+        """Return whether the device has reached it."""
+        return bool(self._event.query())
+
+    def since_ns(self, earlier: TorchEvent) -> int:
+        """Return the device time from an earlier event; the driver counts in about 0.5 µs."""
+        return round(float(earlier._event.elapsed_time(self._event)) * 1e6)
+
+
+class TorchDevice:
+    """A CUDA (or ROCm) device through torch."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._device = torch.device(device)
+        self.index = self._device.index or 0
+        torch.cuda.set_device(self._device)
+        self._one, self._two = (torch.full((1,), v, device=self._device) for v in (1.0, 2.0))
+        self._next = torch.empty_like(self._one)
+        self.marker()  # load the kernel now, not between two calls
+        self.synchronize()
+
+    def event(self) -> TorchEvent:
+        """Return a new event on the current stream."""
+        return TorchEvent()
+
+    def spin(self, cycles: int) -> None:
+        """Enqueue a kernel that runs for so many cycles of the device's clock."""
+        self._torch.cuda._sleep(cycles)
+
+    def marker(self) -> None:
+        """Enqueue the marker kernel; its output is allocated once, so nothing else happens."""
+        with self._torch.no_grad():
+            self._torch.nextafter(self._one, self._two, out=self._next)
+
+    def synchronize(self) -> None:
+        """Wait for every stream of the device."""
+        self._torch.cuda.synchronize(self._device)
+
+    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+        """Run ``work`` with device activity only: host operators would slow the host down.
+
+        The result goes through the exported file, because only that keeps nanoseconds, the host's
+        launch calls and their correlation in every version.
+        """
+        from torch.profiler import ProfilerActivity, profile
+
+        with tempfile.TemporaryDirectory(prefix="frameworktax-") as folder:
+            path = Path(folder) / "trace.json"
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                work()
+            profiler.export_chrome_trace(str(path))
+            return kineto.read(path)

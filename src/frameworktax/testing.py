@@ -1,0 +1,292 @@
+"""Fakes with exact, known times: a clock, a device, a runtime. No sleep, no engine, no GPU.
+
+    clock = FakeClock()
+    device = FakeDevice(clock, gap_ns=10)
+    device.launch(host_ns=500, kernel_ns=2_000)   # the clock moves on by 500 ns, the device works
+    device.synchronize()                          # the clock stands where the kernel ended
+
+``FakeDevice`` follows the replay of two queues: the host spends h on a launch and blocks while Q
+launches are pending; a kernel starts when it has arrived (λ after the launch) and the one before
+on its stream has ended (g earlier): e_i = max(e_{i−1} + h_i, f_{i−Q}), s_i = max(e_i + λ,
+f_{i−1} + g), f_i = s_i + k_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from frameworktax.clock import Clock
+from frameworktax.models.base import Model
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.traces import kineto
+
+DEFAULT_STREAM = 7
+"""What CUPTI calls the default stream."""
+
+
+class FakeClock(Clock):
+    """A clock that moves only when told to.
+
+    Attributes:
+        now_ns: wall time.
+        busy_ns: CPU time of the calling thread.
+        tick_ns: what reading the wall clock costs, to stand for a harness's own cost.
+        slept: every ``sleep`` asked for, seconds.
+    """
+
+    now_ns: int
+    busy_ns: int
+    tick_ns: int
+    slept: list[float]
+
+    def __init__(self, start_ns: int = 0, tick_ns: int = 0) -> None:
+        super().__init__(wall_ns=self._wall, cpu_ns=self._cpu, sleep=self._sleep)
+        self.now_ns = start_ns
+        self.busy_ns = 0
+        self.tick_ns = tick_ns
+        self.slept = []
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # a real clock is frozen, this one is moved by hand
+
+    def work(self, ns: int) -> None:
+        """Spend time computing: wall and CPU time pass."""
+        self.now_ns += ns
+        self.busy_ns += ns
+
+    def wait(self, ns: int) -> None:
+        """Spend time waiting: only wall time passes."""
+        self.now_ns += ns
+
+    def wait_until(self, ns: int) -> None:
+        """Wait until a moment; it may have passed."""
+        self.now_ns = max(self.now_ns, ns)
+
+    def _wall(self) -> int:
+        self.work(self.tick_ns)
+        return self.now_ns
+
+    def _cpu(self) -> int:
+        return self.busy_ns
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.wait(round(seconds * 1e9))
+
+
+@dataclass
+class FakeEvent:
+    """An event on the default stream; it completes when all enqueued before it has."""
+
+    device: FakeDevice
+    done_ns: int | None = None
+
+    def record(self) -> None:
+        """Enqueue the event."""
+        self.done_ns = max(self.device.clock.now_ns, self.device.free_ns(DEFAULT_STREAM))
+
+    def query(self) -> bool:
+        """Return whether the device has reached the event."""
+        return self.done_ns is not None and self.device.clock.now_ns >= self.done_ns
+
+    def since_ns(self, earlier: FakeEvent) -> int:
+        """Return the device time between two events."""
+        if self.done_ns is None or earlier.done_ns is None:
+            raise RuntimeError("the event was never recorded")
+        return self.done_ns - earlier.done_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    category: str
+    name: str
+    start_ns: int
+    end_ns: int
+    stream: int | None
+    correlation: int
+
+
+@dataclass
+class FakeDevice:
+    """A device with streams, events and a launch queue; see the module for its arithmetic.
+
+    Attributes:
+        launch_latency_ns: λ, from the end of the launch call to the earliest start.
+        gap_ns: g, between two kernels of one stream.
+        queue_depth: Q, launches that may be pending before the host blocks.
+        cycles_per_ns: of the clock that spin kernels count.
+        lose: kernel records a profile loses, given the number of the record in that profile.
+    """
+
+    clock: FakeClock
+    launch_latency_ns: int = 0
+    gap_ns: int = 0
+    queue_depth: int = 1024
+    cycles_per_ns: float = 1.0
+    index: int = 0
+    lose: Callable[[int], bool] = field(default=lambda number: False)
+    _free: dict[int, int] = field(default_factory=dict)
+    _pending: list[int] = field(default_factory=list)
+    _rows: list[_Row] | None = None
+    _correlation: int = 0
+
+    def free_ns(self, stream: int) -> int:
+        """Return when the stream has done all that is enqueued."""
+        return self._free.get(stream, 0)
+
+    def launch(
+        self,
+        *,
+        kernel_ns: int,
+        host_ns: int = 0,
+        stream: int = DEFAULT_STREAM,
+        category: str = kineto.KERNEL,
+        name: str = "kernel",
+    ) -> None:
+        """Launch one kernel (or copy, or memset, by ``category``)."""
+        api = {
+            kineto.KERNEL: "cudaLaunchKernel",
+            kineto.COPY: "cudaMemcpyAsync",
+            kineto.MEMSET: "cudaMemsetAsync",
+        }[category]
+        self._enqueue(api, [(category, name, kernel_ns)], host_ns, stream)
+
+    def replay(self, kernels_ns: Sequence[int], *, host_ns: int = 0) -> None:
+        """Launch a graph: one launch, many kernels."""
+        rows = [(kineto.KERNEL, f"node {i}", ns) for i, ns in enumerate(kernels_ns)]
+        self._enqueue("cudaGraphLaunch", rows, host_ns, DEFAULT_STREAM)
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued."""
+        self.clock.wait_until(max(self._free.values(), default=0))
+
+    def event(self) -> FakeEvent:
+        """Return a new event."""
+        return FakeEvent(self)
+
+    def spin(self, cycles: int) -> None:
+        """Enqueue a kernel that runs for so many cycles."""
+        self.launch(kernel_ns=round(cycles / self.cycles_per_ns), name="spin_kernel")
+
+    def marker(self) -> None:
+        """Enqueue the kernel that marks the border between two calls."""
+        self.launch(kernel_ns=1_000, host_ns=100, name="NextafterFunctor<float>")
+
+    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+        """Run ``work`` and return what a device-only profile of it holds."""
+        self._rows = []
+        try:
+            work()
+            return kineto.parse(self._export(self._rows))
+        finally:
+            self._rows = None
+
+    def _enqueue(
+        self, api: str, rows: Sequence[tuple[str, str, int]], host_ns: int, stream: int
+    ) -> None:
+        called = self.clock.now_ns
+        self.clock.work(host_ns)
+        self._pending = [end for end in self._pending if end > self.clock.now_ns]
+        if len(self._pending) >= self.queue_depth:
+            self.clock.wait_until(sorted(self._pending)[-self.queue_depth])
+        self._correlation += 1
+        self._note(_Row("cuda_runtime", api, called, self.clock.now_ns, None, self._correlation))
+        end = self.free_ns(stream)
+        for category, name, duration in rows:
+            arrived = self.clock.now_ns + self.launch_latency_ns
+            start = max(arrived, end + self.gap_ns) if stream in self._free else arrived
+            end = self._free[stream] = start + duration
+            self._note(_Row(category, name, start, end, stream, self._correlation))
+        self._pending.append(end)
+
+    def _note(self, row: _Row) -> None:
+        if self._rows is not None:
+            self._rows.append(row)
+
+    def _export(self, rows: Sequence[_Row]) -> str:
+        lines = []
+        for row in rows:
+            on_device = row.stream is not None
+            place = f'"device":{self.index},"stream":{row.stream},' if on_device else ""
+            start, length = row.start_ns, row.end_ns - row.start_ns
+            lines.append(
+                f'{{"ph":"X","cat":"{row.category}","name":"{row.name}","pid":0,"tid":0,'
+                f'"ts":{start // 1000}.{start % 1000:03d},'
+                f'"dur":{length // 1000}.{length % 1000:03d},'
+                f'"args":{{{place}"correlation":{row.correlation}}}}}'
+            )
+        device = [i for i, row in enumerate(rows) if row.stream is not None]
+        lost = {i for number, i in enumerate(device) if self.lose(number)}
+        kept = (line for i, line in enumerate(lines) if i not in lost)
+        return '{"traceEvents": [' + ",\n".join(kept) + "]}"
+
+
+class FakeLoaded(Loaded):
+    """A loaded runtime whose calls take scripted times on a ``FakeClock``.
+
+    Args:
+        clock: what calls move on.
+        cost_ns: batch size and number of the call (from 0, per batch size) → host time, ns.
+        device: where given, each call also launches a kernel of ``kernel_ns(batch)``.
+    """
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        cost_ns: Callable[[int, int], int] = lambda batch, number: 1_000 * batch,
+        device: FakeDevice | None = None,
+        kernel_ns: Callable[[int], int] = lambda batch: 100 * batch,
+    ) -> None:
+        self._clock, self._cost, self._device, self._kernel = clock, cost_ns, device, kernel_ns
+
+    def bind(self, batch: int) -> Call:
+        """Return a call that takes its scripted time and returns ones, (batch, 2)."""
+        made = 0
+
+        def call() -> np.ndarray:
+            nonlocal made
+            cost = self._cost(batch, made)
+            made += 1
+            if self._device is None:
+                self._clock.work(cost)
+            else:
+                self._device.launch(host_ns=cost, kernel_ns=self._kernel(batch))
+            return np.ones((batch, 2))
+
+        return call
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        """Return the ones."""
+        return [np.asarray(result, np.float64)]
+
+    def synchronize(self) -> None:
+        """Wait for the fake device, if there is one."""
+        if self._device is not None:
+            self._device.synchronize()
+
+
+class FakeRuntime(Runtime):
+    """A runtime that runs anywhere and computes nothing; see ``FakeLoaded`` for its arguments."""
+
+    name: ClassVar[str] = "fake"
+    paradigm: ClassVar[str] = "floor"
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
+    needs_model: ClassVar[bool] = False
+
+    def __init__(self, loaded: FakeLoaded | None = None, missing: str | None = None) -> None:
+        self._loaded = loaded or FakeLoaded(FakeClock())
+        self._missing = missing
+
+    def missing(self, target: Target) -> str | None:
+        """Return the scripted reason."""
+        return self._missing
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Return the scripted loaded runtime."""
+        return self._loaded

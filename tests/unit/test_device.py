@@ -1,0 +1,474 @@
+"""Device attribution on a fake device: every number is known in advance."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frameworktax.attribution import backlog, device_profile
+from frameworktax.attribution.device import (
+    Clocks,
+    attribute_gpu,
+    clock_notes,
+    gpu_bill,
+    parse_clocks,
+)
+from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, profile_device
+from frameworktax.errors import TraceError
+from frameworktax.records import Attribution
+from frameworktax.testing import FakeClock, FakeDevice
+from frameworktax.traces import kineto
+
+EPOCH = 1_751_410_836_000_000_000
+STEADY = Clocks(1980, 2619)
+
+
+def make(**options):
+    clock = FakeClock(start_ns=EPOCH)
+    return clock, FakeDevice(clock, **options)
+
+
+def five_and_a_copy(device, host_ns=500, kernel_ns=2_001):
+    def call():
+        for _ in range(5):
+            device.launch(host_ns=host_ns, kernel_ns=kernel_ns)
+        device.launch(host_ns=300, kernel_ns=700, category=kineto.COPY)
+
+    return call
+
+
+def codes(notes):
+    return [note.code if hasattr(note, "code") else note[0] for note in notes]
+
+
+def profile(clock, device, call, calls=4):
+    return profile_device(call, device.synchronize, calls, clock, device=device)
+
+
+# --- profile ----------------------------------------------------------------------------------
+
+
+def test_each_call_has_its_kernels_its_union_and_its_launches():
+    clock, device = make(gap_ns=10)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert run.kernel_ns == (5 * 2_001 + 700,) * 4
+    assert (run.kernels, run.copies) == ((5,) * 4, (1,) * 4)
+    assert (run.launches, run.enqueued) == ((5,) * 4, (6,) * 4)
+    # The first kernel starts when its launch is done, the rest follow with their gaps.
+    assert run.wall_ns == (500 + 5 * (2_001 + 10) + 700,) * 4
+    assert (run.lost, run.notes) == (0, ())
+
+
+def test_a_host_that_is_too_slow_changes_the_wall_and_not_the_kernel_time():
+    clock, device = make()
+    run = profile(clock, device, five_and_a_copy(device, host_ns=50_000))
+    assert run.kernel_ns == (5 * 2_001 + 700,) * 4
+    assert run.wall_ns == (5 * 50_000 + 2_001 + 0 + (300 - 300) + 700,) * 4
+
+
+def test_overlapping_streams_count_once():
+    clock, device = make()
+
+    def call():
+        device.launch(kernel_ns=1_000, stream=7)
+        device.launch(kernel_ns=600, stream=13)
+        device.launch(kernel_ns=900, stream=13)  # from 600 to 1,500
+
+    assert profile(clock, device, call).kernel_ns == (1_500,) * 4
+
+
+def test_a_graph_is_one_launch_and_many_kernels():
+    clock, device = make(gap_ns=5)
+    run = profile(clock, device, lambda: device.replay([100, 200, 300], host_ns=50))
+    assert (run.kernels, run.launches, run.enqueued) == ((3,) * 4, (1,) * 4, (1,) * 4)
+    assert (run.kernel_ns, run.lost) == ((600,) * 4, 0)
+
+
+def test_a_call_that_does_nothing_has_no_kernel_time():
+    clock, device = make()
+    run = profile(clock, device, lambda: clock.work(1_000))
+    assert (run.kernel_ns, run.kernels, run.launches) == ((0,) * 4,) * 3
+    assert run.wall_ns == (1_000,) * 4
+    assert run.notes == ()
+
+
+def test_kernels_still_running_when_the_call_returns_belong_to_it():
+    clock, device = make()
+    # What is called the synchronise does not wait; the profile's own one does.
+    run = profile_device(
+        lambda: device.launch(kernel_ns=10_000), lambda: None, 3, clock, device=device
+    )
+    assert run.kernel_ns == (10_000,) * 3
+    assert run.wall_ns == (0,) * 3
+
+
+def test_unequal_calls_are_flagged():
+    clock, device = make()
+    made = 0
+
+    def call():
+        nonlocal made
+        made += 1
+        for _ in range(1 + (made == HEAD_CALLS + 2)):
+            device.launch(kernel_ns=100)
+
+    run = profile(clock, device, call)
+    assert run.kernels == (1, 2, 1, 1)
+    assert codes(run.notes) == ["kernel-counts-differ"]
+
+
+HEAD = HEAD_MARKERS + HEAD_CALLS * 6
+CALL = 1 + 6  # a marker, five kernels, a copy
+
+
+def test_records_lost_at_the_head_do_no_harm():
+    clock, device = make(lose=lambda number: number < 20)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert (run.kernels, run.lost, run.notes) == ((5,) * 4, 0, ())
+
+
+def test_a_lost_kernel_record_is_seen():
+    clock, device = make(lose=lambda number: number == HEAD + CALL + 3)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert (run.kernels, run.lost) == ((5, 4, 5, 5), 1)
+    assert codes(run.notes) == ["kernel-counts-differ", "records-lost"]
+
+
+def test_the_same_loss_in_every_call_is_seen_although_the_counts_are_equal():
+    clock, device = make(lose=lambda number: number >= HEAD and (number - HEAD) % CALL == 3)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert (run.kernels, run.lost) == ((4,) * 4, 4)
+    assert codes(run.notes) == ["records-lost"]
+
+
+def test_a_lost_marker_between_calls_is_seen():
+    clock, device = make(lose=lambda number: number == HEAD + 2 * CALL)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert run.lost == 1
+    assert "records-lost" in codes(run.notes)
+    assert "kernel-counts-differ" in codes(run.notes)
+
+
+def test_a_lost_copy_is_told():
+    clock, device = make(lose=lambda number: number == HEAD + CALL + 6)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert codes(run.notes) == ["kernel-counts-differ", "copies-unrecorded"]
+
+
+def test_a_profile_without_device_activity_is_an_error():
+    clock, device = make(lose=lambda number: True)
+    with pytest.raises(TraceError, match="no device activity"):
+        profile(clock, device, five_and_a_copy(device))
+
+
+def test_too_few_and_too_many_markers_are_errors():
+    clock, device = make(lose=lambda number: number < HEAD + CALL)
+    with pytest.raises(TraceError, match="marker records were lost"):
+        profile(clock, device, five_and_a_copy(device))
+    clock, device = make()
+    with pytest.raises(TraceError, match="the model itself runs the kernel"):
+        profile(clock, device, device.marker)
+
+
+def test_other_devices_are_told_and_not_counted():
+    clock = FakeClock(EPOCH)
+
+    class Two(FakeDevice):
+        def profile(self, work):
+            trace = super().profile(work)
+            second = trace.events.stream == 13
+            trace.events.device[second] = 1
+            return trace
+
+    two = Two(clock)
+
+    def call():
+        two.launch(kernel_ns=100)
+        two.launch(kernel_ns=700, stream=13)
+
+    run = profile(clock, two, call)
+    assert (run.kernel_ns, run.kernels) == ((100,) * 4, (1,) * 4)
+    assert codes(run.notes) == ["other-devices"]
+
+
+def test_launches_are_unknown_where_the_profile_has_no_host_calls():
+    clock = FakeClock(EPOCH)
+
+    class Deaf(FakeDevice):
+        def profile(self, work):
+            trace = super().profile(work)
+            return replace(trace, events=trace.events.of(*kineto.DEVICE))
+
+    deaf = Deaf(clock)
+    run = profile(clock, deaf, five_and_a_copy(deaf))
+    assert (run.launches, run.enqueued, run.lost) == ((), (), 0)
+    assert run.kernel_ns == (5 * 2_001 + 700,) * 4
+    assert codes(run.notes) == ["launches-unrecorded"]
+
+
+def test_a_kernel_across_the_border_is_told():
+    clock = FakeClock(EPOCH)
+
+    class Leaky(FakeDevice):
+        def synchronize(self):
+            """Forget to wait for stream 13."""
+            self.clock.wait_until(self.free_ns(7))
+
+    leaky = Leaky(clock)
+
+    def call():
+        leaky.launch(kernel_ns=100)
+        leaky.launch(kernel_ns=500, stream=13)
+
+    run = profile(clock, leaky, call)
+    assert codes(run.notes) == ["kernels-cross-calls"]
+    assert run.kernels == (2,) * 4
+
+
+# --- span -------------------------------------------------------------------------------------
+
+
+def span(clock, device, call, **options):
+    options.setdefault("host_ns", 3_000)
+    return backlog.measure_span(call, device, clock=clock, repeats=3, **options)
+
+
+def test_span_is_kernels_and_gaps_and_not_the_host():
+    clock, device = make(gap_ns=10, cycles_per_ns=1.98)
+    found = span(clock, device, five_and_a_copy(device, host_ns=5_000))
+    assert found.span_ns == (5 * 2_001 + 700 + 6 * 10,) * 3
+    assert (found.floor_ns, found.reason) == (0, None)
+    assert found.spin_ns == backlog.MIN_SPIN_NS + 10
+    assert found.median_ns == 5 * 2_001 + 700 + 60
+
+
+def test_calibration_finds_the_rate_whatever_the_launch_costs():
+    _, device = make(cycles_per_ns=1.75, launch_latency_ns=1_234)
+    assert backlog.calibrate(device) == pytest.approx(1.75, rel=1e-5)
+
+
+def test_a_spin_that_does_not_count_time_gives_no_span():
+    clock, device = make(cycles_per_ns=float("inf"))
+    found = span(clock, device, five_and_a_copy(device))
+    assert found.span_ns == ()
+    assert "cannot be timed" in found.reason
+
+
+def test_a_spin_that_ends_too_early_grows():
+    clock, device = make()
+    call = five_and_a_copy(device, host_ns=1_000_000)
+    found = span(clock, device, call, host_ns=1)  # as if the host had been faster before
+    assert found.span_ns == (5 * 2_001 + 700,) * 3
+    assert found.spin_ns == 16_000_000
+
+
+def test_a_synchronise_inside_the_model_gives_no_span():
+    clock, device = make()
+
+    def call():
+        device.launch(host_ns=500, kernel_ns=2_000)
+        device.synchronize()  # .item()
+        device.launch(host_ns=500, kernel_ns=2_000)
+
+    found = span(clock, device, call)
+    assert found.span_ns == ()
+    assert "waits for the device" in found.reason
+
+
+def test_a_slow_host_beyond_the_longest_spin_gives_no_span():
+    clock, device = make()
+    call = five_and_a_copy(device, host_ns=10_000_000)
+    found = span(clock, device, call, max_spin_ns=20_000_000)
+    assert "longer to enqueue the call than a 20 ms spin" in found.reason
+
+
+def test_a_full_launch_queue_gives_no_span():
+    clock, device = make()
+    found = span(clock, device, five_and_a_copy(device), enqueued=901)
+    assert (found.span_ns, "901 of about 1,000" in found.reason) == ((), True)
+
+
+def test_a_queue_that_fills_unforeseen_is_not_taken_for_a_span():
+    clock, device = make(queue_depth=4)
+    assert span(clock, device, five_and_a_copy(device)).span_ns == ()
+
+
+def test_a_graph_replay_has_the_span_of_its_kernels():
+    clock, device = make(gap_ns=10)
+    kernels = [2_000] * 2_000  # more kernels than the queue is deep, one launch
+    found = span(clock, device, lambda: device.replay(kernels, host_ns=9_000), enqueued=1)
+    assert found.span_ns == (2_000 * 2_010,) * 3
+
+
+# --- the whole --------------------------------------------------------------------------------
+
+
+def attribute(clock, device, call, **options):
+    options.setdefault("read_clocks", lambda: STEADY)
+    return attribute_gpu(call, device.synchronize, "cuda:0", 4, clock=clock, on=device, **options)
+
+
+def test_all_fields_of_an_attribution_come_out_exact():
+    clock, device = make(gap_ns=10)
+    found = attribute(clock, device, five_and_a_copy(device))
+    wall = 500 + 5 * (2_001 + 10) + 700
+    assert found == {
+        "method": "device-profile",
+        "calls": 4,
+        "wall_ns": 4 * wall,
+        "latency_ns": wall,
+        "lost": 0,
+        "kernel_ns": (10_705,) * 4,
+        "kernels": (5,) * 4,
+        "copies": (1,) * 4,
+        "launches": (5,) * 4,
+        "span_ns": (10_765,) * 4,
+        "notes": [],
+    }
+    Attribution(session="s", point="p", process=0, **found)
+
+
+def test_a_lost_record_is_worth_another_profile():
+    clock = FakeClock(EPOCH)
+    sessions = 0
+
+    class Forgetful(FakeDevice):
+        def profile(self, work):
+            nonlocal sessions
+            sessions += 1
+            lost = HEAD + 3 if sessions < 3 else -1
+            self.lose = lambda number: number == lost
+            return super().profile(work)
+
+    forgetful = Forgetful(clock)
+    found = attribute(clock, forgetful, five_and_a_copy(forgetful))
+    assert (sessions, found["lost"], found["kernels"]) == (3, 0, (5,) * 4)
+    assert found["notes"] == []
+
+
+def test_a_profiler_that_fails_leaves_the_span_and_a_reason():
+    clock = FakeClock(EPOCH)
+
+    class Refusing(FakeDevice):
+        def profile(self, work):
+            raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED\nmore")
+
+    refusing = Refusing(clock)
+    found = attribute(clock, refusing, five_and_a_copy(refusing))
+    assert (found["calls"], found["kernel_ns"], found["latency_ns"]) == (0, (), 0)
+    assert found["span_ns"] == (5 * 2_001 + 700,) * 4
+    assert found["notes"] == [
+        (
+            "device-profile-failed",
+            "kernel time not measured: CUPTI_ERROR_NOT_INITIALIZED more",
+        )
+    ]
+
+
+def test_a_call_on_another_stream_has_no_span():
+    clock, device = make()
+    found = attribute(clock, device, lambda: device.launch(kernel_ns=5_000, stream=13))
+    assert (found["kernel_ns"], found["span_ns"]) == ((5_000,) * 4, ())
+    assert codes(found["notes"]) == ["span-unavailable"]
+    assert "another stream" in found["notes"][0][1]
+
+
+def test_clocks_that_fall_or_cannot_be_read_are_noted():
+    clock, device = make()
+    readings = iter([STEADY, Clocks(1200, 2619)])
+    found = attribute(clock, device, five_and_a_copy(device), read_clocks=lambda: next(readings))
+    assert found["notes"] == [
+        ("clocks-dropped", "the SM clock fell from 1980 to 1200 MHz; let the device cool")
+    ]
+    assert codes(clock_notes(None, STEADY)) == ["clocks-unread"]
+    assert clock_notes(STEADY, Clocks(1921, 2619)) == []
+    assert codes(clock_notes(STEADY, Clocks(1920, 2540))) == ["clocks-dropped", "clocks-dropped"]
+
+
+def test_nvidia_smi_is_read_or_refused():
+    assert parse_clocks("1980, 2619\n") == STEADY
+    for text in ("", "[N/A], [N/A]", "1980", "1980, 2619, 3", "No devices were found"):
+        assert parse_clocks(text) is None
+
+
+# --- the bill ---------------------------------------------------------------------------------
+
+
+def test_the_bill_of_a_starved_device():
+    bill = gpu_bill(
+        latency_ns=3_907_827,
+        kernel_ns=309_437,
+        span_ns=360_000,
+        enqueue_ns=3_800_000,
+        host_shares={"python": 0.5, "dispatch": 0.3, "launch": 0.15},
+    )
+    assert (bill.tax_ns, bill.starvation_ns, bill.device_gap_ns) == (3_598_390, 3_547_827, 50_563)
+    assert bill.after_enqueue_ns == 107_827
+    assert bill.lines == {
+        "kernel": 309_437,
+        "python": 1_773_914,
+        "dispatch": 1_064_348,
+        "launch": 532_174,
+        "device_gap": 50_563,
+        "remainder": 177_391,
+    }
+    assert sum(bill.lines.values()) == 3_907_827
+
+
+def test_negative_differences_stay_negative():
+    bill = gpu_bill(latency_ns=1_000, kernel_ns=1_020, span_ns=1_010)
+    assert (bill.tax_ns, bill.starvation_ns, bill.device_gap_ns) == (-20, -10, -10)
+    assert bill.lines == {"kernel": 1_020, "device_gap": -10, "remainder": -10}
+
+
+def test_without_a_span_starvation_holds_the_gaps():
+    bill = gpu_bill(latency_ns=1_000, kernel_ns=400, host_shares={"python": 1.0})
+    assert (bill.starvation_ns, bill.device_gap_ns, bill.after_enqueue_ns) == (600, None, None)
+    assert bill.lines == {"kernel": 400, "python": 600, "remainder": 0}
+
+
+def test_shares_that_are_no_host_work_stay_in_the_remainder():
+    bill = gpu_bill(
+        latency_ns=1_000, kernel_ns=400, span_ns=400, host_shares={"kernel": 0.5, "python": 0.5}
+    )
+    assert bill.lines == {"kernel": 400, "python": 300, "device_gap": 0, "remainder": 300}
+
+
+@pytest.mark.parametrize("shares", [{"python": -0.1}, {"python": 0.6, "dispatch": 0.5}])
+def test_impossible_shares_are_refused(shares):
+    with pytest.raises(ValueError, match="shares must be"):
+        gpu_bill(latency_ns=2, kernel_ns=1, host_shares=shares)
+
+
+times = st.integers(0, 10**12)
+
+
+@given(times, times, st.none() | times, st.lists(st.floats(0, 1 / 3), max_size=3))
+def test_every_bill_adds_up(latency, kernel, span_ns, shares):
+    names = dict(zip(["python", "dispatch", "launch"], shares, strict=False))
+    bill = gpu_bill(latency_ns=latency, kernel_ns=kernel, span_ns=span_ns, host_shares=names)
+    assert sum(bill.lines.values()) == latency
+    if bill.device_gap_ns is not None:
+        assert bill.starvation_ns + bill.device_gap_ns == bill.tax_ns
+
+
+def test_attribution_and_bill_of_a_fake_device_agree_with_its_script():
+    clock, device = make(gap_ns=10)
+    call = five_and_a_copy(device, host_ns=50_000)
+    begin = clock.now_ns
+    call()
+    enqueue = clock.now_ns - begin
+    device.synchronize()
+    latency = clock.now_ns - begin
+    found = attribute(clock, device, call)
+    bill = gpu_bill(
+        latency_ns=latency,
+        kernel_ns=found["kernel_ns"][0],
+        span_ns=found["span_ns"][0],
+        enqueue_ns=enqueue,
+    )
+    assert (latency, enqueue) == (5 * 50_000 + 2_001 + 10 + 700, 5 * 50_000 + 300)
+    assert bill.device_gap_ns == 6 * 10
+    assert bill.starvation_ns == latency - (5 * 2_001 + 700 + 60)
+    assert device_profile.MARKER == "nextafter"
