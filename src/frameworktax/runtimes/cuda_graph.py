@@ -1,0 +1,119 @@
+"""CUDA graphs: the kernels of one call are recorded once and launched again as a whole.
+
+The host's part shrinks to one launch; inputs and outputs stay at fixed addresses, so a caller
+copies new inputs into the old ones (that copy is not part of the call, as nowhere else).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.records import PRECISIONS
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.torch_common import TorchLoaded, given, pin_threads
+
+if TYPE_CHECKING:
+    from frameworktax.models.base import Model
+
+DRIVERS = ("dev/nvidiactl", "dev/dxg", "dev/kfd")
+"""Device files of NVIDIA's driver, of WSL and of AMD's driver."""
+WARM_CALLS = 3
+"""Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""
+
+
+class CudaGraph(Runtime):
+    """``torch.cuda.CUDAGraph`` of one call; ``replay()`` is what gets timed."""
+
+    name = "cuda-graph"
+    paradigm = "graph-replay"
+    devices = ("cuda",)
+    precisions = PRECISIONS
+    packages = ("torch",)
+    extra = "torch"
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing: a GPU, a torch built for it, then the rest."""
+        return missing_gpu() or super().missing(target)
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Wrap the module; graphs are captured when a batch size is bound."""
+        import torch
+
+        pin_threads(target)
+        torch.cuda.set_device(target.device)  # capture is on the current device
+        built = given(model)
+        return GraphLoaded(built, target, built.module, torch.inference_mode)
+
+
+class GraphLoaded(TorchLoaded):
+    """One graph for each batch size, with its own inputs, outputs and memory."""
+
+    def bind(self, batch: int) -> Call:
+        """Capture the module on this batch and return its replay.
+
+        Raises:
+            WorkerError: the call cannot be captured; the message says why.
+        """
+        import torch
+
+        call = super().bind(batch)  # holds the static inputs
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_CALLS):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                output = call()
+        except Exception as error:  # boundary: the model's own code runs under capture
+            raise WorkerError("failed", f"the call cannot be captured: {cause(error)}") from error
+        replay = graph.replay
+
+        def replayed() -> Any:
+            replay()
+            return output
+
+        return replayed
+
+
+def cause(error: BaseException) -> str:
+    """Return why a capture failed, in one line.
+
+    An operation that is not permitted breaks the capture, and ending a broken capture raises
+    again; then the first error is the reason.
+    """
+    if "captur" in str(error).lower() and error.__context__ is not None:
+        error = error.__context__
+    text = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    if "captur" in text.lower():
+        text += "; look for .item(), .cpu(), a copy from the host, or a branch on a tensor's value"
+    return text
+
+
+def missing_gpu(root: Path = Path("/")) -> str | None:
+    """Return why torch can use no GPU here, without importing torch, or None if one may be there.
+
+    ``root`` is where device files are looked for.
+    """
+    if not any((root / file).exists() for file in DRIVERS) and shutil.which("nvidia-smi") is None:
+        return "no GPU here (no driver found); run it on a machine that has one"
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None  # the list of packages tells that better
+    version = Path(spec.origin).with_name("version.py")
+    if version.is_file() and not built_for_gpu(version.read_text(encoding="utf-8")):
+        return "this torch was built without CUDA; install a CUDA build (see pytorch.org)"
+    return None
+
+
+def built_for_gpu(text: str) -> bool:
+    """Return whether torch's ``version.py`` names a CUDA or ROCm version, or does not tell."""
+    built = re.findall(r"^(?:cuda|hip)\b[^=\n]*=\s*(.+)$", text, re.MULTILINE)
+    return not built or any(value.strip() != "None" for value in built)

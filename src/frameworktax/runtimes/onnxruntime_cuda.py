@@ -1,0 +1,179 @@
+"""ONNX Runtime on CUDA: inputs and outputs stay on the device, work goes to torch's stream.
+
+ONNX Runtime quietly runs on the CPU what its CUDA provider cannot take, or everything where the
+provider's libraries do not load. Both are looked for: the first becomes a note with the number of
+nodes, the second is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.runtimes.artifacts import Artifact
+from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.cuda_graph import missing_gpu
+from frameworktax.runtimes.onnxruntime import QUIET, OnnxLoaded, OnnxRuntime
+from frameworktax.runtimes.torch_common import synchronize
+
+if TYPE_CHECKING:
+    from frameworktax.models.base import Model
+
+PROVIDER = "CUDAExecutionProvider"
+LIBRARY = "libonnxruntime_providers_cuda.so"
+REFUSED = "fallback to CPU EP has been explicitly disabled"
+"""In the error of a session that may not use the CPU but would."""
+
+
+class OnnxRuntimeCuda(OnnxRuntime):
+    """Graph level *all* on the CUDA provider; one session per batch size, the batch fixed."""
+
+    name = "onnxruntime-cuda"
+    devices = ("cuda",)
+    precisions = ("float32", "float16")
+    extra = "onnxruntime-cuda"
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing: a GPU, the packages, the build with the CUDA provider."""
+        return missing_gpu() or super().missing(target) or missing_provider()
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Read what was exported; sessions start when a batch size is bound."""
+        return OnnxCudaLoaded(Artifact(directory), target)
+
+
+class OnnxCudaLoaded(OnnxLoaded):
+    """Sessions on the device of the target, on a stream that torch uses too."""
+
+    def __init__(self, artifact: Artifact, target: Target) -> None:
+        import onnxruntime
+        import torch
+
+        super().__init__(artifact, target)
+        self._fallback: dict[int, str] = {}
+        self._device_id = torch.device(target.device).index or 0
+        torch.cuda.set_device(self._device_id)
+        # A stream of its own: the default one has the handle 0, which reads as none given. It
+        # becomes torch's current one, so that events and backlog queue up with the session.
+        self._stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self._stream)
+        if hasattr(onnxruntime, "preload_dlls"):  # 1.21 and later: finds CUDA beside torch
+            onnxruntime.preload_dlls()
+
+    def session(self, batch: int) -> Any:
+        """Start the session for a batch size on the CUDA provider.
+
+        Raises:
+            WorkerError: it would not run on the device.
+        """
+        try:
+            session = self._start(batch, may_fall_back=False)
+        except Exception as error:
+            if REFUSED not in str(error):
+                raise
+            session = self._start(batch, may_fall_back=True)
+            if PROVIDER in session.get_providers():
+                self._fallback[batch] = fallback_text(_assigned(session))
+        session.disable_fallback()
+        if PROVIDER not in session.get_providers():
+            why = "its CUDA provider did not start; do the CUDA and cuDNN libraries fit it?"
+            raise WorkerError("failed", f"onnxruntime would run on the CPU: {why}")
+        return session
+
+    def _start(self, batch: int, *, may_fall_back: bool) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.intra_op_num_threads = self._target.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = QUIET
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if not may_fall_back:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        symbol = self._artifact.manifest.free_dimension
+        if symbol is not None:
+            options.add_free_dimension_override_by_name(symbol, batch)
+        provider = {
+            "device_id": str(self._device_id),
+            "user_compute_stream": str(self._stream.cuda_stream),
+            "use_tf32": "0",  # on by default; float32 was asked for
+        }
+        path = str(self._artifact.file(batch))
+        return onnxruntime.InferenceSession(path, options, providers=[(PROVIDER, provider)])
+
+    def bind(self, batch: int) -> Call:
+        """Return a run over inputs and outputs on the device; it returns before it is done."""
+        import onnxruntime
+
+        session, place = self.session(batch), ("cuda", self._device_id)
+        binding = session.io_binding()
+        given = dict(zip(self._artifact.manifest.names, self._artifact.inputs(batch), strict=True))
+        for port in session.get_inputs():  # those the graph still has
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(given[port.name], *place)
+            binding.bind_ortvalue_input(port.name, value)
+        outputs = [port.name for port in session.get_outputs()]
+        for name in outputs:
+            binding.bind_output(name, *place)
+        options = onnxruntime.RunOptions()
+        # Otherwise each run waits for the device and nothing can be queued behind it.
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        session.run_with_iobinding(binding, options)  # tells the shapes
+        self.synchronize()
+        values: list[Any] = binding.get_outputs()
+        for name, value in zip(outputs, values, strict=True):
+            binding.bind_ortvalue_output(name, value)
+        run = session.run_with_iobinding
+
+        def call() -> list[Any]:
+            run(binding, options)
+            return values
+
+        return call
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        synchronize(self._target)
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return what export had to say, and what runs on the CPU."""
+        texts = dict.fromkeys(self._fallback.values())
+        return [*super().notes(), *(("cpu-fallback", text) for text in texts)]
+
+
+def missing_provider() -> str | None:
+    """Return that the installed onnxruntime has no CUDA provider, or None if it has one."""
+    spec = importlib.util.find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
+        return "onnxruntime not installed; pip install onnxruntime-gpu"
+    if (Path(spec.origin).parent / "capi" / LIBRARY).is_file():
+        return None
+    return (
+        "this onnxruntime is the CPU build; "
+        "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+    )
+
+
+def _assigned(session: Any) -> list[tuple[str, str]] | None:
+    """Return (provider, operator) of each node; None before onnxruntime 1.24 told it."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    return [
+        (part.ep_name, node.op_type)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
+
+
+def fallback_text(assigned: Iterable[tuple[str, str]] | None) -> str:
+    """Say how many nodes run elsewhere than on the CUDA provider, and which."""
+    if assigned is None:
+        return "some nodes run on the CPU; this onnxruntime does not say how many"
+    nodes = list(assigned)
+    others = Counter(operator for provider, operator in nodes if provider != PROVIDER)
+    named = ", ".join(f"{operator} {count}" for operator, count in others.most_common(4))
+    return f"{others.total()} of {len(nodes)} nodes run on the CPU ({named})"
