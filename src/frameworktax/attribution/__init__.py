@@ -1,0 +1,5 @@
+"""Attribution: which part of a latency is kernel time, and what the rest was spent on."""
+
+from frameworktax.attribution.sampler import attribute_cpu, available_samplers
+
+__all__ = ["attribute_cpu", "available_samplers"]

@@ -1,0 +1,254 @@
+"""Program-counter sampling of the calling thread through ``perf_event_open``.
+
+The software clock (``PERF_COUNT_SW_CPU_CLOCK``) interrupts the thread once per period of CPU time
+and the kernel writes the program counter into a ring buffer that is read between stretches, so
+that nothing but the interrupt happens while calls run. No package and no installed tool is needed.
+
+Kernel-mode samples are asked for first. Where they are refused (``perf_event_paranoid`` of 2
+without privileges), only ticks in user mode are recorded, and the ticks that are missing against
+the thread's CPU time are the time inside the operating system.
+
+Source: perf_event_open(2); include/uapi/linux/perf_event.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.symbols import Resolver
+
+PERIOD_NS = 997_000
+"""Just beside 1 ms, so that samples do not walk in step with the kernel's own tick."""
+
+_SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
+_TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP = 1, 0, 1
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 5, 1 << 6
+_FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
+_CLOEXEC = 8
+_ENABLE, _DISABLE = 0x2400, 0x2401
+_RECORD_LOST, _RECORD_SAMPLE = 2, 9
+_MODE_MASK, _MODE_KERNEL = 7, 1
+_HEAD = 1024  # data_head; data_tail follows
+_RECORD_BYTES = 16  # header and program counter
+_MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
+_ATTRIBUTES = struct.Struct("<IIQQQQQIIQ")
+
+
+class RefusedError(OSError):
+    """The kernel does not allow sampling; the message says why and what helps."""
+
+
+def refusal(number: int, root: Path = Path("/")) -> str:
+    """Return what an errno of ``perf_event_open`` means here, and the remedy, in one line."""
+    if number in (errno.EACCES, errno.EPERM):
+        try:
+            level = int((root / "proc/sys/kernel/perf_event_paranoid").read_text())
+        except (OSError, ValueError):
+            return "perf_event_open is not allowed here"
+        if level > 2:
+            return (
+                f"kernel.perf_event_paranoid is {level}; "
+                "allow it with: sudo sysctl kernel.perf_event_paranoid=2"
+            )
+        return (
+            f"perf_event_open is blocked though perf_event_paranoid is {level}; in a container "
+            "start it with --cap-add PERFMON or a seccomp profile that allows perf_event_open"
+        )
+    if number == errno.ENOSYS:
+        return "this kernel has no perf_event_open (CONFIG_PERF_EVENTS)"
+    return f"perf_event_open: {os.strerror(number)}"
+
+
+def _open(period_ns: int, *, kernel: bool) -> int:
+    """Return a file descriptor that samples the calling thread, disabled."""
+    number = _SYSCALL.get(platform.machine())
+    if number is None or platform.system() != "Linux":
+        raise RefusedError(
+            errno.ENOSYS, f"perf_event_open is not known for {platform.system()} on "
+            f"{platform.machine()}"
+        )  # fmt: skip
+    flags = _DISABLED | _EXCLUDE_HYPERVISOR | (0 if kernel else _EXCLUDE_KERNEL)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for read_format in (_FORMAT_LOST, 0):
+        attributes = ctypes.create_string_buffer(
+            _ATTRIBUTES.pack(
+                _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns, _SAMPLE_IP,
+                read_format, flags, 0, 0, 0,
+            ), _ATTRIBUTES.size
+        )  # fmt: skip
+        # This thread, any processor, no group.
+        fd = libc.syscall(
+            ctypes.c_long(number), attributes, ctypes.c_int(0), ctypes.c_int(-1),
+            ctypes.c_int(-1), ctypes.c_ulong(_CLOEXEC),
+        )  # fmt: skip
+        if fd >= 0:
+            return int(fd)
+        if ctypes.get_errno() != errno.EINVAL:
+            break
+    number = ctypes.get_errno()
+    raise RefusedError(number, refusal(number))
+
+
+def probe() -> str | None:
+    """Return why this process cannot be sampled, or None if it can; takes microseconds."""
+    try:
+        os.close(_open(PERIOD_NS, kernel=False))
+    except RefusedError as refused:
+        return str(refused.strerror)
+    return None
+
+
+class PerfEvent:
+    """One sampling event of the thread that made it, with its ring buffer.
+
+    Attributes:
+        kernel: whether kernel-mode ticks are recorded too.
+        period_ns: CPU time between two ticks.
+
+    Args:
+        stretch_ns: the longest run between two drains that the ring should hold.
+        kernel: None tries kernel-mode samples first, False does not ask for them.
+
+    Raises:
+        RefusedError: sampling is not allowed, or no ring buffer may be locked.
+    """
+
+    def __init__(
+        self, stretch_ns: int, *, period_ns: int = PERIOD_NS, kernel: bool | None = None
+    ) -> None:
+        self.period_ns = period_ns
+        self.kernel = kernel is not False
+        try:
+            self._fd = _open(period_ns, kernel=self.kernel)
+        except RefusedError:
+            if not self.kernel or kernel:
+                raise
+            self.kernel = False
+            self._fd = _open(period_ns, kernel=False)
+        self._page = mmap.PAGESIZE
+        # Twice what a stretch should need: a slow call runs past its end.
+        need = 2 * (stretch_ns // period_ns + 1) * _RECORD_BYTES // self._page + 1
+        pages = min(_MAX_PAGES, max(8, 1 << (need - 1).bit_length()))
+        while True:
+            try:
+                self._ring = mmap.mmap(self._fd, self._page * (1 + pages))
+                break
+            except PermissionError:  # another profiler holds the user's share of locked memory
+                pages //= 2
+                if not pages:
+                    os.close(self._fd)
+                    raise RefusedError(
+                        errno.EPERM,
+                        "no memory may be locked for samples; raise it with: "
+                        "sudo sysctl kernel.perf_event_mlock_kb=2048",
+                    ) from None
+        self._size = pages * self._page
+        self._counted_lost = 0
+
+    def start(self) -> None:
+        """Let ticks be recorded."""
+        fcntl.ioctl(self._fd, _ENABLE, 0)
+
+    def stop(self) -> None:
+        """Let no more ticks be recorded."""
+        fcntl.ioctl(self._fd, _DISABLE, 0)
+
+    def drain(self) -> tuple[list[int], int, int]:
+        """Return (program counters in user mode, ticks in kernel mode, ticks lost) and empty it.
+
+        To be called between stretches, with the event stopped.
+        """
+        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
+        at, size = tail % self._size, head - tail
+        data = self._ring[self._page + at : self._page + min(at + size, self._size)]
+        data += self._ring[self._page : self._page + size - len(data)]
+        struct.pack_into("<Q", self._ring, _HEAD + 8, head)
+        user, in_kernel, lost = [], 0, 0
+        for kind, value in records(data):
+            if kind == _RECORD_SAMPLE:
+                user.append(value)
+            elif kind == _MODE_KERNEL:
+                in_kernel += 1
+            elif kind == _RECORD_LOST:
+                lost += value
+        counter = os.read(self._fd, 16)
+        if len(counter) == 16:  # exact also for what was lost after the last record
+            total = struct.unpack("<QQ", counter)[1]
+            lost, self._counted_lost = total - self._counted_lost, total
+        return user, in_kernel, lost
+
+    def close(self) -> None:
+        """Give the ring buffer and the event back."""
+        self._ring.close()
+        os.close(self._fd)
+
+
+def records(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield (kind, value) of a ring's records.
+
+    A sample in user mode gives ``(9, program counter)``, one in kernel mode ``(1, program
+    counter)``, lost ticks ``(2, number)``; other kinds come with 0.
+    """
+    at = 0
+    while at + 8 <= len(data):
+        kind, misc, size = struct.unpack_from("<IHH", data, at)
+        value = 0
+        if kind == _RECORD_SAMPLE:
+            (value,) = struct.unpack_from("<Q", data, at + 8)
+            if misc & _MODE_MASK == _MODE_KERNEL:
+                kind = _MODE_KERNEL
+        elif kind == _RECORD_LOST:
+            value = struct.unpack_from("<QQ", data, at + 8)[1]
+        yield kind, value
+        at += size
+
+
+class PerfEventSampler:
+    """``perf_event_open`` on the calling thread."""
+
+    name = "perf-event"
+    counts_cpu_time = True
+
+    def __init__(self, stretch_ns: int, *, kernel: bool | None = None) -> None:
+        self._event = PerfEvent(stretch_ns, kernel=kernel)
+        self.period_ns = self._event.period_ns
+        self._drained: list[tuple[list[int], int, int]] = []
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        self._event.start()
+
+    def stop(self) -> None:
+        """End a stretch and empty the ring."""
+        self._event.stop()
+        self._drained.append(self._event.drain())
+
+    def ticks(self) -> list[Ticks]:
+        """Return the ticks of each stretch."""
+        resolver = Resolver()
+        where = resolver.resolve(address for user, _, _ in self._drained for address in user)
+        return [
+            Ticks(
+                Counter(where[address] for address in user),
+                in_kernel if self._event.kernel else None,
+                lost,
+            )
+            for user, in_kernel, lost in self._drained
+        ]
+
+    def __enter__(self) -> PerfEventSampler:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._event.stop()
+        self._event.close()

@@ -1,0 +1,216 @@
+"""Where a call spends the thread's time: runs it while its program counter is sampled.
+
+Ways to sample, best first: ``perf-event`` (the kernel's own, no tool needed), ``perf`` (the
+command, for hosts where only it has the capability), ``py-spy`` (a wheel; pauses the process for
+every sample, and does not see the operating system). ``attribute_cpu`` takes the first that works
+and names it.
+
+A run is cut into stretches, so that the spread between them gives an interval. Samples are read
+and resolved between and after the stretches, never while calls run.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+from frameworktax.attribution.symbols import Leaf
+from frameworktax.clock import REAL, Clock
+from frameworktax.errors import UsageError, WorkerError
+
+METHODS = ("perf-event", "perf", "py-spy")
+"""Names of the samplers, best first."""
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """What a sampler saw in one stretch.
+
+    Attributes:
+        leaves: user-mode ticks by where they were.
+        system: ticks inside the operating system; None where the sampler cannot see them.
+        lost: ticks that were due and have no record.
+    """
+
+    leaves: Counter[Leaf]
+    system: int | None
+    lost: int = 0
+
+
+class Sampler(AbstractContextManager["Sampler"], Protocol):
+    """Samples the thread that made it, between ``start`` and ``stop``."""
+
+    name: str
+    period_ns: int
+    counts_cpu_time: bool
+    """Whether ticks follow the thread's CPU time exactly, so that missing ones mean something."""
+
+    def start(self) -> None:
+        """Begin a stretch."""
+
+    def stop(self) -> None:
+        """End a stretch and set its samples aside."""
+
+    def ticks(self) -> list[Ticks]:
+        """Return what was seen, a stretch each; symbols are resolved here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One stretch: its ticks, and what the clocks say about the same time."""
+
+    ticks: Ticks
+    calls: int
+    wall_ns: int
+    cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRun:
+    """A sampled run; ``latency_ns`` is the median call while being sampled."""
+
+    method: str
+    period_ns: int
+    stretches: tuple[Stretch, ...]
+    latency_ns: int
+    counts_cpu_time: bool = True
+
+    @property
+    def calls(self) -> int:
+        """Calls in all stretches."""
+        return sum(stretch.calls for stretch in self.stretches)
+
+
+def sample(
+    call: Call,
+    sampler: Sampler,
+    *,
+    stretches: int = 5,
+    duration_ns: int = 2_000_000_000,
+    min_calls: int = 3,
+    clock: Clock = REAL,
+) -> SampleRun:
+    """Run ``call`` over and over while it is sampled.
+
+    The garbage collector is off inside stretches and runs between them, as in timing. Calls
+    longer than ``duration_ns / stretches`` make fewer stretches: the run ends once the duration
+    is over and ``min_calls`` were made.
+    """
+    stretch_ns = duration_ns // stretches
+    latencies: list[int] = []
+    clocks: list[tuple[int, int, int]] = []
+    wall, cpu = clock.wall_ns, clock.cpu_ns
+    spent = 0
+    was_enabled = gc.isenabled()
+    try:
+        while len(clocks) < stretches and (spent < duration_ns or len(latencies) < min_calls):
+            gc.enable()
+            gc.collect()
+            gc.disable()
+            before = len(latencies)
+            sampler.start()
+            cpu_begin, begin = cpu(), wall()
+            now = begin
+            while now - begin < stretch_ns:
+                call_begin = wall()
+                call()
+                now = wall()
+                latencies.append(now - call_begin)
+            clocks.append((len(latencies) - before, now - begin, cpu() - cpu_begin))
+            sampler.stop()
+            spent += now - begin
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    return SampleRun(
+        sampler.name,
+        sampler.period_ns,
+        tuple(Stretch(seen, *times) for seen, times in zip(sampler.ticks(), clocks, strict=True)),
+        int(median(latencies)),
+        sampler.counts_cpu_time,
+    )
+
+
+def available_samplers() -> list[tuple[str, bool, str]]:
+    """Return (name, usable, why not and what helps) of each way to sample, best first.
+
+    Imports no engine and takes milliseconds.
+    """
+    from frameworktax.attribution import perf_command, perf_event, py_spy
+
+    probes = (perf_event.probe, perf_command.probe, py_spy.probe)
+    reasons = [(name, probe()) for name, probe in zip(METHODS, probes, strict=True)]
+    return [(name, reason is None, reason or "") for name, reason in reasons]
+
+
+def open_sampler(method: str, stretch_ns: int) -> Sampler:
+    """Return a sampler of the calling thread.
+
+    Raises:
+        UsageError: no sampler has this name.
+        OSError: this host does not allow it.
+    """
+    from frameworktax.attribution.perf_command import PerfCommandSampler
+    from frameworktax.attribution.perf_event import PerfEventSampler
+    from frameworktax.attribution.py_spy import PySpySampler
+
+    if method == "perf-event":
+        return PerfEventSampler(stretch_ns)
+    if method == "perf":
+        return PerfCommandSampler()
+    if method == "py-spy":
+        return PySpySampler()
+    raise UsageError(f"no sampler '{method}'; choose {', '.join(METHODS)}")
+
+
+def attribute_cpu(
+    call: Call,
+    *,
+    method: str | None = None,
+    min_calls: int = 3,
+    stretches: int = 5,
+    duration_ns: int = 2_000_000_000,
+    clock: Clock = REAL,
+) -> dict[str, Any]:
+    """Return where ``call`` spends this thread's time, as the fields of ``records.Attribution``.
+
+    All but ``session``, ``point`` and ``process``; ``notes`` are (code, text) pairs. Only the
+    calling thread is sampled: with more threads its waiting inside OpenMP counts as
+    ``threading``, and the time it is blocked is in ``off_cpu_ns``.
+
+    Args:
+        call: what to run, without arguments.
+        method: one of ``METHODS``; None takes the best that this host allows.
+        min_calls: made even if they take longer than the duration.
+        stretches: parts of the run, each with its own counts.
+        duration_ns: wall time of all stretches together.
+        clock: to be replaced in tests.
+
+    Raises:
+        WorkerError: no way to sample works here (status ``unavailable``); says why for each.
+    """
+    from frameworktax.attribution.buckets import itemise
+
+    refused = []
+    for name in METHODS if method is None else (method,):
+        try:
+            with open_sampler(name, duration_ns // stretches) as sampler:
+                run = sample(
+                    call,
+                    sampler,
+                    stretches=stretches,
+                    duration_ns=duration_ns,
+                    min_calls=min_calls,
+                    clock=clock,
+                )
+        except OSError as error:
+            refused.append(f"{name}: {error.strerror or error}")
+        else:
+            return itemise(run)
+    raise WorkerError("unavailable", f"no sampler works here ({'; '.join(refused)})")

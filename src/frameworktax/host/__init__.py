@@ -1,0 +1,33 @@
+"""The machine: what it is, whether it is fit to measure, and where to measure on it."""
+
+from frameworktax.host.checks import Check, doctor
+from frameworktax.host.inventory import environment, gpu_present, gpus, libraries
+from frameworktax.host.machine import (
+    Load,
+    cgroup_cpus,
+    cgroup_memory_bytes,
+    foreign_load,
+    memory_available_bytes,
+    pick_cpus,
+    pin,
+    usable_cpus,
+    worker_environment,
+)
+
+__all__ = [
+    "Check",
+    "Load",
+    "cgroup_cpus",
+    "cgroup_memory_bytes",
+    "doctor",
+    "environment",
+    "foreign_load",
+    "gpu_present",
+    "gpus",
+    "libraries",
+    "memory_available_bytes",
+    "pick_cpus",
+    "pin",
+    "usable_cpus",
+    "worker_environment",
+]

@@ -1,0 +1,186 @@
+"""What a session was measured on: the machine, its GPUs, the library versions.
+
+No engine is imported: versions come from the packages' metadata, GPUs from ``nvidia-smi``.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from frameworktax.host import machine
+from frameworktax.host.machine import ROOT, read, read_int
+from frameworktax.records import Environment
+
+EXTRAS: dict[str, str] = {
+    "torch": "torch",
+    "transformers": "models",
+    "onnxruntime": "onnxruntime",
+    "onnx": "onnxruntime",
+    "onnxscript": "onnxruntime",
+    "openvino": "openvino",
+    "vl-convert-python": "report",
+    "pandas": "pandas",
+    "py-spy": "py-spy",
+}
+"""Packages that runtimes and reports are made of → the extra that installs each."""
+_ALSO = (
+    "frameworktax", "numpy", "scipy", "onnxruntime-gpu", "tensorrt", "triton", "timm",
+    "torchvision", "jax",
+)  # fmt: skip
+
+_GPU_FIELDS = {
+    "index": "index",
+    "name": "name",
+    "memory.total": "memory_mib",
+    "driver_version": "driver",
+    "compute_cap": "compute_capability",
+    "clocks.sm": "sm_clock_mhz",
+    "clocks.max.sm": "max_sm_clock_mhz",
+    "clocks.mem": "memory_clock_mhz",
+    "persistence_mode": "persistence_mode",
+}
+_GPU_NUMBERS = ("index", "memory_mib", "sm_clock_mhz", "max_sm_clock_mhz", "memory_clock_mhz")
+_CPU = "sys/devices/system/cpu"
+
+
+def libraries() -> dict[str, str]:
+    """Return package → version of what is installed and moves numbers."""
+    found = {}
+    for name in (*EXTRAS, *_ALSO):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return dict(sorted(found.items()))
+
+
+def gpu_present(root: Path = ROOT) -> bool:
+    """Return whether an NVIDIA driver shows a device here; cheap, imports nothing."""
+    return any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists()
+
+
+def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
+    """Return one mapping a line of ``nvidia-smi --query-gpu --format=csv,noheader,nounits``."""
+    gpus = []
+    for line in filter(None, text.splitlines()):
+        values = [value.strip() for value in line.split(",")]
+        gpu: dict[str, Any] = {}
+        for name, value in zip(_GPU_FIELDS.values(), values, strict=False):
+            known = value and not value.startswith("[")  # [N/A], [Not Supported]
+            if known and name in _GPU_NUMBERS:
+                gpu[name] = int(value) if value.isdigit() else None
+            else:
+                gpu[name] = value if known else None
+        gpus.append(gpu)
+    return tuple(gpus)
+
+
+def gpus(timeout_s: float = 10.0) -> tuple[dict[str, Any], ...]:
+    """Return the GPUs that ``nvidia-smi`` lists; none where it is absent or fails."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    arguments = [
+        command, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits",
+    ]  # fmt: skip
+    try:
+        result = subprocess.run(
+            arguments, capture_output=True, text=True, check=False, timeout=timeout_s
+        )
+    except (OSError, subprocess.TimeoutExpired):  # a driver that hangs is as good as none
+        return ()
+    return parse_gpus(result.stdout) if result.returncode == 0 else ()
+
+
+def cpu_model(root: Path = ROOT) -> str:
+    """Return the processor's name, or the architecture where the kernel has none."""
+    text = read(root, "proc/cpuinfo") or ""
+    match = re.search(r"^(?:model name|Model|cpu model)\s*: *(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def cpu_count(root: Path = ROOT) -> tuple[int, int | None]:
+    """Return (processors that are on, of those how many share a core)."""
+    online = machine.parse_cpu_list(read(root, f"{_CPU}/online") or "")
+    if not online:
+        return len(machine.cpu_times(root)), None
+    first = online[0]
+    listed = read(root, f"{_CPU}/cpu{first}/topology/thread_siblings_list")
+    return len(online), len(machine.parse_cpu_list(listed)) if listed else None
+
+
+def turbo(root: Path = ROOT) -> bool | None:
+    """Return whether the clock may rise above its nominal rate; None where it cannot be read."""
+    no_turbo = read_int(root, f"{_CPU}/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return no_turbo == 0
+    boost = read_int(root, f"{_CPU}/cpufreq/boost")
+    return None if boost is None else boost == 1
+
+
+def frequency_mhz(root: Path = ROOT) -> float | None:
+    """Return the present clock of the first processor."""
+    khz = read_int(root, f"{_CPU}/cpu0/cpufreq/scaling_cur_freq")
+    if khz is not None:
+        return khz / 1000
+    match = re.search(r"^cpu MHz\s*: *([\d.]+)", read(root, "proc/cpuinfo") or "", re.MULTILINE)
+    return float(match[1]) if match else None
+
+
+def virtualization(root: Path = ROOT) -> str | None:
+    """Return which machine or container this is inside of, None on bare metal."""
+    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
+        container = "container"
+    else:
+        container = ""
+    product = " ".join(
+        read(root, f"sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")
+    ).strip()
+    kind = read(root, "sys/hypervisor/type") or ""
+    hidden = re.search(
+        r"^flags\s*:.*\bhypervisor\b", read(root, "proc/cpuinfo") or "", re.MULTILINE
+    )
+    virtual = re.search(
+        r"QEMU|KVM|VMware|VirtualBox|Xen|Bochs|Parallels|Amazon EC2|Google Compute Engine|"
+        r"Virtual Machine|OpenStack|Hetzner vServer", product,
+    )  # fmt: skip
+    # Bare-metal instances of a cloud carry its name, and no hypervisor flag on x86.
+    guest = (virtual[0] if virtual else kind or "virtual machine") if hidden or kind else ""
+    if virtual and not guest and "model name" not in (read(root, "proc/cpuinfo") or ""):
+        guest = virtual[0]  # Arm has no such flag
+    return ", ".join(filter(None, (guest, container))) or None
+
+
+def environment(root: Path = ROOT, sampler: str | None = None) -> Environment:
+    """Return everything about this machine that moves a number.
+
+    Args:
+        root: where ``/proc`` and ``/sys`` are looked for.
+        sampler: name of the sampler this host allows, from ``attribution.available_samplers``.
+    """
+    cores, threads_per_core = cpu_count(root)
+    load = (read(root, "proc/loadavg") or "").split()
+    return Environment(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        cpu=cpu_model(root),
+        cores=cores,
+        threads_per_core=threads_per_core,
+        memory_bytes=machine.meminfo(root, "MemTotal"),
+        load_1min=float(load[0]) if load else None,
+        governor=read(root, f"{_CPU}/cpu0/cpufreq/scaling_governor"),
+        frequency_mhz=frequency_mhz(root),
+        turbo=turbo(root),
+        virtualization=virtualization(root),
+        affinity=machine.usable_cpus(),
+        sampler=sampler,
+        gpus=gpus(),
+        libraries=libraries(),
+    )

@@ -1,0 +1,319 @@
+"""Readings of invented machines, exactly; the real one only for its shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax import host
+from frameworktax.host import doctor, inventory, machine
+from frameworktax.records import Environment
+
+GIB = 1024**3
+CPU = "sys/devices/system/cpu"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Return a function that writes files under a root and returns the root."""
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+def stat(*rows):
+    head = "cpu  0 0 0 0 0 0 0 0 0 0\n"
+    return head + "".join(
+        f"cpu{cpu} {' '.join(map(str, ticks))}\n" for cpu, *ticks in rows
+    ) + "intr 1 2 3\n"  # fmt: skip
+
+
+def test_cpu_lists():
+    assert machine.parse_cpu_list("0-3,8,10-11\n") == (0, 1, 2, 3, 8, 10, 11)
+    assert machine.parse_cpu_list("") == ()
+
+
+def test_cpu_times_count_disk_waits_as_idle_and_guests_once(tree):
+    #                   user nice system idle iowait irq softirq steal guest
+    root = tree(
+        {"proc/stat": stat((0, 10, 1, 5, 100, 20, 2, 3, 4, 9), (1, 0, 0, 0, 50, 0, 0, 0, 0))}
+    )
+    assert machine.cpu_times(root) == {0: (25, 4, 145), 1: (0, 0, 50)}
+
+
+def test_foreign_load_leaves_out_our_own(tree):
+    root = tree(
+        {"proc/stat": stat((0, 100, 0, 0, 900, 0, 0, 0, 0), (1, 0, 0, 0, 1000, 0, 0, 0, 0))}
+    )
+    own = iter([1.0, 1.2])
+    hertz = os.sysconf("SC_CLK_TCK")
+
+    def pass_time(seconds):
+        assert seconds == 0.5
+        tree({"proc/stat": stat((0, 140, 0, 0, 950, 0, 0, 0, 10), (1, 0, 0, 0, 1100, 0, 0, 0, 0))})
+
+    load = host.foreign_load(0.5, root, pass_time, lambda: next(own))
+    # 50 of 200 ticks were busy, 10 of them stolen; 0.2 s were ours.
+    assert load.stolen == pytest.approx(10 / 200)
+    assert load.foreign == pytest.approx((50 - 0.2 * hertz) / 200)
+
+
+def test_foreign_load_may_be_negative_and_may_be_unknown(tree, tmp_path):
+    root = tree({"proc/stat": stat((0, 0, 0, 0, 0, 0, 0, 0, 0))})
+    own = iter([0.0, 1.0])
+    idle = lambda _: tree({"proc/stat": stat((0, 0, 0, 0, 100, 0, 0, 0, 0))})  # noqa: E731
+    assert host.foreign_load(1.0, root, idle, lambda: next(own)).foreign < 0
+    assert host.foreign_load(0.0, tmp_path / "none", lambda _: None) is None
+
+
+def test_cpus_are_the_quietest_on_distinct_cores(tree):
+    siblings = {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"}
+    files = {f"{CPU}/cpu{c}/topology/thread_siblings_list": s for c, s in siblings.items()}
+    quiet = [(c, 0, 0, 0, 0, 0, 0, 0, 0) for c in range(8)]
+    root = tree(files | {"proc/stat": stat(*quiet)})
+    busy = {5: 90, 2: 10}  # core 1 through its second thread, core 2 a little
+
+    def pass_time(_):
+        tree({"proc/stat": stat(*[(c, busy.get(c, 0), 0, 0, 100, 0, 0, 0, 0) for c in range(8)])})
+
+    def pick(threads, usable=range(8)):
+        tree({"proc/stat": stat(*quiet)})
+        return host.pick_cpus(threads, root, list(usable), 0.1, pass_time)
+
+    assert pick(1) == (3,)  # 0 is as quiet, but takes the interrupts
+    assert pick(2) == (3, 4)  # core 0 through its other thread
+    assert pick(4) == (1, 3, 4, 6)  # a thread of each core
+    assert pick(5) == (1, 3, 4, 6, 7)
+    assert pick(2, [1, 5]) == (1, 5)  # no more cores allowed
+    assert pick(3, [1]) == (1,)
+
+
+def test_worker_environment_sets_every_library_to_the_same_threads():
+    variables = host.worker_environment(3)
+    assert {v for k, v in variables.items() if k.endswith("_THREADS")} == {"3"}
+    assert variables["OMP_WAIT_POLICY"] == "passive"
+    assert variables["TOKENIZERS_PARALLELISM"] == "false"
+    assert variables["PYTHONHASHSEED"] == "0"
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:  16777216 kB\nMemFree: 1 kB\nMemAvailable:   8388608 kB\n"}
+
+
+def test_memory_without_a_limit(tree):
+    root = tree(MEMINFO)
+    assert host.memory_available_bytes(root) == 8 * GIB
+    assert host.cgroup_memory_bytes(root) is None
+
+
+def test_the_tightest_cgroup_above_us_counts(tree):
+    root = tree(
+        MEMINFO
+        | {
+            "proc/self/cgroup": "0::/outer/inner\n",
+            "sys/fs/cgroup/outer/inner/memory.max": "max\n",
+            "sys/fs/cgroup/outer/inner/memory.current": f"{GIB}\n",
+            "sys/fs/cgroup/outer/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/outer/memory.current": f"{3 * GIB}\n",
+            "sys/fs/cgroup/outer/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/outer/inner/cpu.max": "max 100000\n",
+        }
+    )
+    assert host.cgroup_memory_bytes(root) == (4 * GIB, GIB)
+    assert host.memory_available_bytes(root) == GIB
+    assert host.cgroup_cpus(root) == 1.5
+
+
+def test_cgroups_of_version_1(tree):
+    root = tree(
+        MEMINFO
+        | {
+            "proc/self/cgroup": "5:cpu,cpuacct:/docker/a\n4:memory:/docker/a\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",  # none
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+            "sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory/docker/a/memory.usage_in_bytes": "0\n",
+            "sys/fs/cgroup/cpu/docker/a/cpu.cfs_quota_us": "50000\n",
+            "sys/fs/cgroup/cpu/docker/a/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        }
+    )
+    assert host.cgroup_memory_bytes(root) == (2 * GIB, 2 * GIB)
+    assert host.cgroup_cpus(root) == 0.5
+
+
+BARE_METAL = MEMINFO | {
+    "proc/cpuinfo": "processor : 0\nmodel name\t: Intel(R) Xeon(R) W-2255\ncpu MHz\t: 3700.125\n"
+    "flags\t\t: fpu vme avx512f\n",
+    "proc/loadavg": "0.25 0.10 0.05 1/200 99\n",
+    "proc/stat": stat((0, 0, 0, 0, 10, 0, 0, 0, 0)),
+    f"{CPU}/online": "0-3\n",
+    f"{CPU}/cpu0/topology/thread_siblings_list": "0,2\n",
+    f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave\n",
+    f"{CPU}/cpu0/cpufreq/scaling_cur_freq": "3699500\n",
+    f"{CPU}/intel_pstate/no_turbo": "0\n",
+    "sys/class/dmi/id/sys_vendor": "Dell Inc.\n",
+}
+
+
+def test_environment_of_a_workstation(tree, monkeypatch):
+    monkeypatch.setattr(inventory, "gpus", lambda: ())
+    found = host.environment(tree(BARE_METAL), sampler="perf-event")
+    assert (found.cpu, found.cores, found.threads_per_core) == ("Intel(R) Xeon(R) W-2255", 4, 2)
+    assert (found.governor, found.frequency_mhz, found.turbo) == ("powersave", 3699.5, True)
+    assert (found.memory_bytes, found.load_1min) == (16 * GIB, 0.25)
+    assert (found.virtualization, found.sampler) == (None, "perf-event")
+    assert found.libraries["numpy"].count(".") == 2
+    json.dumps(dataclasses.asdict(found))
+
+
+def test_what_cannot_be_read_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(inventory, "gpus", lambda: ())
+    found = host.environment(tmp_path)
+    unknown = ("threads_per_core", "memory_bytes", "load_1min", "governor", "frequency_mhz",
+               "turbo", "virtualization")  # fmt: skip
+    assert {name: getattr(found, name) for name in unknown} == dict.fromkeys(unknown)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"proc/cpuinfo": "flags : fpu hypervisor\n", "sys/class/dmi/id/sys_vendor": "QEMU"},
+            "QEMU",
+        ),
+        ({"proc/cpuinfo": "flags : hypervisor\n"}, "virtual machine"),
+        ({"sys/hypervisor/type": "xen\n"}, "xen"),
+        ({".dockerenv": "", "proc/cpuinfo": "flags : fpu\n"}, "container"),
+        (
+            {"sys/class/dmi/id/sys_vendor": "Amazon EC2", "proc/cpuinfo": "model name : Xeon\n"},
+            None,
+        ),
+        ({"sys/class/dmi/id/product_name": "KVM", "proc/cpuinfo": "BogoMIPS : 50\n"}, "KVM"),
+    ],
+)
+def test_virtualization(tree, files, expected):
+    assert inventory.virtualization(tree(files)) == expected
+
+
+def test_turbo_of_both_drivers(tree, tmp_path):
+    assert inventory.turbo(tmp_path) is None
+    assert inventory.turbo(tree({f"{CPU}/cpufreq/boost": "0"})) is False
+    assert inventory.turbo(tree({f"{CPU}/intel_pstate/no_turbo": "0"})) is True
+
+
+def test_gpus_are_read_from_nvidia_smi():
+    text = (
+        "0, NVIDIA H200, 143771, 570.86, 9.0, 1980, 1980, 3201, Enabled\n"
+        "1, Tesla K80, 11441, 470.1, [N/A], 562, [Not Supported], 2505, Disabled\n"
+    )
+    assert inventory.parse_gpus(text) == (
+        {"index": 0, "name": "NVIDIA H200", "memory_mib": 143771, "driver": "570.86",
+         "compute_capability": "9.0", "sm_clock_mhz": 1980, "max_sm_clock_mhz": 1980,
+         "memory_clock_mhz": 3201, "persistence_mode": "Enabled"},
+        {"index": 1, "name": "Tesla K80", "memory_mib": 11441, "driver": "470.1",
+         "compute_capability": None, "sm_clock_mhz": 562, "max_sm_clock_mhz": None,
+         "memory_clock_mhz": 2505, "persistence_mode": "Disabled"},
+    )  # fmt: skip
+    assert inventory.parse_gpus("") == ()
+
+
+def test_gpu_present(tree, tmp_path):
+    assert host.gpu_present(tmp_path) is False
+    assert host.gpu_present(tree({"proc/driver/nvidia/gpus/0000:01/information": ""})) is True
+
+
+GOOD = Environment(
+    host="h", system="s", python="p", cpu="c", cores=4, affinity=(0, 1, 2, 3), threads_per_core=1,
+    governor="performance", turbo=False, libraries=dict.fromkeys(inventory.EXTRAS, "1.0"),
+)  # fmt: skip
+QUIET = host.Load(0.01, 0.0)
+SAMPLERS = [("perf-event", True, ""), ("perf", False, "not installed")]
+
+
+def findings(root, samplers=SAMPLERS, load=QUIET, which=str, **changes):
+    found = dataclasses.replace(GOOD, **changes)
+    checks = doctor(samplers, root, found=found, load=load, which=which)
+    return {check.code: check for check in checks}
+
+
+def test_a_good_machine_has_no_warning(tree):
+    checks = findings(tree(MEMINFO)).values()
+    assert {check.code for check in checks if check.status != "ok"} == set()
+    assert {check.remedy for check in checks} == {""}
+
+
+def test_each_fault_is_found_with_its_remedy(tree):
+    root = tree(
+        {
+            "proc/meminfo": "MemAvailable: 1048576 kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cpu.max": "200000 100000\n",
+            f"{CPU}/intel_pstate/no_turbo": "0\n",
+        }
+    )
+    gpu = {"index": 0, "name": "G", "persistence_mode": "Disabled"}
+    checks = findings(
+        root,
+        samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
+        load=host.Load(0.3, 0.05),
+        which=lambda name: None,
+        affinity=(0,),
+        governor="powersave",
+        turbo=True,
+        threads_per_core=2,
+        virtualization="KVM",
+        libraries={},
+        gpus=(gpu,),
+    )
+    bad = {code: check for code, check in checks.items() if check.status != "ok"}
+    assert set(bad) == {
+        "cores", "load", "governor", "turbo", "smt", "virtualization", "cgroup-cpu", "memory",
+        "sampler", "compiler", "gpu",
+    } | {f"library-{name}" for name in inventory.EXTRAS if name != "py-spy"}  # fmt: skip
+    assert all(check.remedy for check in bad.values())
+    assert bad["load"].text == "others use 30% of the machine"
+    assert bad["sampler"].status == "missing"
+    assert "paranoid is 4" in bad["sampler"].text
+    assert bad["turbo"].remedy.endswith("intel_pstate/no_turbo")
+    assert bad["library-openvino"].remedy == "pip install 'frameworktax[openvino]'"
+    assert "2 processors" in bad["cgroup-cpu"].text
+
+
+def test_py_spy_alone_is_a_warning(tree):
+    samplers = [("perf-event", False, "no"), ("perf", False, "no"), ("py-spy", True, "")]
+    assert findings(tree(MEMINFO), samplers=samplers)["sampler"].status == "warning"
+
+
+def test_pinning_holds():
+    before = host.usable_cpus()
+    try:
+        host.pin(before[:1])
+        assert host.usable_cpus() == before[:1]
+    finally:
+        host.pin(before)
+
+
+def test_the_host_imports_nothing_heavy():
+    code = (
+        "import sys; from frameworktax import host; from frameworktax.attribution import "
+        "available_samplers; available_samplers(); "
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"torch", "scipy", "pydantic", "rich", "typer", "pandas"} & set(
+        result.stdout.split()
+    )

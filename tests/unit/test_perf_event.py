@@ -1,0 +1,134 @@
+"""The ring buffer's records and the refusals, without sampling anything."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from frameworktax.attribution import perf_command, perf_event, py_spy
+from frameworktax.attribution.perf_event import PerfEvent, records, refusal
+from frameworktax.attribution.symbols import JIT, Leaf
+from frameworktax.errors import UsageError, WorkerError
+
+
+def sample_record(address, mode):
+    return struct.pack("<IHHQ", 9, mode, 16, address)
+
+
+def lost_record(number):
+    return struct.pack("<IHHQQ", 2, 0, 24, 1, number)
+
+
+def test_records_are_told_apart():
+    throttle = struct.pack("<IHHQQQ", 5, 0, 32, 0, 0, 0)
+    data = sample_record(0x1000, 2) + lost_record(7) + throttle + sample_record(1 << 63, 1)
+    assert list(records(data)) == [(9, 0x1000), (2, 7), (5, 0), (1, 1 << 63)]
+
+
+@pytest.mark.parametrize("first", [0, 4096 - 16, 4096 - 24, 3 * 4096 - 8])
+def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatch):
+    """A ring of one page behind its control page, as the kernel lays it out."""
+    data = sample_record(0xA, 2) + lost_record(3) + sample_record(0xB, 1) + sample_record(0xC, 2)
+    ring = bytearray(2 * 4096)
+    for i, byte in enumerate(data):
+        ring[4096 + (first + i) % 4096] = byte
+    struct.pack_into("<QQ", ring, 1024, first + len(data), first)
+    counter = tmp_path / "counter"
+    counter.write_bytes(bytes(8))  # a kernel before 6.0 counts no lost samples
+    event = object.__new__(PerfEvent)
+    with counter.open("rb") as file:
+        event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
+        event._counted_lost = 0
+        assert event.drain() == ([0xA, 0xC], 1, 3)
+        assert event.drain() == ([], 0, 0)
+    assert struct.unpack_from("<QQ", ring, 1024) == (first + len(data),) * 2
+
+
+def test_the_kernels_own_count_of_lost_samples_is_taken_as_the_difference(tmp_path):
+    counter = tmp_path / "counter"
+    counter.write_bytes(struct.pack("<QQQQ", 9, 5, 9, 12))
+    event = object.__new__(PerfEvent)
+    with counter.open("rb") as file:
+        event._fd, event._ring, event._page, event._size = (
+            file.fileno(),
+            bytearray(8192),
+            4096,
+            4096,
+        )
+        event._counted_lost = 0
+        assert [event.drain()[2], event.drain()[2]] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("number", "paranoid", "words"),
+    [
+        (errno.EACCES, "4", "sudo sysctl kernel.perf_event_paranoid=2"),
+        (errno.EPERM, "1", "--cap-add PERFMON"),
+        (errno.EPERM, None, "not allowed here"),
+        (errno.ENOSYS, "2", "CONFIG_PERF_EVENTS"),
+        (errno.ENOMEM, "2", "Cannot allocate memory"),
+    ],
+)
+def test_a_refusal_says_what_helps(tmp_path, number, paranoid, words):
+    if paranoid is not None:
+        (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+        (tmp_path / "proc/sys/kernel/perf_event_paranoid").write_text(paranoid + "\n")
+    message = refusal(number, tmp_path)
+    assert words in message
+    assert "\n" not in message
+
+
+def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
+    asked = []
+
+    def refuse(period_ns, *, kernel):
+        asked.append(kernel)
+        raise perf_event.RefusedError(errno.EACCES, "no")
+
+    monkeypatch.setattr(perf_event, "_open", refuse)
+    with pytest.raises(perf_event.RefusedError):
+        PerfEvent(10**9)
+    assert asked == [True, False]
+
+
+def test_the_perf_script_text_is_read():
+    text = " 7f9f5ff44645\n ffffffff815dff47\n\n 55 PERF_RECORD_LOST lost 12\n  559e77e8be2f\n"
+    assert perf_command.parse_script(text) == ([0x7F9F5FF44645, 0x559E77E8BE2F], 1, 12)
+
+
+def test_py_spy_leaves_of_one_thread_are_read():
+    text = (
+        "thread (8341): MainThread;<module> (a b.py:12);mkl_sgemm (libtorch_cpu.so) 650\n"
+        "thread (8341): MainThread;<module> (a b.py:12);x (libtorch_cpu.so);0x7f12 (libc.so.6) 2\n"
+        "thread (8341): MainThread;forward (torch/nn/linear.py:125) 7\n"
+        "thread (8341): MainThread;f (a.py:1);0x7f99 (?) 4\n"
+        "thread (9): worker;f (a.py:1) 100\n"
+        "thread (8341): MainThread;g (b.py:1);mkl_sgemm (libtorch_cpu.so) 50\n"
+    )
+    assert py_spy.parse_raw(text, 8341) == {
+        Leaf("libtorch_cpu.so", "mkl_sgemm"): 700,
+        Leaf("libc.so.6", ""): 2,
+        Leaf("python", "forward"): 7,
+        Leaf(JIT, ""): 4,
+    }
+
+
+def test_the_first_sampler_that_works_is_taken_and_reasons_are_kept(monkeypatch):
+    from frameworktax.attribution import sampler
+
+    def refuse(method, stretch_ns):
+        raise OSError(errno.EPERM, f"no {method} today")
+
+    monkeypatch.setattr(sampler, "open_sampler", refuse)
+    with pytest.raises(WorkerError, match=r"perf-event: no perf-event today; perf: .*py-spy") as e:
+        sampler.attribute_cpu(lambda: None)
+    assert e.value.status == "unavailable"
+
+
+def test_an_unknown_sampler_is_wrong_use():
+    from frameworktax.attribution import attribute_cpu
+
+    with pytest.raises(UsageError, match="choose perf-event, perf, py-spy"):
+        attribute_cpu(lambda: None, method="vtune")

@@ -1,0 +1,199 @@
+"""The symbol reader on an ELF file written here, and on this process."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import numpy as np
+import pytest
+
+from frameworktax.attribution.elf import SymbolTable
+from frameworktax.attribution.symbols import JIT, Leaf, Resolver, demangle, parse_maps
+
+BASE = 0x400000  # where the file's only segment is loaded, from file offset 0
+FUNC, NOTYPE, OBJECT = 2, 0, 1
+GLOBAL, LOCAL = 1, 0
+
+
+def write_elf(path, symbols, *, functions=(), load=(0x0, BASE, 0x10000)):
+    """Write an ELF: a PT_LOAD, a .symtab of (name, value, size, kind, bind), unwind starts."""
+    strings, entries = b"\0", [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
+    for name, value, size, kind, bind in symbols:
+        section = 0 if value == 0 else 1
+        entries.append(
+            struct.pack("<IBBHQQ", len(strings), bind << 4 | kind, 0, section, value, size)
+        )
+        strings += name.encode() + b"\0"
+    table = b"".join(entries)
+    eh_at = 64 + 2 * 56
+    eh_vaddr = BASE + eh_at
+    eh = bytes([1, 0x1B, 0x03, 0x3B]) + struct.pack("<iI", 0, len(functions))
+    for start in functions:
+        eh += struct.pack("<ii", start - eh_vaddr, 0)
+    sym_at = eh_at + len(eh)
+    str_at = sym_at + len(table)
+    sec_at = str_at + len(strings)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, sec_at, 0, 64, 56, 2, 64, 3, 0)
+    offset, vaddr, size = load
+    head += struct.pack("<IIQQQQQQ", 1, 5, offset, vaddr, vaddr, size, size, 4096)
+    head += struct.pack("<IIQQQQQQ", 0x6474E550, 4, eh_at, eh_vaddr, eh_vaddr, len(eh), len(eh), 4)
+    sections = bytes(64)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, sym_at, len(table), 2, 0, 8, 24)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, str_at, len(strings), 0, 0, 1, 0)
+    path.write_bytes(head + eh + table + strings + sections)
+    return path
+
+
+def test_a_symbol_holds_its_size_and_no_more(tmp_path):
+    file = write_elf(tmp_path / "a.so", [("f", BASE + 0x100, 0x10, FUNC, GLOBAL)])
+    table = SymbolTable(file)
+    assert table.find(BASE + 0xFF) is None
+    assert table.find(BASE + 0x100) == "f"
+    assert table.find(BASE + 0x10F) == "f"
+    assert table.find(BASE + 0x110) is None
+
+
+def test_a_symbol_without_size_reaches_to_the_next_and_yields_to_a_sized_one(tmp_path):
+    file = write_elf(
+        tmp_path / "a.so",
+        [
+            ("asm", BASE + 0x100, 0, NOTYPE, LOCAL),
+            ("f", BASE + 0x200, 0x80, FUNC, GLOBAL),
+            ("label", BASE + 0x220, 0, NOTYPE, LOCAL),
+        ],
+    )
+    table = SymbolTable(file)
+    assert table.find(BASE + 0x1FF) == "asm"
+    assert table.find(BASE + 0x230) == "f"  # not the label inside it
+    assert table.find(BASE + 0x280) == "label"  # nothing sized here any more
+
+
+def test_the_enclosing_function_is_found_behind_a_nested_one(tmp_path):
+    file = write_elf(
+        tmp_path / "a.so",
+        [("outer", BASE + 0x100, 0x100, FUNC, GLOBAL), ("inner", BASE + 0x140, 8, FUNC, GLOBAL)],
+    )
+    table = SymbolTable(file)
+    assert table.find(BASE + 0x144) == "inner"
+    assert table.find(BASE + 0x150) == "outer"
+
+
+def test_of_equal_addresses_the_exported_function_wins(tmp_path):
+    same = BASE + 0x100
+    names = [("exported", FUNC, GLOBAL), ("hidden", FUNC, LOCAL), ("mark", NOTYPE, GLOBAL)]
+    for order in (names, names[::-1]):
+        symbols = [(name, same, 0x10, kind, bind) for name, kind, bind in order]
+        assert SymbolTable(write_elf(tmp_path / "a.so", symbols)).find(same) == "exported"
+
+
+def test_data_and_undefined_symbols_are_not_functions(tmp_path):
+    file = write_elf(
+        tmp_path / "a.so",
+        [("data", BASE + 0x100, 0x10, OBJECT, GLOBAL), ("needed", 0, 0, FUNC, GLOBAL)],
+    )
+    table = SymbolTable(file)
+    assert table.find(BASE + 0x104) is None
+    assert table.values(["data", "needed"]) == {}
+
+
+def test_function_starts_come_from_the_unwind_table(tmp_path):
+    file = write_elf(tmp_path / "a.so", [], functions=[BASE + 0x300, BASE + 0x100])
+    table = SymbolTable(file)
+    assert table.function(BASE + 0xFF) is None
+    assert table.function(BASE + 0x100) == BASE + 0x100
+    assert table.function(BASE + 0x2FF) == BASE + 0x100
+    assert table.function(BASE + 0x301) == BASE + 0x300
+
+
+def test_not_elf_is_refused(tmp_path):
+    (tmp_path / "a.so").write_bytes(b"MZ" + bytes(100))
+    with pytest.raises(ValueError, match="not a little-endian 64-bit ELF"):
+        SymbolTable(tmp_path / "a.so")
+
+
+def test_maps_keep_only_executable_regions():
+    text = (
+        "1000-2000 r--p 00000000 08:01 7 /lib/a b.so\n"
+        "2000-4000 r-xp 00001000 08:01 7 /lib/a b.so\n"
+        "9000-a000 rwxp 00000000 00:00 0 \n"
+        "7000-8000 r-xp 00000000 00:00 0 [vdso]\n"
+    )
+    assert [(r.start, r.end, r.offset, r.path) for r in parse_maps(text)] == [
+        (0x2000, 0x4000, 0x1000, "/lib/a b.so"),
+        (0x7000, 0x8000, 0, "[vdso]"),
+        (0x9000, 0xA000, 0, ""),
+    ]
+
+
+def test_an_address_is_resolved_through_the_program_header(tmp_path):
+    # The segment's file offset, its address in the file and its place in memory all differ.
+    file = write_elf(
+        tmp_path / "lib.so", [("f", 0x5100, 0x10, FUNC, GLOBAL)], load=(0x1000, 0x5000, 0x1000)
+    )
+    maps = (
+        f"7f0000001000-7f0000002000 r-xp 00001000 08:01 7 {file}\n"
+        "7f0000008000-7f0000009000 r-xp 00000000 00:00 0 \n"
+        "7f000000a000-7f000000b000 r-xp 00000000 00:01 5 /memfd:xbyak (deleted)\n"
+        "7ffe00000000-7ffe00001000 r-xp 00000000 00:00 0 [vdso]\n"
+        "7f000000c000-7f000000d000 r-xp 00000000 08:01 7 /gone/away.so (deleted)\n"
+    )
+    resolver = Resolver(maps)
+    addresses = {
+        0x7F0000001108: Leaf("lib.so", "f"),
+        0x7F0000001000: Leaf("lib.so", ""),
+        0x7F0000008004: Leaf(JIT, ""),
+        0x7F000000A004: Leaf(JIT, ""),
+        0x7FFE00000010: Leaf("[vdso]", ""),
+        0x7F000000C010: Leaf("away.so", ""),
+        0x7F0000002000: Leaf("[unknown]", ""),  # just behind the region
+        0x10: Leaf("[unknown]", ""),
+    }
+    assert resolver.resolve(addresses) == addresses
+
+
+def test_a_stripped_function_is_named_by_its_start(tmp_path):
+    file = write_elf(tmp_path / "lib.so", [], functions=[BASE + 0x100], load=(0, BASE, 0x1000))
+    resolver = Resolver(f"10000-11000 r-xp 00000000 08:01 7 {file}\n")
+    assert resolver.resolve([0x10104]) == {0x10104: Leaf("lib.so", "sub_400100")}
+
+
+def test_libc_functions_of_this_process_are_found():
+    libc = ctypes.CDLL(None)
+    address = {
+        name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+        for name in ("malloc", "free", "memcpy", "memset", "getpid")
+    }
+    found = Resolver().resolve(address.values())
+    names = {name: found[at].symbol for name, at in address.items()}
+    if not found[address["malloc"]].library.startswith("libc."):
+        pytest.skip("malloc is not libc's here")
+    assert "malloc" in names["malloc"]
+    assert "free" in names["free"]
+    assert names["memcpy"] in ("memcpy", "memmove")  # one code for both on some processors
+    assert names["memset"] == "memset"
+    assert names["getpid"] in ("getpid", "__getpid")
+
+
+def test_names_are_put_into_words():
+    if demangle("_ZN2at6native3addEv") == "_ZN2at6native3addEv":
+        pytest.skip("no libstdc++ here")
+    assert demangle("_ZN2at6native3addEv") == "at::native::add()"
+    assert demangle("_ZN2at3mulEi.isra.0") == "at::mul(int) [clone .isra.0]"
+    assert demangle("mkl_blas_sgemm") == "mkl_blas_sgemm"
+    assert demangle("_Znotaname") == "_Znotaname"
+
+
+def test_lookup_agrees_with_a_plain_search(tmp_path):
+    generator = np.random.default_rng(7)
+    starts = np.sort(generator.choice(0x8000, 200, replace=False)) + BASE
+    sizes = np.minimum(generator.integers(1, 64, 200), np.diff(starts, append=BASE + 0x9000))
+    symbols = [
+        (f"s{i}", int(a), int(n), FUNC, GLOBAL)
+        for i, (a, n) in enumerate(zip(starts, sizes, strict=True))
+    ]
+    table = SymbolTable(write_elf(tmp_path / "a.so", symbols))
+    for address in generator.integers(BASE, BASE + 0x9000, 500):
+        expected = [n for n, a, size, _, _ in symbols if a <= address < a + size]
+        assert table.find(int(address)) == (expected[0] if expected else None)
