@@ -1,0 +1,5 @@
+"""From raw records to a verdict: pure functions, no clock, no engine.
+
+``points`` groups records, ``bill`` says where the time goes, ``regime`` names what bounds a
+point, ``curves`` finds the free batch, ``advice`` ranks what to do, ``document`` puts it together.
+"""

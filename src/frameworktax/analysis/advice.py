@@ -1,0 +1,307 @@
+"""What to do about it, ranked by measured gain, each with its evidence.
+
+Advice whose interval includes 1.0 is not given. ``measured`` gains were measured, ``predicted``
+ones are a share of the bill that would go away, ``bound`` is the most that a change could give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frameworktax.analysis.bill import TWIN, Bill, share_interval
+from frameworktax.analysis.points import PointRecords
+from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity
+from frameworktax.stats import ratio_interval
+
+REFERENCE = "eager"
+FLOOR = "null"
+PACKING = 0.10
+"""Share of latency spent packing weights above which it is worth a word."""
+ALLOCATOR = 0.08
+"""Share of latency in malloc and the page faults behind it above which it is worth a word."""
+THREADING = 0.10
+KINDS = ("measured", "predicted", "bound")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A point with everything that was read from its records."""
+
+    records: PointRecords
+    measurement: Measurement
+    bill: Bill | None
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """Return the estimate times a positive constant."""
+    return Estimate(
+        value=estimate.value * factor,
+        low=estimate.low * factor,
+        high=estimate.high * factor,
+        confidence=estimate.confidence,
+        method=estimate.method,
+        n=estimate.n,
+    )
+
+
+def without(share: Estimate, method: str) -> Estimate | None:
+    """Return L / (L − part) = 1 / (1 − share), the gain if that part of the latency went away.
+
+    None where the interval of the share reaches 1 and the gain has no upper end.
+    """
+    if share.high >= 1:
+        return None
+    return Estimate(
+        value=1 / (1 - share.value),
+        low=1 / (1 - share.low),
+        high=1 / (1 - share.high),
+        confidence=share.confidence,
+        method=method,
+        n=share.n,
+    )
+
+
+def speed_up(reference: Reading, other: Reading) -> Estimate | None:
+    """Return how many times faster ``other`` is, from blocks of the same rounds."""
+    if reference.records.session != other.records.session:
+        return None  # blocks of two sessions are not pairs
+    return ratio_interval(reference.records.by_round(), other.records.by_round())
+
+
+def proven(parity: Parity | None) -> bool:
+    """Return whether the outputs were compared with eager and found equal."""
+    return parity is not None and parity.within_tolerance is True
+
+
+def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], list[Note]]:
+    """Rank runtimes at one workload by their gain over eager; only proven outputs are ranked.
+
+    Args:
+        readings: of one workload, one a runtime.
+
+    Returns:
+        Runtimes whose outputs equal eager's and whose gain over it has an interval, fastest
+        first; and notes naming faster ones that are not ranked, and why.
+    """
+    reference = next((r for r in readings if r.measurement.runtime == REFERENCE), None)
+    ranked: list[tuple[Reading, Estimate]] = []
+    notes: list[Note] = []
+    for reading in readings:
+        runtime = reading.measurement.runtime
+        if reference is None or runtime in (REFERENCE, FLOOR):
+            continue
+        gain = speed_up(reference, reading)
+        if gain is None:
+            continue
+        parity = reading.measurement.parity
+        if proven(parity):
+            ranked.append((reading, gain))
+        elif gain.low > 1:
+            text = f"{runtime} is {gain.value:.1f} × faster but not ranked: {difference(parity)}"
+            notes.append(Note("not-ranked", text))
+    return sorted(ranked, key=lambda item: -item[1].value), notes
+
+
+def difference(parity: Parity | None) -> str:
+    """Return what the comparison of outputs found, in words."""
+    if parity is None:
+        return "outputs were not compared with eager"
+    if parity.within_tolerance is None:
+        return f"outputs prove nothing: {parity.reason}"
+    found = parity.max_relative_difference
+    if found is None:
+        return f"outputs differ: {parity.reason}"
+    if parity.within_tolerance:
+        return "outputs equal" if found == 0 else f"outputs equal to {_power(found)}"
+    where = f" at {parity.worst}" if parity.worst else ""
+    return (
+        f"outputs differ by {found:.2g} of the largest{where}, tolerance {_power(parity.tolerance)}"
+    )
+
+
+def _power(value: float) -> str:
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[Advice], list[Note]]:
+    """Return the advice for one model: measured gains first, then predictions, then bounds.
+
+    Args:
+        readings: every measured point of one model on one platform, equal but for runtime and
+            batch.
+        curves: their latency curves over batch.
+    """
+    measured = [r for r in readings if r.measurement.status == "ok"]
+    if not measured:
+        return [], []
+    smallest = min(r.measurement.workload.batch for r in measured)
+    at_first = [r for r in measured if r.measurement.workload.batch == smallest]
+    ranked, notes = rank(at_first)
+    advice: list[Advice | None] = [_faster(reading, gain) for reading, gain in ranked]
+    best = next((reading for reading, gain in ranked if gain.low > 1), None)
+    reference = next((r for r in at_first if r.measurement.runtime == REFERENCE), None)
+    for focus in (reference, best):
+        if focus is None:
+            continue
+        runtime = focus.measurement.runtime
+        same = [r for r in measured if r.measurement.runtime == runtime]
+        curve = next((c for c in curves if c.runtime == runtime), None)
+        advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
+        advice += [_packing(focus), _allocator(same), _threads(focus)]
+    kept = [a for a in advice if a is not None and a.gain.low > 1]
+    return sorted(kept, key=lambda a: (KINDS.index(a.kind), -a.gain.value)), notes
+
+
+def percent(share: float) -> str:
+    """Return a share as whole per cent."""
+    return f"{100 * share:.0f} %"
+
+
+def _name(m: Measurement) -> str:
+    return f"{m.workload.model}, {m.runtime}"
+
+
+def _faster(reading: Reading, gain: Estimate) -> Advice:
+    m = reading.measurement
+    return Advice(
+        action=f"use {m.runtime}: {gain.value:.1f} × faster at batch {m.workload.batch}",
+        evidence=f"{m.workload.model}: paired with eager in every round; {difference(m.parity)}",
+        gain=gain,
+        kind="measured",
+    )
+
+
+def _batch(first: Reading, same: Sequence[Reading], curve: Curve | None) -> Advice | None:
+    if curve is None or curve.free_batch is None:
+        return None
+    free = curve.free_batch
+    within = [r for r in same if r.measurement.workload.batch <= free.low]
+    largest = max(within, key=lambda r: r.measurement.workload.batch, default=None)
+    if largest is None or largest.measurement.workload.batch <= first.measurement.workload.batch:
+        return None
+    ratio = speed_up(first, largest)  # L at batch 1 over L at the largest free batch
+    if ratio is None:
+        return None
+    n = largest.measurement.workload.batch
+    more = "at least " if curve.free_is_lower_bound else ""
+    return Advice(
+        action=f"batch up to {n} with {first.measurement.runtime}: it costs nothing here",
+        evidence=(
+            f"{_name(first.measurement)}: latency stays within 10 % of batch 1 up to {more}"
+            f"{free.value:.1f} ({free.low:.1f} to {free.high:.1f}); the gain is per sample"
+        ),
+        gain=scaled(ratio, n / first.measurement.workload.batch),
+        kind="measured",
+    )
+
+
+def _faster_kernels(reading: Reading) -> Advice | None:
+    m, bill = reading.measurement, reading.bill
+    if bill is None or bill.method == TWIN or bill.share.low <= 0:
+        return None  # a lower figure of the tax, or one that may be zero, bounds nothing of use
+    share = bill.share
+    gain = Estimate(
+        value=1 / share.value,
+        low=1 / share.high,
+        high=1 / share.low,
+        confidence=share.confidence,
+        method="latency / tax",
+        n=share.n,
+    )
+    cause = "faster math kernels" if m.platform == "cpu" else "a faster device"
+    return Advice(
+        action=f"{cause} would give at most {gain.value:.1f} × with {m.runtime} "
+        f"at batch {m.workload.batch}",
+        evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
+        f"({bill.method})",
+        gain=gain,
+        kind="bound",
+    )
+
+
+def _no_tax(reading: Reading) -> Advice | None:
+    m, bill = reading.measurement, reading.bill
+    if bill is None or bill.method == TWIN:
+        return None  # a twin's tax is a lower figure, so it bounds nothing from above
+    gain = without(bill.share, "latency / kernel time")
+    if gain is None:
+        return None
+    return Advice(
+        action=f"the same kernels without any framework tax would give {gain.value:.1f} × over "
+        f"{m.runtime} at batch {m.workload.batch}",
+        evidence=f"{_name(m)}: kernels take {percent(1 - bill.share.value)} of the latency; "
+        "a larger gain needs other kernels",
+        gain=gain,
+        kind="bound",
+    )
+
+
+def _packing(reading: Reading) -> Advice | None:
+    m = reading.measurement
+    used = [a for a in reading.records.attributions if a.samples]
+    packed = sum(a.detail.get("packing", 0) for a in used)
+    total = sum(sum(s.values()) for a in used for s in a.samples)
+    if not total or packed / total < PACKING:
+        return None
+    share = share_interval([packed], [total], "packing share of samples")
+    gain = without(share, f"latency without the packing ({share.method})")
+    if gain is None:
+        return None
+    return Advice(
+        action=f"freeze and prepack the weights of {m.workload.model} "
+        "(torchscript-frozen, inductor with freezing, OpenVINO, ONNX Runtime)",
+        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} goes "
+        "into packing the same weights again at every call",
+        gain=gain,
+        kind="predicted",
+    )
+
+
+def _memory_share(reading: Reading) -> Estimate | None:
+    if reading.bill is None or not reading.bill.shares:
+        return None
+    used = [a for a in reading.records.attributions if a.samples]
+    stretches = [s for a in used for s in a.samples if sum(s.values())]
+    return share_interval(
+        [s.get("allocator", 0) + s.get("system", 0) for s in stretches],
+        [sum(s.values()) for s in stretches],
+        "allocator and system share of samples",
+    )
+
+
+def _allocator(same: Sequence[Reading]) -> Advice | None:
+    found = [(r, share) for r in same if (share := _memory_share(r)) is not None]
+    if not found:
+        return None
+    reading, share = max(found, key=lambda item: item[1].value)
+    gain = without(share, "latency without allocator and page faults")
+    if share.value < ALLOCATOR or gain is None:
+        return None
+    m = reading.measurement
+    return Advice(
+        action=f"keep memory between calls of {m.runtime}: raise malloc's mmap and trim "
+        "thresholds (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_), or preload jemalloc",
+        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
+        "malloc and the operating system behind it (page faults)",
+        gain=gain,
+        kind="predicted",
+    )
+
+
+def _threads(reading: Reading) -> Advice | None:
+    m, bill = reading.measurement, reading.bill
+    share = bill.shares.get("threading") if bill is not None else None
+    if share is None or share.value < THREADING or m.threads < 2:
+        return None
+    gain = without(share, "latency without waiting for threads")
+    if gain is None:
+        return None
+    return Advice(
+        action=f"fewer --threads, or OMP_WAIT_POLICY=passive, for {m.runtime}",
+        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} "
+        f"is waiting between {m.threads} threads",
+        gain=gain,
+        kind="bound",
+    )

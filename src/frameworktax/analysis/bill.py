@@ -1,0 +1,293 @@
+"""Where the time of a call goes: kernel time, the tax, and the lines of the bill.
+
+On a CPU a sampler says which share of the time a call spends in which bucket; the shares are
+applied to the *unprofiled* latency. On a GPU kernel time comes from the device and the tax splits
+into host starvation and device gaps. Every bill adds up to the latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from frameworktax.records import BILL, Attribution, Estimate, Note
+from frameworktax.stats import mean_interval
+
+SAMPLING = "program-counter-sampling"
+TWIN = "width-shrunk-twin"
+DEVICE = "device-profile"
+MAX_INFLATION = 0.05
+"""Slow-down by the sampler above which its shares are told with a warning."""
+HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")
+"""Host work that can keep a device waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """A latency taken apart; every field in ns or a share, None where it is not known.
+
+    ``shares`` holds each bucket's share of wall time with its interval (CPU sampling only).
+    """
+
+    method: str
+    lines: Mapping[str, float]
+    kernel: Estimate
+    tax: Estimate
+    share: Estimate
+    span: Estimate | None = None
+    detail: Mapping[str, float] | None = None
+    shares: Mapping[str, Estimate] = field(default_factory=dict)
+    inflation: float | None = None
+    launches: int | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def product(a: Estimate, b: Estimate, method: str) -> Estimate:
+    """Return a × b for independent a and b; half-widths are √((b·δa)² + (a·δb)²), each side."""
+    value = a.value * b.value
+    down = math.hypot(b.value * (a.value - a.low), a.value * (b.value - b.low))
+    up = math.hypot(b.value * (a.high - a.value), a.value * (b.high - b.value))
+    return _estimate(value, down, up, method, a, b)
+
+
+def difference(a: Estimate, b: Estimate, method: str) -> Estimate:
+    """Return a − b, signed, for independent a and b; half-widths add in squares."""
+    down = math.hypot(a.value - a.low, b.high - b.value)
+    up = math.hypot(a.high - a.value, b.value - b.low)
+    return _estimate(a.value - b.value, down, up, method, a, b)
+
+
+def quotient(a: Estimate, b: Estimate, method: str) -> Estimate:
+    """Return a / b for independent a and b > 0; half-widths √((δa/b)² + (a·δb/b²)²), each side."""
+    value = a.value / b.value
+    down = math.hypot((a.value - a.low) / b.value, value * (b.high - b.value) / b.value)
+    up = math.hypot((a.high - a.value) / b.value, value * (b.value - b.low) / b.value)
+    return _estimate(value, down, up, method, a, b)
+
+
+def _estimate(
+    value: float, down: float, up: float, method: str, a: Estimate, b: Estimate
+) -> Estimate:
+    return Estimate(
+        value=value,
+        low=value - down,
+        high=value + up,
+        confidence=min(a.confidence, b.confidence),
+        method=method,
+        n=min(a.n, b.n),
+    )
+
+
+def one_minus(share: Estimate) -> Estimate:
+    """Return 1 − share, its ends exchanged."""
+    return Estimate(
+        value=1 - share.value,
+        low=1 - share.high,
+        high=1 - share.low,
+        confidence=share.confidence,
+        method=share.method,
+        n=share.n,
+    )
+
+
+def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> Estimate:
+    """Return a bucket's share of samples: Student t over stretches, pooled counts as its value.
+
+    One stretch alone gives the binomial interval of its counts and says so in the method; it
+    leaves out whatever varies between stretches.
+    """
+    value = sum(parts) / sum(totals)
+    spread = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
+    if spread is not None:
+        half, n = (spread.high - spread.low) / 2, spread.n
+    else:
+        half, n = 1.96 * math.sqrt(value * (1 - value) / sum(totals)), 1
+        method = f"{method}, binomial"
+    return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
+
+
+def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill | None:
+    """Return the bill of a CPU point from program-counter samples, or None without samples.
+
+    Line = (1 − off-CPU share) × share of samples × unprofiled latency. Off-CPU time is the line
+    ``wait``; a bucket the bill does not know goes to ``remainder``.
+
+    Args:
+        latency: unprofiled, ns.
+        attributions: of this point; those without samples are passed over.
+    """
+    used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
+    if not used:
+        return None
+    sampler = used[0].method
+    used = [a for a in used if a.method == sampler]  # one sampler a bill: they see different things
+    method = f"{SAMPLING} ({sampler})"
+    wall_ns = sum(a.wall_ns for a in used)
+    timed = all(a.off_cpu_ns is not None for a in used) and wall_ns > 0
+    wait = sum(a.off_cpu_ns or 0 for a in used) / wall_ns if timed else 0.0
+    stretches = [_known(s) for a in used for s in a.samples if sum(s.values())]
+    totals = [sum(s.values()) for s in stretches]
+    shares = {
+        name: _scaled(share_interval([s.get(name, 0) for s in stretches], totals, method), 1 - wait)
+        for name in BILL
+        if any(name in s for s in stretches)
+    }
+    if "kernel" not in shares:
+        shares["kernel"] = Estimate(value=0.0, low=0.0, high=0.0, method=method, n=len(stretches))
+    lines = {n: shares[n].value * latency.value for n in shares if n != "remainder"}
+    if timed:
+        lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
+    lines["remainder"] = latency.value - sum(lines.values())
+    tax_share = one_minus(shares["kernel"])
+    sampled = median(a.latency_ns for a in used)
+    return Bill(
+        method=method,
+        lines={name: lines[name] for name in BILL if name in lines},
+        kernel=product(latency, shares["kernel"], method),
+        tax=product(latency, tax_share, method),
+        share=tax_share,
+        detail=_detail(used, sum(totals), (1 - wait) * latency.value),
+        shares=shares,
+        inflation=sampled / latency.value - 1,
+        notes=tuple(_sampling_notes(used, sum(totals), timed, sampled / latency.value - 1)),
+    )
+
+
+def _known(stretch: Mapping[str, int]) -> dict[str, int]:
+    """Return the stretch with foreign buckets moved to ``remainder``."""
+    known = {name: count for name, count in stretch.items() if name in BILL}
+    foreign = sum(count for name, count in stretch.items() if name not in BILL)
+    if foreign:
+        known["remainder"] = known.get("remainder", 0) + foreign
+    return known
+
+
+def _scaled(share: Estimate, factor: float) -> Estimate:
+    return Estimate(
+        value=share.value * factor,
+        low=share.low * factor,
+        high=share.high * factor,
+        confidence=share.confidence,
+        method=share.method,
+        n=share.n,
+    )
+
+
+def _detail(used: Sequence[Attribution], samples: int, on_cpu_ns: float) -> dict[str, float] | None:
+    names = list(dict.fromkeys(name for a in used for name in a.detail))
+    counts = {name: sum(a.detail.get(name, 0) for a in used) for name in names}
+    return {name: count / samples * on_cpu_ns for name, count in counts.items()} or None
+
+
+def _sampling_notes(
+    used: Sequence[Attribution], samples: int, timed: bool, inflation: float
+) -> list[Note]:
+    notes = []
+    lost = sum(a.lost for a in used)
+    if lost:
+        notes.append(Note("samples-lost", f"{lost} of {lost + samples} samples were lost"))
+    if not timed:
+        text = "time off the CPU was not recorded; the bill holds time on the CPU only"
+        notes.append(Note("no-off-cpu", text))
+    if inflation > MAX_INFLATION:
+        text = f"a call took {inflation:.0%} longer while it was sampled; shares may be shifted"
+        notes.append(Note("sampler-inflation", text))
+    return notes
+
+
+def from_twin(latency: Estimate, twin: Estimate) -> Bill:
+    """Return the bill of a point whose symbols are stripped, from its width-shrunk twin.
+
+    Args:
+        latency: of the point, ns.
+        twin: latency of the twin in the same runtime, ns: the warm overhead.
+    """
+    text = (
+        "kernels and executor cannot be told apart here: the tax is the latency of a "
+        "width-shrunk twin, the warm overhead, 0.25 to 0.7 of the tax among real kernels"
+    )
+    return Bill(
+        method=TWIN,
+        lines={"kernel": latency.value - twin.value, "runtime": twin.value, "remainder": 0.0},
+        kernel=difference(latency, twin, TWIN),
+        tax=Estimate(
+            value=twin.value,
+            low=twin.low,
+            high=twin.high,
+            confidence=twin.confidence,
+            method=TWIN,
+            n=twin.n,
+        ),
+        share=quotient(twin, latency, TWIN),
+        notes=(Note("twin-tax", text),),
+    )
+
+
+def median_interval(values: Sequence[float], method: str) -> Estimate | None:
+    """Return the median between two order statistics (0.95, exact for any distribution).
+
+    None below six values, where no pair of order statistics covers 0.95.
+    """
+    n = len(values)
+    if n < 6:
+        return None
+    ordered = sorted(values)
+    limit = 2**n // 40  # 0.025 on each side, in whole outcomes of n fair coins
+    below, rank = 1, 0
+    while below + math.comb(n, rank + 1) <= limit:
+        rank += 1
+        below += math.comb(n, rank)
+    return Estimate(
+        value=median(ordered), low=ordered[rank], high=ordered[n - 1 - rank], method=method, n=n
+    )
+
+
+def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill | None:
+    """Return the bill of a GPU point, or None without a device profile of at least six calls.
+
+    Host starvation is L − D, or L − K where no span D was measured (it then holds the device gaps
+    too); device gaps are D − K. Host samples, where there are any, split the starvation by their
+    shares; what they do not place, and all of it without them, is ``remainder``.
+
+    Args:
+        latency: unprofiled, one synchronise per call, ns.
+        attributions: device profiles, and host samples under other methods.
+    """
+    device = [a for a in attributions if a.kernel_ns]
+    kernel = median_interval([k for a in device for k in a.kernel_ns], DEVICE)
+    if kernel is None:
+        return None
+    spans = [s for a in attributions for s in a.span_ns]
+    span = median_interval(spans, "backlog")
+    busy = span or kernel
+    starvation = latency.value - busy.value
+    lines = {"kernel": kernel.value}
+    if span is not None:
+        lines["device_gap"] = span.value - kernel.value
+    host = [_known(s) for a in attributions if not a.kernel_ns for s in a.samples]
+    counts = {name: sum(s.get(name, 0) for s in host) for name in HOST_LINES}
+    total = sum(sum(s.values()) for s in host) - sum(s.get("wait", 0) for s in host)
+    notes = []
+    if total:
+        lines |= {n: starvation * count / total for n, count in counts.items() if count}
+    else:
+        notes.append(Note("starvation-not-split", "no host samples: starvation is one line"))
+    lines["remainder"] = latency.value - sum(lines.values())
+    if span is None:
+        notes.append(Note("no-span", "device span not measured: gaps are part of starvation"))
+    if len({count for a in device for count in a.kernels}) > 1:
+        notes.append(Note("kernel-count-varies", "the number of kernels differs between calls"))
+    tax = difference(latency, kernel, DEVICE)
+    launches = [count for a in device for count in a.launches]
+    return Bill(
+        method=DEVICE,
+        lines={name: lines[name] for name in BILL if name in lines},
+        kernel=kernel,
+        tax=tax,
+        share=one_minus(quotient(kernel, latency, DEVICE)),
+        span=span,
+        launches=round(median(launches)) if launches else None,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,291 @@
+"""From raw records to the document that ``--json``, the terminal and the report are made of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from frameworktax.analysis import advice as advising
+from frameworktax.analysis import bill as billing
+from frameworktax.analysis import points, regime
+from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
+from frameworktax.analysis.curves import free_batch_interval
+from frameworktax.analysis.headline import headline
+from frameworktax.analysis.points import PointRecords
+from frameworktax.records import (
+    Advice,
+    Calibration,
+    Curve,
+    Environment,
+    Estimate,
+    Measurement,
+    Note,
+    Point,
+    Record,
+    Regime,
+    Run,
+    Session,
+)
+from frameworktax.stats import ratio_interval
+
+DRIFT = 0.05
+"""Movement of the calibrator above which the host is said to drift."""
+
+
+def build(
+    records: Sequence[Record],
+    *,
+    left_out: Sequence[str] = (),
+    until: float = points.UNTIL,
+) -> Run:
+    """Return everything that can be told from the records of one session or several.
+
+    Args:
+        records: of a store, in any order. A point found in several sessions is told from the
+            newest one that measured it.
+        left_out: what was planned and not measured, in words.
+        until: the half-width that was asked for, as a share; wider points get a note.
+    """
+    gathered, notes = points.gather(records)
+    gathered = [g for g in gathered if g.measured]
+    ordered = _in_order([g for g in gathered if not g.point.workload.twin])
+    readings = _with_regimes(_read(ordered, gathered, until))
+    groups = _families(readings)
+    curves: list[Curve] = []
+    advice: list[Advice] = []
+    for group in groups.values():
+        found = _curves(group)
+        told, more = advising.advise(group, found)
+        curves += found
+        advice += told
+        notes += more
+    advice.sort(key=lambda a: (advising.KINDS.index(a.kind), -a.gain.value))
+    drift = points.host_drift([median(r.latency_ns) for r in _calibrations(records)])
+    if drift is not None and drift > DRIFT:
+        text = f"the host's own speed moved by {drift:.0%} meanwhile; trust ratios over absolutes"
+        notes.append(Note("host-drift", text))
+    measurements = tuple(r.measurement for r in readings)
+    return Run(
+        environment=_environment(records),
+        headline=headline(measurements, curves),
+        harness_floor_ns=_floor(readings),
+        host_drift=drift,
+        measurements=measurements,
+        curves=tuple(curves),
+        advice=tuple(advice),
+        left_out=tuple(left_out),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _sessions(records: Sequence[Record]) -> list[Session]:
+    return sorted((r for r in records if isinstance(r, Session)), key=lambda s: s.started)
+
+
+def _environment(records: Sequence[Record]) -> Environment | None:
+    sessions = _sessions(records)
+    return sessions[-1].environment if sessions else None
+
+
+def _calibrations(records: Sequence[Record]) -> list[Calibration]:
+    sessions = _sessions(records)
+    found = [r for r in records if isinstance(r, Calibration)]
+    return [r for r in found if not sessions or r.session == sessions[-1].session]
+
+
+def _in_order(gathered: list[PointRecords]) -> list[PointRecords]:
+    """Sort by model and runtime as they first appear, then by batch."""
+    models = list(dict.fromkeys(g.point.workload.model for g in gathered))
+    runtimes = list(dict.fromkeys(g.point.runtime for g in gathered))
+    return sorted(
+        gathered,
+        key=lambda g: (
+            models.index(g.point.workload.model),
+            runtimes.index(g.point.runtime),
+            g.point.workload.batch,
+        ),
+    )
+
+
+def _read(
+    shown: Sequence[PointRecords], gathered: Sequence[PointRecords], until: float
+) -> list[Reading]:
+    by_point = {g.point: g for g in gathered}
+    readings = []
+    for records in shown:
+        point = records.point
+        twin = by_point.get(replace(point, workload=replace(point.workload, twin=True)))
+        eager = by_point.get(replace(point, runtime=REFERENCE))
+        readings.append(_reading(records, twin, eager, until))
+    return readings
+
+
+def _reading(
+    records: PointRecords, twin: PointRecords | None, eager: PointRecords | None, until: float
+) -> Reading:
+    status, reason = points.status(records)
+    latency = points.latency(records)
+    warm = points.latency(twin) if twin is not None else None
+    bill = _bill(records.point, latency, warm, records) if latency is not None else None
+    notes = points.notes(records, until)
+    if bill is not None:
+        codes = {note.code for note in notes}
+        notes += [note for note in bill.notes if note.code not in codes]
+    elif records.blocks:
+        notes.append(_no_bill(records, latency))
+    paired = eager is not None and eager.session == records.session
+    between, within = points.spreads(records)
+    subject, point = records.subject, records.point
+    peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
+    measurement = Measurement(
+        workload=point.workload,
+        runtime=point.runtime,
+        paradigm=subject.paradigm,
+        platform=point.platform,
+        threads=point.threads,
+        status=status,
+        reason=reason,
+        latency_ns=latency,
+        pipelined_ns=points.pipelined(records),
+        enqueue_ns=points.enqueue(records),
+        kernel_ns=bill.kernel if bill else None,
+        span_ns=bill.span if bill else None,
+        tax_ns=bill.tax if bill else None,
+        tax_share=bill.share if bill else None,
+        warm_overhead_ns=warm,
+        bill_ns=bill.lines if bill else None,
+        bill_method=bill.method if bill else None,
+        kernel_detail_ns=bill.detail if bill else None,
+        sampler_inflation=bill.inflation if bill else None,
+        ratio_to_eager=ratio_interval(records.by_round(), eager.by_round())
+        if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)
+        else None,
+        launches=bill.launches if bill else None,
+        operators=subject.operators,
+        flops=subject.flops,
+        macs=subject.macs,
+        parameters=subject.parameters,
+        peak_memory_bytes=max(peaks, default=None),
+        setup_ns=subject.setup_ns,
+        artifact_bytes=subject.artifact_bytes,
+        parity=records.parity,
+        process_spread=between,
+        block_spread=within,
+        notes=tuple(notes),
+        samples_ns=points.samples(records),
+    )
+    return Reading(records, measurement, bill)
+
+
+def _bill(
+    point: Point, latency: Estimate, warm: Estimate | None, records: PointRecords
+) -> billing.Bill | None:
+    if point.runtime == FLOOR:
+        return None  # it has no kernels: its latency is the harness's own
+    if point.platform != "cpu":
+        return billing.from_device(latency, records.attributions)
+    sampled = billing.from_samples(latency, records.attributions)
+    if sampled is None and warm is not None:
+        return billing.from_twin(latency, warm)
+    return sampled
+
+
+def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
+    if latency is None:
+        return Note("too-few-blocks", "one block only: no interval, and so no latency, is given")
+    if records.point.runtime == FLOOR:
+        return Note("floor", "does nothing: this is the harness's own cost per call")
+    text = "kernel time was not measured: no bill, and the regime cannot be named"
+    return Note("no-kernel-time", text)
+
+
+def _families(readings: Sequence[Reading]) -> dict[Point, list[Reading]]:
+    """Group points that differ in runtime and batch alone; the floor is no family's member."""
+    groups: dict[Point, list[Reading]] = defaultdict(list)
+    for reading in readings:
+        point = reading.records.point
+        if point.runtime != FLOOR:
+            shared = replace(point, runtime="", workload=replace(point.workload, batch=0))
+            groups[shared].append(reading)
+    return groups
+
+
+def _rows(group: Sequence[Reading]) -> dict[str, list[Reading]]:
+    """Return runtime → its measured points by batch."""
+    rows: dict[str, list[Reading]] = defaultdict(list)
+    for reading in group:
+        if reading.measurement.latency_ns is not None:
+            rows[reading.measurement.runtime].append(reading)
+    return rows
+
+
+def _elasticity(row: Sequence[Reading]) -> list[float | None]:
+    latencies = [r.measurement.latency_ns for r in row]
+    batches = [r.measurement.workload.batch for r in row]
+    return regime.elasticities(batches, [e.value if e else None for e in latencies])
+
+
+def _with_regimes(readings: Sequence[Reading]) -> list[Reading]:
+    slopes: dict[Point, float | None] = {}
+    for group in _families(readings).values():
+        for row in _rows(group).values():
+            for reading, slope in zip(row, _elasticity(row), strict=True):
+                slopes[reading.records.point] = slope
+    return [
+        replace(
+            r,
+            measurement=replace(r.measurement, regime=_regime(r, slopes.get(r.records.point))),
+        )
+        for r in readings
+    ]
+
+
+def _regime(reading: Reading, slope: float | None) -> Regime | None:
+    bill, records = reading.bill, reading.records
+    if bill is None:
+        return None
+    if bill.method == billing.DEVICE:
+        kernels = [k for a in records.attributions for k in a.kernel_ns]
+        rho = regime.rho_interval(kernels, records.block_medians())
+        return regime.gpu_regime(rho, slope) if rho is not None else None
+    if bill.method == billing.TWIN:
+        return regime.cpu_regime_from_twin(bill.share)
+    return regime.cpu_regime(bill.share)
+
+
+def _curves(group: Sequence[Reading]) -> list[Curve]:
+    curves = []
+    for runtime, row in _rows(group).items():
+        batches = [float(r.measurement.workload.batch) for r in row]
+        free, bound = free_batch_interval(batches, [_column(r.records) for r in row])
+        first = row[0].measurement
+        curves.append(
+            Curve(
+                model=first.workload.model,
+                runtime=runtime,
+                platform=first.platform,
+                precision=first.workload.precision,
+                axis="batch",
+                values=tuple(batches),
+                latency_ns=tuple(r.measurement.latency_ns for r in row),
+                free_batch=free,
+                free_is_lower_bound=bound,
+                regimes=tuple(r.measurement.regime for r in row),
+                elasticity=tuple(_elasticity(row)),
+            )
+        )
+    return curves
+
+
+def _column(records: PointRecords) -> dict[int, list[float]]:
+    column: dict[int, list[float]] = defaultdict(list)
+    for (process, _), value in records.by_round().items():
+        column[process].append(value)
+    return column
+
+
+def _floor(readings: Sequence[Reading]) -> Estimate | None:
+    floors = [r.measurement.latency_ns for r in readings if r.measurement.runtime == FLOOR]
+    return next((floor for floor in floors if floor is not None), None)

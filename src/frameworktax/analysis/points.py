@@ -1,0 +1,235 @@
+"""Raw records grouped by point, and the intervals that come straight from them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from frameworktax.records import (
+    Attribution,
+    Block,
+    Estimate,
+    Note,
+    Outcome,
+    Parity,
+    Point,
+    Record,
+    Session,
+    Status,
+    Subject,
+)
+from frameworktax.stats import MIN_PROCESSES, process_interval, relative_half_width, spread
+
+WALL_OVER_CPU = 1.05
+"""Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
+MIN_BLOCKS = 5
+"""Blocks a process needs for its median to mean something (METHOD, section 4)."""
+UNTIL = 0.03
+"""Half-width, as a share of the value, that a measurement aims at."""
+WORST_FIRST: tuple[Status, ...] = (
+    "crashed",
+    "out-of-memory",
+    "timeout",
+    "failed",
+    "unavailable",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRecords:
+    """Every record of one point in one session."""
+
+    point: Point
+    session: str
+    subject: Subject
+    blocks: tuple[Block, ...] = ()
+    attributions: tuple[Attribution, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    parity: Parity | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is anything to tell: a block, or a reason why there is none."""
+        return bool(self.blocks) or any(o.status != "ok" for o in self.outcomes)
+
+    def by_process(self) -> list[list[Block]]:
+        """Return the blocks of each process, in the order of their rounds."""
+        processes: dict[int, list[Block]] = defaultdict(list)
+        for block in sorted(self.blocks, key=lambda b: (b.process, b.round)):
+            processes[block.process].append(block)
+        return list(processes.values())
+
+    def block_medians(self) -> list[list[float]]:
+        """Return per process its block medians of latency, ns."""
+        return [[median(b.latency_ns) for b in blocks] for blocks in self.by_process()]
+
+    def by_round(self) -> dict[tuple[int, int], float]:
+        """Return (process, round) → block median of latency, ns, for paired ratios."""
+        return {(b.process, b.round): median(b.latency_ns) for b in self.blocks}
+
+
+@dataclass(slots=True)
+class _Gathered:
+    subject: Subject | None = None
+    blocks: list[Block] = field(default_factory=list)
+    attributions: list[Attribution] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    parity: Parity | None = None
+
+
+def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
+    """Group records by point, in the order the points first appear.
+
+    A point measured in several sessions is told from the newest that measured it, because
+    sessions are not comparable block by block.
+
+    Returns:
+        The points, and a note if records had to be left aside because nothing says what they
+        belong to.
+    """
+    order: dict[str, Point] = {}
+    started: dict[str, str] = {}
+    found: dict[tuple[str, str], _Gathered] = defaultdict(_Gathered)
+    for record in records:
+        match record:
+            case Session():
+                started[record.session] = record.started
+            case Subject():
+                order.setdefault(record.point.key(), record.point)
+                found[record.point.key(), record.session].subject = record
+            case Block():
+                found[record.point, record.session].blocks.append(record)
+            case Attribution():
+                found[record.point, record.session].attributions.append(record)
+            case Parity():
+                found[record.point, record.session].parity = record
+            case Outcome():
+                found[record.point, record.session].outcomes.append(record)
+            case _:  # a calibration belongs to a session, not to a point
+                continue
+    points: dict[str, list[PointRecords]] = {key: [] for key in order}
+    orphans = 0
+    for (key, session), group in found.items():
+        if group.subject is None:
+            orphans += 1
+            continue
+        points[key].append(
+            PointRecords(
+                point=group.subject.point,
+                session=session,
+                subject=group.subject,
+                blocks=tuple(group.blocks),
+                attributions=tuple(group.attributions),
+                outcomes=tuple(group.outcomes),
+                parity=group.parity,
+            )
+        )
+    notes = []
+    if orphans:
+        text = f"{orphans} points have numbers but no description; they are not shown"
+        notes.append(Note("no-subject", text))
+    newest = [
+        max(sessions, key=lambda p: (p.measured, started.get(p.session, "")))
+        for sessions in points.values()
+    ]
+    return newest, notes
+
+
+def status(records: PointRecords) -> tuple[Status, str | None]:
+    """Return ``ok`` if any process was timed, otherwise the worst end and its reason."""
+    if records.blocks:
+        return "ok", None
+    for wanted in WORST_FIRST:
+        for outcome in records.outcomes:
+            if outcome.status == wanted:
+                return wanted, outcome.reason
+    return "failed", "no process of this point was timed"
+
+
+def latency(records: PointRecords) -> Estimate | None:
+    """Return the latency of one call, ns, over processes and their blocks."""
+    return process_interval(records.block_medians())
+
+
+def pipelined(records: PointRecords) -> Estimate | None:
+    """Return the time per call with one synchronise per block, ns."""
+    return process_interval(
+        [
+            [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
+            for blocks in records.by_process()
+        ]
+    )
+
+
+def enqueue(records: PointRecords) -> Estimate | None:
+    """Return the host time until a call returns, ns; None where there is no device."""
+    return process_interval(
+        [[median(b.enqueue_ns) for b in blocks if b.enqueue_ns] for blocks in records.by_process()]
+    )
+
+
+def spreads(records: PointRecords) -> tuple[float | None, float | None]:
+    """Return the relative spread between processes and within them."""
+    return spread(records.block_medians())
+
+
+def samples(records: PointRecords) -> tuple[tuple[int, ...], ...]:
+    """Return every latency, ns: one tuple a process."""
+    return tuple(
+        tuple(value for block in blocks for value in block.latency_ns)
+        for blocks in records.by_process()
+    )
+
+
+def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
+    """Return the trust notes of a point: those recorded, once each, and those its numbers ask for.
+
+    Args:
+        records: of the point.
+        until: the half-width that was asked for, as a share of the value.
+    """
+    recorded: list[Note] = [*records.subject.notes]
+    recorded.extend(note for outcome in records.outcomes for note in outcome.notes)
+    recorded.extend(note for a in records.attributions for note in a.notes)
+    unique = list(dict.fromkeys(recorded))
+    if not records.blocks:
+        return unique
+    return unique + [note for note in _judged(records, until) if note not in unique]
+
+
+def _judged(records: PointRecords, until: float) -> list[Note]:
+    found = []
+    wall_ns = sum(sum(b.latency_ns) for b in records.blocks)
+    cpu_ns = sum(b.cpu_ns for b in records.blocks)
+    if records.point.platform == "cpu" and cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
+        text = (
+            f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
+            "other load or other threads are in these numbers"
+        )
+        found.append(Note("wall-over-cpu", text))
+    medians = records.block_medians()
+    half = relative_half_width(process_interval(medians))
+    if half > until and sum(map(len, medians)) > 1:
+        text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
+        found.append(Note("wide-interval", text))
+    if len(medians) < MIN_PROCESSES:
+        text = (
+            f"{len(medians)} of at least {MIN_PROCESSES} processes: "
+            "the spread between processes is not in the interval"
+        )
+        found.append(Note("few-processes", text))
+    if min(map(len, medians)) < MIN_BLOCKS:
+        text = f"{min(map(len, medians))} blocks in one process, {MIN_BLOCKS} are asked for"
+        found.append(Note("few-blocks", text))
+    failed = [o for o in records.outcomes if o.status != "ok"]
+    if failed:
+        text = f"{len(failed)} of its processes {failed[0].status}: {failed[0].reason}"
+        found.append(Note("process-lost", text))
+    return found
+
+
+def host_drift(rounds: Sequence[float]) -> float | None:
+    """Return how far the calibrator moved: range over median of its round medians, a fraction."""
+    return (max(rounds) - min(rounds)) / median(rounds) if len(rounds) > 1 else None

@@ -1,0 +1,191 @@
+"""One offline page: the verdict, its pictures and tables, and every number.
+
+Nothing is loaded and nothing is evaluated: the page carries a Content-Security-Policy that names
+its two scripts by their hashes, the pictures' expressions are interpreted, data stands in a block
+that is no script, and names from outside are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from frameworktax.errors import UsageError, nearest
+from frameworktax.records import Run
+from frameworktax.report import bill_charts, charts, sections
+from frameworktax.report.json_document import dump
+from frameworktax.report.markdown import csv_text
+from frameworktax.report.tables import Family, families
+
+Chart = Callable[..., charts.Spec]
+CHARTS: dict[str, Chart] = {
+    "latency": charts.latency_chart,
+    "bill": bill_charts.bill_chart,
+    "shares": bill_charts.shares_chart,
+}
+FIGURE_WIDTH = 760
+FIGURE_SCALE = 2.0
+"""Pixels of a PNG for each unit of the drawing."""
+
+
+def write_report(run: Run, path: Path) -> None:
+    """Write the page.
+
+    Raises:
+        UsageError: the package that carries the plotting scripts is not installed, or the file
+            cannot be written.
+    """
+    try:
+        path.write_text(page(run), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def page(run: Run) -> str:
+    """Return the page as text.
+
+    Raises:
+        UsageError: the package that carries the plotting scripts is not installed.
+    """
+    bundle = _vl_convert().javascript_bundle().replace("</script", "<\\/script")
+    script = _data("page.js")
+    shown = families(run)
+    subject, verdict, rest = split_headline(run.headline)
+    drawn = {
+        f"{name}-{i}": {"wide": draw(family), "narrow": draw(family, wide=False)}
+        for i, family in enumerate(shown)
+        for name, draw in drawable(family).items()
+    }
+    hashes = " ".join(_hash(text) for text in (bundle, script))
+    return _fill(
+        _data("template.html"),
+        policy=(
+            f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+            "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        ),
+        title=sections.esc(run.headline or "frameworktax"),
+        css=_data("page.css"),
+        subject=sections.esc(subject or "frameworktax"),
+        verdict=sections.esc(verdict),
+        lede=f'<p class="lede">{sections.esc(rest)}</p>' if rest else "",
+        tiles=sections.tiles(run, shown[0]) if shown and shown[0].measured else "",
+        families="".join(
+            sections.family_section(family, i, list(drawable(family)))
+            for i, family in enumerate(shown)
+        ),
+        advice=sections.advice_section(run.advice),
+        trust=sections.trust_section(run),
+        environment=sections.environment_section(run.environment),
+        data=json_block({"run": dump(run), "csv": csv_text(run), "charts": drawn}),
+        bundle=bundle,
+        script=script,
+    )
+
+
+def drawable(family: Family) -> dict[str, Chart]:
+    """Return the charts that this family has numbers for."""
+    wanted: list[str] = []
+    if family.measured:
+        wanted.append("latency")
+    batches = {m.workload.batch for m in family.measured if m.bill_ns}
+    if family.measured and family.batches[0] in batches:
+        wanted.append("bill")
+    if len(batches) > 1:
+        wanted.append("shares")
+    return {name: CHARTS[name] for name in wanted}
+
+
+def split_headline(headline: str) -> tuple[str, str, str]:
+    """Return subject, first clause and the rest of ``subject: clause; clause``, capitalised."""
+    subject, colon, said = headline.partition(": ")
+    if not colon:
+        subject, said = "", headline
+    verdict, _, rest = said.partition("; ")
+    return subject, verdict[:1].upper() + verdict[1:], rest[:1].upper() + rest[1:]
+
+
+def json_block(value: Any) -> str:
+    """Return JSON that cannot end the script element it stands in, nor open a comment in it."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def figure(run: Run, name: str, path: Path) -> None:
+    """Write one picture of the first model.
+
+    Args:
+        run: the document.
+        name: ``latency``, ``bill`` or ``shares``.
+        path: its suffix chooses ``.svg``, ``.png`` or ``.pdf``.
+
+    Raises:
+        UsageError: no such picture, no numbers for it, another suffix, or no plotting package.
+    """
+    if name not in CHARTS:
+        raise UsageError(f"no figure '{name}'{nearest(name, CHARTS)}; have {', '.join(CHARTS)}")
+    shown = families(run)
+    if not shown or name not in drawable(shown[0]):
+        raise UsageError(f"no numbers for the figure '{name}' in this run")
+    convert = _vl_convert()
+    spec = {**CHARTS[name](shown[0]), "width": FIGURE_WIDTH, "background": "white"}
+    spec["config"] = PAPER
+    if path.suffix == ".svg":
+        path.write_text(convert.vegalite_to_svg(spec), encoding="utf-8")
+    elif path.suffix == ".png":
+        path.write_bytes(convert.vegalite_to_png(spec, scale=FIGURE_SCALE))
+    elif path.suffix == ".pdf":
+        path.write_bytes(convert.vegalite_to_pdf(spec))
+    else:
+        raise UsageError(f"cannot draw a '{path.suffix}' file; choose .svg, .png or .pdf")
+
+
+PAPER = {
+    "font": "Helvetica Neue, Arial, sans-serif",
+    "view": {"stroke": None},
+    "padding": 12,
+    "axis": {
+        "labelColor": "#59626e",
+        "titleColor": "#59626e",
+        "titleFontWeight": "normal",
+        "gridColor": "#e3e6ea",
+        "domainColor": "#e3e6ea",
+        "tickColor": "#e3e6ea",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titlePadding": 10,
+    },
+    "axisY": {"labelColor": "#16191d"},
+    "legend": {"labelFontSize": 12, "symbolFillColor": "#59626e", "columnPadding": 16},
+    "text": {"color": "#59626e"},
+}
+"""Look of pictures on white."""
+
+
+def _vl_convert() -> Any:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise UsageError(
+            "the report needs vl-convert-python: pip install 'frameworktax[report]'"
+        ) from error
+    return vl_convert
+
+
+def _data(name: str) -> str:
+    return files("frameworktax.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _fill(template: str, **parts: str) -> str:
+    """Fill every ``{{name}}`` in one pass, so that nothing filled in is looked at again."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)

@@ -1,0 +1,77 @@
+"""The document as JSON: written, described by a schema, and read back with its faults named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from frameworktax.errors import StoreError
+from frameworktax.records import RUN_SCHEMA, RUN_VERSION, Run
+
+
+def dump(run: Run) -> dict[str, Any]:
+    """Return the run as plain JSON data; what is not finite is ``null``, as it was not measured."""
+    data: dict[str, Any] = plain(asdict(run))
+    return data
+
+
+def plain(value: Any) -> Any:
+    """Return data made of dicts, lists, text and finite numbers."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def text(run: Run) -> str:
+    """Return the document as text, one field a line down to the measurements."""
+    return json.dumps(dump(run), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the document."""
+    from pydantic import TypeAdapter
+
+    described = TypeAdapter(Run).json_schema()
+    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    described["title"] = f"{RUN_SCHEMA} version {RUN_VERSION}"
+    described["properties"]["schema"]["const"] = RUN_SCHEMA
+    described["properties"]["version"]["const"] = RUN_VERSION
+    described["required"] = sorted({*described.get("required", []), "schema", "version"})
+    return described
+
+
+def load(path: Path) -> Run:
+    """Read a document back.
+
+    Raises:
+        StoreError: it cannot be read, is no JSON, is another schema or version, or a field has
+            the wrong type; names the first such field.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or no JSON
+        raise StoreError(f"{path} is no JSON document: {error}") from error
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != RUN_SCHEMA:
+        raise StoreError(f"{path} is no {RUN_SCHEMA} document; write one with --json")
+    if data.get("version") != RUN_VERSION:
+        raise StoreError(
+            f"{path} has version {data.get('version')}, this frameworktax reads {RUN_VERSION}"
+        )
+    try:
+        return TypeAdapter(Run).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StoreError(f"{path}: {where}: {first['msg']}") from error

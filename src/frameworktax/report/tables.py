@@ -1,0 +1,125 @@
+"""A run laid out for telling: families of points that belong in one table or picture."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frameworktax.records import Curve, Measurement, Run
+from frameworktax.report.words import FLOOR
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Points of one model that differ in runtime and batch alone."""
+
+    title: str
+    measurements: tuple[Measurement, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.measurements[0].workload.model
+
+    @property
+    def batches(self) -> list[int]:
+        """Every batch size that was measured, ascending."""
+        return sorted({m.workload.batch for m in self.measured})
+
+    @property
+    def measured(self) -> list[Measurement]:
+        """Points with a latency."""
+        return [m for m in self.measurements if m.latency_ns is not None]
+
+    @property
+    def runtimes(self) -> list[str]:
+        """Runtimes with at least one latency, in the order they were measured."""
+        return list(dict.fromkeys(m.runtime for m in self.measured))
+
+    def at(self, runtime: str, batch: int) -> Measurement | None:
+        """Return the point of a runtime at a batch, if it has a latency."""
+        found = (m for m in self.measured if (m.runtime, m.workload.batch) == (runtime, batch))
+        return next(found, None)
+
+    def curve(self, runtime: str) -> Curve | None:
+        """Return the curve of a runtime."""
+        return next((c for c in self.curves if c.runtime == runtime), None)
+
+    @property
+    def lost(self) -> list[tuple[str, str, str]]:
+        """(runtime and batches, status, reason) of what has no latency, equal reasons together."""
+        groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for m in self.measurements:
+            if m.latency_ns is None:
+                reason = m.reason or "; ".join(n.text for n in m.notes) or "no reason was recorded"
+                groups[m.runtime, m.status, reason].append(m.workload.batch)
+        every = sorted({m.workload.batch for m in self.measurements})
+        rows = []
+        for (runtime, status, reason), batches in groups.items():
+            sizes = ", ".join(map(str, batches))
+            whole = runtime not in self.runtimes or batches == every
+            rows.append((runtime if whole else f"{runtime}, batch {sizes}", status, reason))
+        return rows
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """(who, text) of the trust notes, equal ones together."""
+        groups: dict[str, list[Measurement]] = defaultdict(list)
+        for m in self.measured:
+            for note in m.notes:
+                groups[note.text].append(m)
+        return [(_who(points, self), text) for text, points in groups.items()]
+
+
+def _who(points: Sequence[Measurement], family: Family) -> str:
+    if len(points) == len(family.measured):
+        return "every point"
+    by_runtime: dict[str, list[int]] = defaultdict(list)
+    for m in points:
+        by_runtime[m.runtime].append(m.workload.batch)
+    names = []
+    for runtime, batches in by_runtime.items():
+        whole = sum(m.runtime == runtime for m in family.measured) == len(batches)
+        names.append(runtime if whole else f"{runtime} {'/'.join(map(str, sorted(batches)))}")
+    return ", ".join(names)
+
+
+def families(run: Run) -> list[Family]:
+    """Return the run's families in order; the floor is left out unless it is all there is."""
+    shown = [m for m in run.measurements if m.runtime != FLOOR] or list(run.measurements)
+    groups: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
+    for m in shown:
+        w = m.workload
+        shape = (w.length, w.image_size, w.precision, w.width, w.depth, w.input, w.phase)
+        groups[w.model, *shape, m.platform, m.threads].append(m)
+    return [Family(_title(g[0]), tuple(g), _curves(run, g)) for g in groups.values()]
+
+
+def _curves(run: Run, group: Sequence[Measurement]) -> tuple[Curve, ...]:
+    """Return the curves made of these points: same names, same latencies."""
+    latencies = {m.latency_ns for m in group if m.latency_ns is not None}
+    model = group[0].workload.model
+    return tuple(
+        c
+        for c in run.curves
+        if c.model == model and any(e in latencies for e in c.latency_ns if e is not None)
+    )
+
+
+def _title(m: Measurement) -> str:
+    w = m.workload
+    said = [
+        w.model,
+        f"{w.length} tokens" if w.length else "",
+        f"{w.image_size} px" if w.image_size else "",
+        f"width × {w.width:g}" if w.width != 1 else "",
+        f"depth × {w.depth:g}" if w.depth != 1 else "",
+        w.precision,
+        w.input if w.input != "dense" else "",
+        w.phase if w.phase != "forward" else "",
+        m.platform,
+        f"{m.threads} thread{'s' if m.threads != 1 else ''}" if m.platform == "cpu" else "",
+    ]
+    return ", ".join(part for part in said if part)

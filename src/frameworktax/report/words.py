@@ -1,0 +1,108 @@
+"""How numbers and names are written, the same in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from frameworktax.records import BILL, Estimate, Measurement, Parity
+
+FLOOR = "null"
+TWIN = "width-shrunk-twin"
+"""The method whose tax is the warm overhead: a lower figure of the tax."""
+REGIME_MARKS = {
+    "framework-bound": "F",
+    "compute-bound": "C",
+    "memory-bound": "B",
+    "mixed": "M",
+    "kernel-flat": "K",
+}
+MEANINGS = {
+    "kernel": "math kernels and the copies inside them",
+    "dispatch": "the dispatcher, operator wrappers, bindings",
+    "python": "the interpreter and its extension modules",
+    "allocator": "malloc and free",
+    "runtime": "an engine's executor, a compiled graph's wrapper",
+    "threading": "waiting for and handing out work to threads",
+    "system": "page faults and system calls",
+    "launch": "device launch calls on the host",
+    "device_gap": "device idle between queued kernels",
+    "wait": "the calling thread was not running",
+    "remainder": "what no rule could place",
+}
+
+
+def milliseconds(ns: float | None) -> str:
+    """Return a time in ms with three significant digits."""
+    if ns is None:
+        return "–"
+    value = ns / 1e6
+    if value and abs(value) < 0.001:
+        return f"{value:.2g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def duration(ns: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as whole per cent."""
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def half_width(estimate: Estimate) -> str:
+    """Return the half-width of the interval as whole per cent of the value, at most four signs."""
+    if not estimate.value:
+        return "–"
+    share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
+    return "<1%" if share < 0.95 else f"{share:.0f}%"
+
+
+def interval(estimate: Estimate | None) -> str:
+    """Return ``4.40 (4.35 to 4.45)`` in ms."""
+    if estimate is None:
+        return "–"
+    low, high = milliseconds(estimate.low), milliseconds(estimate.high)
+    return f"{milliseconds(estimate.value)} ({low} to {high})"
+
+
+def factor(estimate: Estimate) -> str:
+    """Return a gain with its interval, ``1.9 × (1.8 to 2.0)``."""
+    return f"{estimate.value:.2f} × ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def parity_mark(m: Measurement) -> str:
+    """Return ``=`` for outputs proven equal to eager's, ``≠`` for different, ``?`` for neither."""
+    if m.runtime == "eager":
+        return ""
+    if m.parity is None or m.parity.within_tolerance is None:
+        return "?"
+    return "=" if m.parity.within_tolerance else "≠"
+
+
+def parity_words(parity: Parity | None) -> str:
+    """Return what the comparison with eager found."""
+    if parity is None:
+        return "not compared"
+    if parity.within_tolerance is None:
+        return f"not proven: {parity.reason}"
+    found = parity.max_relative_difference
+    if found is None:
+        return f"differs: {parity.reason}"
+    mantissa, exponent = f"{found:.0e}".split("e")
+    size = "exactly" if found == 0 else f"{mantissa}e{int(exponent)}"
+    return f"equal, {size}" if parity.within_tolerance else f"differs, {size}"
+
+
+def lines_of(bill: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the lines of a bill in the order of ``BILL``, zeros left out."""
+    return [(name, bill[name]) for name in BILL if bill.get(name)]
+
+
+def label(line: str) -> str:
+    """Return a bill line as people write it."""
+    return line.replace("_", " ")

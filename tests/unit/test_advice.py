@@ -1,0 +1,158 @@
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis.advice import difference, without
+from frameworktax.analysis.document import build
+from frameworktax.records import Attribution, Block, Estimate, Parity, Subject
+
+
+@pytest.fixture(scope="module")
+def run():
+    return build(data.sample_records())
+
+
+def starting(run, text):
+    return [a for a in run.advice if a.action.startswith(text)]
+
+
+def test_runtimes_are_ranked_by_gain_and_only_with_equal_outputs(run):
+    used = [a.action for a in starting(run, "use ")]
+    assert used == [
+        "use onnxruntime: 2.2 × faster at batch 1",
+        "use inductor: 1.6 × faster at batch 1",
+        "use torchscript-frozen: 1.5 × faster at batch 1",
+        "use inference-mode: 1.1 × faster at batch 1",
+    ]
+    best = starting(run, "use onnxruntime")[0]
+    assert best.kind == "measured"
+    assert best.gain.value == pytest.approx(2.2)
+    assert "outputs equal to 4e-6" in best.evidence
+
+
+def test_a_runtime_that_differs_is_named_and_not_ranked(run):
+    (note,) = [n for n in run.notes if n.code == "not-ranked"]
+    assert note.text.startswith("openvino is 2.0 × faster but not ranked: outputs differ by 0.022")
+
+
+def test_measured_before_predicted_before_bounds_and_each_by_gain(run):
+    order = [("measured", "predicted", "bound").index(a.kind) for a in run.advice]
+    assert order == sorted(order)
+    for kind in ("measured", "predicted", "bound"):
+        gains = [a.gain.value for a in run.advice if a.kind == kind]
+        assert gains == sorted(gains, reverse=True)
+    assert all(a.gain.low > 1 for a in run.advice)
+
+
+def test_free_batch_is_a_gain_per_sample(run):
+    (batch,) = starting(run, "batch up to")
+    assert batch.action.startswith("batch up to 4 with eager")
+    assert batch.gain.value == pytest.approx(4 * 4.4 / 4.8)
+
+
+def test_bounds(run):
+    (kernels,) = starting(run, "faster math kernels")
+    assert kernels.gain.value == pytest.approx(1 / (1 - 0.39 * 0.98))
+    (free,) = starting(run, "the same kernels")
+    assert free.gain.value == pytest.approx(1 / (0.39 * 0.98))
+    assert {kernels.kind, free.kind} == {"bound"}
+
+
+def test_packing_and_memory(run):
+    (packing,) = starting(run, "freeze and prepack")
+    assert packing.gain.value == pytest.approx(1 / (1 - 0.156))
+    assert packing.kind == "predicted"
+    (memory,) = starting(run, "keep memory")
+    assert memory.gain.value == pytest.approx(1 / 0.9)  # allocator 6 % and system 4 %
+
+
+def quiet(**shares):
+    """Eager with these samples in a thousand and nothing else to say."""
+    point = data.point("eager")
+    records = [Subject(session=data.SESSION, point=point, paradigm="eager")]
+    records += data.blocks(point, 1_000_000)
+    sampled = data.sampled(point, 1_000_000, shares)
+    return build([*records, replace(sampled, detail={"packing": 990})])
+
+
+def test_too_little_packing_and_allocator_are_not_worth_a_word():
+    found = quiet(kernel=500, python=421, allocator=79)
+    assert starting(found, "freeze") == starting(found, "keep memory") == []
+    assert len(starting(quiet(kernel=500, python=419, allocator=81), "keep memory")) == 1
+
+
+def noisy(runtime, latency, noise):
+    """Blocks of a runtime, off by another factor in every process."""
+    point = data.point(runtime)
+    for record in data.blocks(point, latency):
+        assert isinstance(record, Block)
+        factor = 1 + noise * (record.process - 1)
+        yield replace(record, latency_ns=tuple(int(n * factor) for n in record.latency_ns))
+
+
+@pytest.mark.parametrize(("noise", "told"), [(0.001, 1), (0.05, 0)])
+def test_no_advice_whose_interval_includes_one(noise, told):
+    fast, eager = data.point("fast"), data.point("eager")
+    records = [Subject(session=data.SESSION, point=p, paradigm="eager") for p in (eager, fast)]
+    records += [*data.blocks(eager, 1_000_000), *noisy("fast", 950_000, noise)]
+    records.append(parity(fast, within=True))
+    assert len(starting(build(records), "use fast")) == told
+
+
+def parity(point, *, within, found=1e-6, reason=None):
+    return Parity(
+        session=data.SESSION, point=point.key(), reference="eager", max_abs_difference=found,
+        max_relative_difference=found, tolerance=1e-4, within_tolerance=within, reason=reason,
+    )  # fmt: skip
+
+
+def test_an_unproven_runtime_is_named_and_not_ranked():
+    fast, eager = data.point("fast"), data.point("eager")
+    records = [Subject(session=data.SESSION, point=p, paradigm="eager") for p in (eager, fast)]
+    records += [*data.blocks(eager, 1_000_000), *data.blocks(fast, 500_000)]
+    found = build([*records, parity(fast, within=None, found=None, reason="outputs are all zero")])
+    assert starting(found, "use fast") == []
+    assert [n.text for n in found.notes] == [
+        "fast is 2.0 × faster but not ranked: outputs prove nothing: outputs are all zero"
+    ]
+    assert "not compared" in build(records).notes[0].text
+
+
+def test_words_for_outputs():
+    at = data.point("x")
+    assert difference(parity(at, within=True, found=0.0)) == "outputs equal"
+    assert difference(parity(at, within=True, found=4.2e-6)) == "outputs equal to 4e-6"
+    assert difference(None) == "outputs were not compared with eager"
+
+
+def test_gain_without_a_part():
+    share = Estimate(value=0.5, low=0.4, high=0.6)
+    gain = without(share, "m")
+    assert (gain.low, gain.value, gain.high) == pytest.approx((1 / 0.6, 2, 2.5))
+    assert without(Estimate(value=0.9, low=0.8, high=1.0), "m") is None
+
+
+def test_waiting_threads_are_a_matter_of_more_than_one_thread():
+    def at(threads):
+        point = replace(data.point("eager"), threads=threads)
+        stretch = {"kernel": 500, "threading": 400, "python": 100}
+        return build(
+            [
+                Subject(session=data.SESSION, point=point, paradigm="eager"),
+                *data.blocks(point, 1_000_000),
+                Attribution(
+                    session=data.SESSION, point=point.key(), process=0, method="perf-event",
+                    calls=1, wall_ns=10**9, latency_ns=1_000_000, off_cpu_ns=0,
+                    samples=(stretch, stretch),
+                ),
+            ]
+        )  # fmt: skip
+
+    assert starting(at(1), "fewer --threads") == []
+    (advice,) = starting(at(2), "fewer --threads")
+    assert advice.gain.value == pytest.approx(1 / 0.6)

@@ -1,0 +1,149 @@
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from frameworktax.analysis import bill
+from frameworktax.records import BILL, Attribution, Estimate
+
+LATENCY = Estimate(value=4_000_000.0, low=3_960_000.0, high=4_040_000.0, n=3)
+
+
+def cpu(*samples, off_cpu_ns=0, **more):
+    fields = {"latency_ns": 4_080_000, "wall_ns": 1_000_000_000, "calls": 250} | more
+    return Attribution(
+        session="s", point="p", process=0, method="perf-event",
+        off_cpu_ns=off_cpu_ns, samples=samples, **fields,
+    )  # fmt: skip
+
+
+def test_exact_bill_without_noise():
+    stretch = {"kernel": 500, "dispatch": 300, "python": 150, "remainder": 50}
+    found = bill.from_samples(LATENCY, [cpu(stretch, stretch)])
+    assert found.method == "program-counter-sampling (perf-event)"
+    assert found.lines == pytest.approx(
+        {"kernel": 2e6, "dispatch": 1.2e6, "python": 6e5, "wait": 0.0, "remainder": 2e5}
+    )
+    assert found.kernel.value == 2_000_000
+    # the shares do not vary: only the latency's own ± 1 % is left
+    assert (found.kernel.low, found.kernel.high) == pytest.approx((1_980_000, 2_020_000))
+    assert (found.tax.low, found.tax.high) == pytest.approx((1_980_000, 2_020_000))
+    assert (found.share.low, found.share.high) == (0.5, 0.5)
+    assert found.inflation == pytest.approx(0.02)
+
+
+def test_time_off_the_cpu_is_a_line_and_part_of_the_tax():
+    stretch = {"kernel": 500, "python": 500}
+    found = bill.from_samples(LATENCY, [cpu(stretch, stretch, off_cpu_ns=200_000_000)])
+    assert found.lines["wait"] == pytest.approx(800_000)
+    assert found.lines["kernel"] == pytest.approx(1_600_000)
+    assert found.share.value == pytest.approx(0.6)
+
+
+def test_lines_add_up_to_the_latency_and_foreign_buckets_are_remainder():
+    found = bill.from_samples(
+        LATENCY, [cpu({"kernel": 333, "martian": 71, "python": 7}, {"kernel": 340, "python": 9})]
+    )
+    assert math.fsum(found.lines.values()) == pytest.approx(LATENCY.value, abs=1e-6)
+    assert found.lines["remainder"] == pytest.approx(4e6 * 71 / 760)
+    assert list(found.lines) == [name for name in BILL if name in found.lines]
+
+
+def test_share_interval_is_student_t_over_stretches():
+    found = bill.share_interval([40, 50, 60], [100, 100, 100], "m")
+    half = 4.302652729911275 * 0.1 / math.sqrt(3)
+    assert (found.value, found.n) == (0.5, 3)
+    assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+def test_one_stretch_gives_a_binomial_interval_and_says_so():
+    found = bill.share_interval([50], [100], "m")
+    assert found.method == "m, binomial"
+    assert found.high - found.value == pytest.approx(1.96 * 0.05)
+
+
+def test_intervals_of_share_and_latency_add_in_squares():
+    a = Estimate(value=100.0, low=97.0, high=103.0)
+    b = Estimate(value=0.5, low=0.48, high=0.52)
+    found = bill.product(a, b, "m")
+    assert found.high - 50 == pytest.approx(50 * math.hypot(0.03, 0.04))
+    found = bill.difference(a, Estimate(value=40.0, low=36.0, high=44.0), "m")
+    assert (found.value, found.low, found.high) == (60, 55, 65)
+    found = bill.quotient(Estimate(value=50.0, low=48.0, high=52.0), a, "m")
+    assert found.high - 0.5 == pytest.approx(0.5 * math.hypot(0.04, 0.03))
+
+
+def test_no_samples_no_bill():
+    assert bill.from_samples(LATENCY, []) is None
+    assert bill.from_samples(LATENCY, [cpu()]) is None
+    assert bill.from_samples(LATENCY, [cpu({}, {"kernel": 0})]) is None
+
+
+def test_what_shakes_the_trust_is_noted():
+    stretch = {"kernel": 50, "python": 50}
+    shaky = cpu(stretch, stretch, off_cpu_ns=None, latency_ns=4_400_000, lost=10)
+    codes = {note.code for note in bill.from_samples(LATENCY, [shaky]).notes}
+    assert codes == {"samples-lost", "no-off-cpu", "sampler-inflation"}
+
+
+def test_kernel_detail_is_a_part_of_kernel_time():
+    stretch = {"kernel": 500, "python": 500}
+    found = bill.from_samples(
+        LATENCY, [cpu(stretch, stretch, detail={"gemm": 600, "packing": 400})]
+    )
+    assert found.detail == pytest.approx({"gemm": 1_200_000, "packing": 800_000})
+    assert sum(found.detail.values()) == pytest.approx(found.lines["kernel"])
+
+
+def test_twin_is_the_warm_overhead_and_the_difference_is_signed():
+    twin = Estimate(value=500_000.0, low=470_000.0, high=530_000.0, n=3)
+    found = bill.from_twin(LATENCY, twin)
+    assert found.method == "width-shrunk-twin"
+    assert found.lines == {"kernel": 3_500_000, "runtime": 500_000, "remainder": 0}
+    assert found.kernel.high - found.kernel.value == pytest.approx(50_000)
+    assert found.share.value == 0.125
+    slow = bill.from_twin(twin, LATENCY)
+    assert slow.kernel.value == -3_500_000
+
+
+def device(kernel_ns, span_ns=(), **more):
+    return Attribution(
+        session="s", point="p", process=0, method="device-profile", calls=len(kernel_ns),
+        wall_ns=1, latency_ns=1, kernel_ns=kernel_ns, span_ns=span_ns, **more,
+    )  # fmt: skip
+
+
+def test_gpu_bill_splits_starvation_and_gaps():
+    found = bill.from_device(
+        LATENCY,
+        [
+            device((1_000_000,) * 6, (1_500_000,) * 6, launches=(61,) * 6, kernels=(60,) * 6),
+            cpu({"python": 30, "dispatch": 50, "launch": 20, "wait": 900}),
+        ],
+    )
+    # starvation 2.5 ms, shared as 30 : 50 : 20; waiting for the device is not host work
+    assert found.lines == pytest.approx(
+        {"kernel": 1e6, "dispatch": 1.25e6, "python": 7.5e5, "launch": 5e5,
+         "device_gap": 5e5, "remainder": 0.0}
+    )  # fmt: skip
+    assert found.tax.value == 3_000_000
+    assert found.share.value == 0.75
+    assert found.span.value == 1_500_000
+    assert found.launches == 61
+    assert found.notes == ()
+
+
+def test_gpu_bill_without_span_or_host_samples_says_so():
+    found = bill.from_device(LATENCY, [device((1_000_000,) * 6, kernels=(60,) * 5 + (59,))])
+    assert found.lines == {"kernel": 1_000_000, "remainder": 3_000_000}
+    codes = {note.code for note in found.notes}
+    assert codes == {"starvation-not-split", "no-span", "kernel-count-varies"}
+    assert bill.from_device(LATENCY, [device((1_000_000,) * 5)]) is None
+
+
+@pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (2000, 955)])
+def test_order_statistics_around_the_median(n, rank):
+    found = bill.median_interval(list(range(n)), "m")
+    assert (found.low, found.high) == (rank, n - 1 - rank)

@@ -1,0 +1,105 @@
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([3, 2, 1], [2, 2, 2]),
+        ([1, 3, 2, 4], [1, 2.5, 2.5, 4]),
+        ([5, 1, 6, 2, 9], [3, 3, 4, 4, 9]),
+        ([1], [1]),
+    ],
+)
+def test_isotonic(values, expected):
+    assert isotonic(values) == expected
+
+
+@given(st.lists(st.floats(1, 1e9), min_size=1, max_size=12))
+def test_isotonic_rises_keeps_the_mean_and_agrees_with_scipy(values):
+    from scipy.optimize import isotonic_regression
+
+    found = isotonic(values)
+    assert all(b >= a * (1 - 1e-12) for a, b in pairwise(found))
+    assert found == pytest.approx(isotonic_regression(values).x, rel=1e-9)
+
+
+def test_free_batch_is_interpolated_between_logarithms():
+    # latency doubles from 4 to 8: 1.1 is reached at 4 · 2^(log 1.1 / log 2)
+    value, bound = free_batch([1, 2, 4, 8], [100, 100, 100, 200])
+    assert value == pytest.approx(4 * 1.1)
+    assert not bound
+
+
+def test_free_batch_that_no_batch_is():
+    value, bound = free_batch([1, 2, 4], [100, 200, 400])
+    assert (value, bound) == (pytest.approx(1.1), False)
+
+
+def test_free_batch_beyond_the_largest_is_a_lower_bound():
+    assert free_batch([1, 2, 4], [100, 101, 109]) == (4.0, True)
+
+
+def test_a_dip_does_not_end_the_free_batch():
+    # 2 is slower than 4 by noise: pooled, both are under the limit
+    value, _ = free_batch([1, 2, 4, 8], [100, 112, 104, 216])
+    assert value > 4
+
+
+def column(latency, noise=(0.99, 1.0, 1.01), processes=(1.0, 1.0, 1.0)):
+    return {i: [latency * p * n for n in noise] for i, p in enumerate(processes)}
+
+
+def test_interval_is_exact_without_noise():
+    columns = [column(latency, noise=(1, 1, 1)) for latency in (100, 100, 100, 200)]
+    found, bound = free_batch_interval([1, 2, 4, 8], columns)
+    assert (found.low, found.value, found.high) == pytest.approx((4.4, 4.4, 4.4))
+    assert not bound
+    assert found.n == 3
+
+
+def test_what_belongs_to_a_process_cancels_in_the_free_batch():
+    same = [column(100, (1, 1), (0.8, 1, 1.2)), column(200, (1, 1), (0.8, 1, 1.2))]
+    found, _ = free_batch_interval([1, 2], same)
+    assert found.high - found.low < 1e-9
+
+
+def test_same_records_give_the_same_interval():
+    columns = [column(latency) for latency in (100, 104, 150)]
+    assert free_batch_interval([1, 2, 4], columns) == free_batch_interval([1, 2, 4], columns)
+
+
+def test_no_curve_no_free_batch():
+    assert free_batch_interval([1], [column(100)]) == (None, False)
+    assert free_batch_interval([2, 4], [column(100), column(200)]) == (None, False)
+    assert free_batch_interval([1, 2], [column(100), {0: [100.0]}]) == (None, False)
+
+
+def test_recovers_the_truth_of_simulated_curves():
+    """L = o + k·n on a CPU: the true free batch is 1 + 0.1·(o + k)/k; 1.5 % noise on blocks."""
+    rng = np.random.default_rng(7)
+    batches = [1, 2, 4, 8, 16, 32, 64]
+    errors, covered, bounded = [], 0, 0
+    for _ in range(60):
+        overhead, kernel = 10 ** rng.uniform(0, 2.3), 1.0
+        truth = 1 + 0.1 * (overhead + kernel) / kernel
+        columns = []
+        for n in batches:
+            latency = overhead + kernel * n
+            columns.append({p: list(latency * rng.normal(1, 0.015, 8)) for p in range(3)})
+        found, bound = free_batch_interval(batches, columns)
+        errors.append(abs(math.log2(found.value / truth)))
+        bounded += bound
+        # a straight line bends on log axes: interpolation itself is off by up to a tenth octave
+        covered += found.low / 2**0.15 <= truth <= found.high * 2**0.15
+    assert bounded == 0
+    assert np.median(errors) < 0.1
+    assert covered >= 54

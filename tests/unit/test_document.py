@@ -1,0 +1,156 @@
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis.document import build
+from frameworktax.records import Outcome, Subject
+
+
+@pytest.fixture(scope="module")
+def run():
+    return build(data.sample_records(), left_out=["openvino at batch 32"])
+
+
+def at(run, runtime, batch=1):
+    (found,) = [m for m in run.measurements if (m.runtime, m.workload.batch) == (runtime, batch)]
+    return found
+
+
+def test_latencies_are_the_truth(run):
+    for runtime, latencies in data.LATENCY_NS.items():
+        for batch, truth in zip(data.BATCHES, latencies, strict=True):
+            estimate = at(run, runtime, batch).latency_ns
+            assert estimate.value == pytest.approx(truth, abs=1)
+            assert estimate.low < truth < estimate.high
+
+
+def test_every_bill_adds_up_and_agrees_with_kernel_and_tax(run):
+    billed = [m for m in run.measurements if m.bill_ns is not None]
+    assert len(billed) == 30
+    for m in billed:
+        assert math.fsum(m.bill_ns.values()) == pytest.approx(m.latency_ns.value, abs=1e-6)
+        assert m.kernel_ns.value + m.tax_ns.value == pytest.approx(m.latency_ns.value, abs=1e-6)
+        assert m.bill_ns["kernel"] == pytest.approx(m.kernel_ns.value)
+        assert m.tax_share.value == pytest.approx(m.tax_ns.value / m.latency_ns.value)
+
+
+def test_sampled_and_twin_points_name_their_method(run):
+    eager = at(run, "eager")
+    assert eager.bill_method == "program-counter-sampling (perf-event)"
+    assert eager.tax_share.value == pytest.approx(1 - 0.39 * 0.98)
+    assert eager.warm_overhead_ns is None
+    assert eager.sampler_inflation == pytest.approx(0.02)
+    ort = at(run, "onnxruntime")
+    assert ort.bill_method == "width-shrunk-twin"
+    assert ort.warm_overhead_ns.value == pytest.approx(130_000)
+    assert ort.tax_share.value == pytest.approx(0.065)
+    assert "twin-tax" in {n.code for n in ort.notes}
+
+
+def test_twins_are_no_measurements(run):
+    assert not any(m.workload.twin for m in run.measurements)
+
+
+def test_a_sampled_point_keeps_its_twin_as_the_warm_overhead():
+    twin = data.point("eager", twin=True)
+    records = data.sample_records()
+    records += [Subject(session=data.SESSION, point=twin, paradigm="eager")]
+    records += data.blocks(twin, 1_910_000)
+    m = at(build(records), "eager")
+    assert m.bill_method.startswith("program-counter-sampling")
+    assert m.warm_overhead_ns.value == pytest.approx(1_910_000)
+
+
+def test_regimes(run):
+    assert at(run, "eager", 1).regime == "framework-bound"
+    assert at(run, "eager", 2).regime == "mixed"
+    assert at(run, "inductor", 16).regime == "compute-bound"
+    assert at(run, "openvino", 16).regime == "mixed"  # 4 × its twin's share is over 0.15
+    assert at(run, "onnxruntime", 16).regime == "compute-bound"
+
+
+def test_ratio_to_eager_is_paired(run):
+    ratio = at(run, "onnxruntime").ratio_to_eager
+    assert ratio.value == pytest.approx(2.0 / 4.4, rel=1e-6)
+    assert ratio.high - ratio.low < 1e-6  # processes differ by 1 %, their ratios do not
+    assert at(run, "eager").ratio_to_eager is None
+
+
+def test_what_failed_has_a_reason_and_no_numbers(run):
+    m = at(run, "aot-inductor")
+    assert (m.status, m.reason) == ("crashed", "segmentation fault (signal 11) in load")
+    assert m.latency_ns is m.kernel_ns is m.bill_ns is m.regime is None
+    assert at(run, "cuda-graph").status == "unavailable"
+
+
+def test_curves(run):
+    (curve,) = [c for c in run.curves if c.runtime == "eager"]
+    truth = 4 * 2 ** (math.log(4.84 / 4.8) / math.log(7.2 / 4.8))
+    assert curve.free_batch.value == pytest.approx(truth)
+    assert curve.free_batch.low <= truth <= curve.free_batch.high
+    assert not curve.free_is_lower_bound
+    assert curve.values == (1, 2, 4, 8, 16)
+    assert curve.regimes[0] == "framework-bound"
+    assert "null" not in {c.runtime for c in run.curves}
+
+
+def test_floor_drift_and_what_was_left_out(run):
+    assert run.harness_floor_ns.value == pytest.approx(200)
+    assert run.host_drift == pytest.approx(30 / 1010)
+    assert run.left_out == ("openvino at batch 32",)
+    assert run.environment == data.ENVIRONMENT
+
+
+def test_headline(run):
+    assert run.headline == (
+        "bert-mini on this machine (1 thread): eager pays 62 % framework tax at batch 1; "
+        "batch 4 is free; onnxruntime is 2.2 × faster at batch 1; "
+        "faster math kernels would give at most 1.6 ×"
+    )
+
+
+def test_order_of_records_does_not_matter(run):
+    turned = build(list(reversed(data.sample_records())))
+    assert {m.latency_ns for m in turned.measurements} == {m.latency_ns for m in run.measurements}
+
+
+def test_nothing_and_only_failures():
+    empty = build([])
+    assert (empty.measurements, empty.headline) == ((), "")
+    point = data.point("eager")
+    failed = build(
+        [
+            Subject(session="s", point=point, paradigm="eager"),
+            Outcome(session="s", point=point.key(), process=0, status="timeout", reason="hung"),
+        ]
+    )
+    assert failed.headline == "nothing could be measured"
+    assert failed.measurements[0].reason == "hung"
+
+
+def test_without_kernel_time_there_is_no_regime_and_a_note():
+    point = data.point("eager")
+    records = [Subject(session="s", point=point, paradigm="eager")]
+    m = build(records + data.blocks(point, 1_000_000, session="s")).measurements[0]
+    assert m.regime is None
+    assert m.bill_ns is None
+    assert "no-kernel-time" in {n.code for n in m.notes}
+
+
+def test_gpu_point():
+    run = build(data.gpu_records(4_000_000, (1_000_000,) * 8, (1_200_000,) * 8))
+    (m,) = run.measurements
+    assert m.bill_method == "device-profile"
+    assert (m.kernel_ns.value, m.span_ns.value, m.launches) == (1_000_000, 1_200_000, 61)
+    assert m.bill_ns == pytest.approx(
+        {"kernel": 1_000_000, "device_gap": 200_000, "remainder": 2_800_000}
+    )
+    assert m.regime == "framework-bound"
+    assert "a faster device would give at most 1.3 ×" in run.headline
+    busy = build(data.gpu_records(4_000_000, (3_800_000,) * 8))
+    assert busy.measurements[0].regime == "compute-bound"

@@ -1,0 +1,114 @@
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis import points
+from frameworktax.records import Note, Outcome, Session, Subject
+
+
+def subject(at, session=data.SESSION, **more):
+    return Subject(session=session, point=at, paradigm="eager", **more)
+
+
+def outcome(at, status, reason=None, process=0, **more):
+    return Outcome(
+        session=data.SESSION, point=at.key(), process=process, status=status, reason=reason, **more
+    )
+
+
+def one(records):
+    found, notes = points.gather(records)
+    assert notes == []
+    assert len(found) == 1
+    return found[0]
+
+
+AT = data.point("eager")
+
+
+def test_two_level_estimate_is_exact():
+    found = one([subject(AT), *data.blocks(AT, 4_400_000)])
+    estimate = points.latency(found)
+    assert estimate.value == pytest.approx(4_400_000)
+    assert estimate.method == "process-medians-of-block-medians"
+    assert estimate.n == 3
+    half = 4.302652729911275 * 44_000 / 3**0.5
+    assert estimate.high - estimate.value == pytest.approx(half)
+    assert points.pipelined(found).value == pytest.approx(4_400_000)
+    assert points.enqueue(found) is None
+    assert [len(s) for s in points.samples(found)] == [25, 25, 25]
+
+
+def test_newest_session_that_measured_the_point_is_told():
+    def session(name, started):
+        return Session(
+            session=name, started=started, version="0", command=(), environment=data.ENVIRONMENT
+        )
+
+    records = [
+        session("new", "2026-11-20T11:00"),
+        session("old", "2026-11-20T10:00"),
+        session("planned", "2026-11-20T12:00"),
+        *(subject(AT, name) for name in ("old", "new", "planned")),
+        *data.blocks(AT, 5_000_000, session="old"),
+        *data.blocks(AT, 4_000_000, session="new"),
+    ]
+    assert points.latency(one(records)).value == pytest.approx(4_000_000)
+
+
+def test_blocks_of_an_unknown_point_are_named_not_shown():
+    found, notes = points.gather(data.blocks(AT, 1_000_000))
+    assert found == []
+    assert [n.code for n in notes] == ["no-subject"]
+
+
+def test_status_is_the_worst_end_unless_something_was_timed():
+    ends = [outcome(AT, "unavailable", "a"), outcome(AT, "crashed", "b", 1), outcome(AT, "failed")]
+    assert points.status(one([subject(AT), *ends])) == ("crashed", "b")
+    timed = one([subject(AT), *ends, *data.blocks(AT, 1_000_000)])
+    assert points.status(timed) == ("ok", None)
+    assert "process-lost" in {n.code for n in points.notes(timed)}
+
+
+def test_notes_come_once_each():
+    note = Note("seeded", "weights are seeded")
+    ends = [outcome(AT, "ok", process=i, notes=(note,)) for i in range(3)]
+    found = one([subject(AT, notes=(note,)), *ends, *data.blocks(AT, 1_000_000)])
+    assert points.notes(found) == [note]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"wall_over_cpu": 1.06}, "wall-over-cpu"),
+        ({"processes": (0.95, 1.0, 1.05)}, "wide-interval"),
+        ({"processes": (1.0, 1.0)}, "few-processes"),
+        ({"rounds": (1.0, 1.0, 1.0, 1.0)}, "few-blocks"),
+    ],
+)
+def test_numbers_that_ask_for_a_note(change, code):
+    clean = one([subject(AT), *data.blocks(AT, 1_000_000, wall_over_cpu=1.04)])
+    assert points.notes(clean) == []
+    found = one([subject(AT), *data.blocks(AT, 1_000_000, **change)])
+    assert code in {n.code for n in points.notes(found)}
+
+
+def test_wall_over_cpu_is_a_matter_of_the_cpu_only():
+    at = replace(AT, platform="cuda:0")
+    found = one([subject(at), *data.blocks(at, 1_000_000, wall_over_cpu=2.0)])
+    assert points.notes(found) == []
+
+
+def test_the_width_asked_for_decides_about_the_note():
+    found = one([subject(AT), *data.blocks(AT, 1_000_000)])  # ± 2.5 %
+    assert {n.code for n in points.notes(found, until=0.02)} == {"wide-interval"}
+
+
+def test_host_drift():
+    assert points.host_drift([100.0, 110.0, 105.0]) == pytest.approx(10 / 105)
+    assert points.host_drift([100.0]) is None

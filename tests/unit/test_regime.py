@@ -1,0 +1,85 @@
+import math
+
+import pytest
+
+from frameworktax.analysis import regime
+from frameworktax.records import Estimate
+
+
+def share(low, value, high):
+    return Estimate(value=value, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.51, 0.60, "framework-bound"),
+        (0.50, 0.60, "mixed"),  # the low end has to be over one half
+        (0.45, 0.70, "mixed"),
+        (0.10, 0.149, "compute-bound"),
+        (0.10, 0.15, "mixed"),
+        (-0.02, 0.05, "compute-bound"),
+        (0.10, 0.60, "mixed"),
+    ],
+)
+def test_cpu_regime_uses_the_ends_of_the_interval(low, high, expected):
+    assert regime.cpu_regime(share(low, (low + high) / 2, high)) == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.55, 0.6, "framework-bound"),
+        (0.10, 0.12, "mixed"),  # the tax among real kernels may be four times the twin's
+        (0.02, 0.037, "compute-bound"),
+        (0.02, 0.038, "mixed"),
+    ],
+)
+def test_a_twin_names_only_what_holds_up_to_four_times_its_share(low, high, expected):
+    assert regime.cpu_regime_from_twin(share(low, low, high)) == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "high", "slope", "expected"),
+    [
+        (0.85, 0.90, 0.95, 0.9, "compute-bound"),
+        (0.85, 0.90, 0.95, None, "compute-bound"),
+        (0.85, 0.90, 0.95, 0.05, "kernel-flat"),
+        (0.85, 0.90, 0.95, 0.1, "compute-bound"),
+        (0.84, 0.90, 0.95, 0.05, "mixed"),
+        (0.50, 0.64, 0.84, 0.0, "framework-bound"),
+        (0.50, 0.65, 0.84, 0.0, "mixed"),
+        (0.50, 0.64, 0.85, 0.0, "mixed"),
+    ],
+)
+def test_gpu_regime(low, value, high, slope, expected):
+    assert regime.gpu_regime(share(low, value, high), slope) == expected
+
+
+def test_rho_is_exact_where_nothing_varies():
+    rho = regime.rho_interval([300] * 8, [[400.0] * 5, [400.0] * 5])
+    assert (rho.low, rho.value, rho.high) == (0.75, 0.75, 0.75)
+
+
+def test_rho_interval_holds_the_value_and_widens_with_the_processes():
+    near = regime.rho_interval([300] * 8, [[400.0, 404.0, 396.0]] * 3)
+    far = regime.rho_interval([300] * 8, [[360.0] * 3, [400.0] * 3, [440.0] * 3])
+    assert near.low < near.value < near.high
+    assert far.high - far.low > 2 * (near.high - near.low)
+    assert regime.rho_interval([], [[400.0] * 5]) is None
+    assert regime.rho_interval([300], [[400.0]]) is None
+
+
+def test_elasticity_of_power_laws():
+    batches = [1, 2, 4, 8]
+    assert regime.elasticities(batches, [5.0] * 4) == [0, 0, 0, 0]
+    assert regime.elasticities(batches, [3.0 * n for n in batches]) == pytest.approx([1] * 4)
+    bent = regime.elasticities(batches, [1, 1, 2, 4])
+    assert bent == pytest.approx([0, 0.5, 1, 1])
+
+
+def test_elasticity_passes_over_what_was_not_measured():
+    found = regime.elasticities([1, 2, 4], [1.0, None, 16.0])
+    assert found == [pytest.approx(2), None, pytest.approx(2)]
+    assert regime.elasticities([1, 2], [1.0, None]) == [None, None]
+    assert not any(isinstance(x, float) and math.isnan(x) for x in found)
