@@ -5,6 +5,7 @@ Kept apart so that the arithmetic around them runs, exactly, on ``frameworktax.t
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -85,8 +86,9 @@ class TorchDevice:
         self._device = torch.device(device)
         self.index = self._device.index or 0
         torch.cuda.set_device(self._device)
-        self._one, self._two = (torch.full((1,), v, device=self._device) for v in (1.0, 2.0))
-        self._next = torch.empty_like(self._one)
+        with torch.inference_mode(False):  # else the marker could not write to it outside
+            self._one, self._two = (torch.full((1,), v, device=self._device) for v in (1.0, 2.0))
+            self._next = torch.empty_like(self._one)
         self.marker()  # load the kernel now, not between two calls
         self.synchronize()
 
@@ -115,6 +117,10 @@ class TorchDevice:
         """
         from torch.profiler import ProfilerActivity, profile
 
+        # Sessions follow each other while graphs are alive, and CUPTI taken down and brought up
+        # again then crashes; torch.profiler sets the same two for Inductor's graphs.
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")
+        os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         with tempfile.TemporaryDirectory(prefix="frameworktax-") as folder:
             path = Path(folder) / "trace.json"
             with profile(activities=[ProfilerActivity.CUDA]) as profiler:

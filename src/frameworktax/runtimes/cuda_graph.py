@@ -67,12 +67,14 @@ class GraphLoaded(TorchLoaded):
         with torch.cuda.stream(side):
             for _ in range(WARM_CALLS):
                 call()
-        torch.cuda.current_stream().wait_stream(side)
+        stream = torch.cuda.current_stream()
+        stream.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 output = call()
         except Exception as error:  # boundary: the model's own code runs under capture
+            torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
             raise WorkerError("failed", f"the call cannot be captured: {cause(error)}") from error
         replay = graph.replay
 

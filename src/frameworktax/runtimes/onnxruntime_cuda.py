@@ -78,7 +78,6 @@ class OnnxCudaLoaded(OnnxLoaded):
             session = self._start(batch, may_fall_back=True)
             if PROVIDER in session.get_providers():
                 self._fallback[batch] = fallback_text(_assigned(session))
-        session.disable_fallback()
         if PROVIDER not in session.get_providers():
             why = "its CUDA provider did not start; do the CUDA and cuDNN libraries fit it?"
             raise WorkerError("failed", f"onnxruntime would run on the CPU: {why}")
@@ -104,7 +103,9 @@ class OnnxCudaLoaded(OnnxLoaded):
             "use_tf32": "0",  # on by default; float32 was asked for
         }
         path = str(self._artifact.file(batch))
-        return onnxruntime.InferenceSession(path, options, providers=[(PROVIDER, provider)])
+        return onnxruntime.InferenceSession(
+            path, options, providers=[(PROVIDER, provider)], enable_fallback=0
+        )
 
     def bind(self, batch: int) -> Call:
         """Return a run over inputs and outputs on the device; it returns before it is done."""

@@ -1,0 +1,105 @@
+"""The runtimes that need a GPU: right outputs, and their own behaviour under attribution."""
+
+import numpy as np
+import pytest
+
+from frameworktax import runtimes
+from frameworktax.attribution.device import attribute_gpu
+from frameworktax.errors import WorkerError
+from frameworktax.models.base import Inputs, Model
+from frameworktax.runtimes.base import Target
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda:0"
+
+
+def build(precision="float32", tail=None):
+    import torch
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)]
+    module = torch.nn.Sequential(*layers, *([tail] if tail else []))
+    dtype = getattr(torch, precision)
+    module = module.eval().to(DEVICE, dtype)
+
+    def inputs(batch):
+        generator = torch.Generator().manual_seed(batch)
+        x = torch.randn(batch, 64, generator=generator).to(DEVICE, dtype)
+        return Inputs(args=(x,))
+
+    return Model(module=module, inputs=inputs, batch_dims={"args.0": 0})
+
+
+def outputs(name, model, target, directory, batch):
+    runtime = runtimes.get(name)
+    if runtime.prepares:
+        runtime.prepare(model, [1, 4], target, directory)
+    loaded = runtime.load(model if runtime.needs_model else None, target, directory)
+    call = loaded.bind(batch)
+    call()
+    result = call()
+    loaded.synchronize()
+    return loaded, call, loaded.outputs(result)
+
+
+@pytest.mark.parametrize("name", ["inference-mode", "cuda-graph", "onnxruntime-cuda", "inductor"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_outputs_equal_eager(name, precision, tolerance, batch, tmp_path):
+    target = Target(device=DEVICE, precision=precision)
+    reason = runtimes.get(name).missing(target)
+    if reason:
+        pytest.skip(reason)
+    model = build(precision)
+    _, _, (expected,) = outputs("eager", model, target, tmp_path / "eager", batch)
+    _, _, (got,) = outputs(name, model, target, tmp_path / name, batch)
+    assert got.shape == expected.shape == (batch, 8)
+    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def test_a_graph_replays_all_kernels_with_one_launch(tmp_path):
+    target = Target(device=DEVICE)
+    eager, call, _ = outputs("eager", build(), target, tmp_path, 4)
+    plain = attribute_gpu(call, eager.synchronize, DEVICE, 6)
+    graph, replay, _ = outputs("cuda-graph", build(), target, tmp_path, 4)
+    replayed = attribute_gpu(replay, graph.synchronize, DEVICE, 6)
+    assert replayed["launches"] == (1,) * 6
+    assert replayed["kernels"] == plain["kernels"]
+    assert replayed["span_ns"]
+
+
+def test_two_batches_have_graphs_of_their_own(tmp_path):
+    target = Target(device=DEVICE)
+    loaded = runtimes.get("cuda-graph").load(build(), target, tmp_path)
+    first, second = loaded.bind(1), loaded.bind(4)
+    one = loaded.outputs(first())[0]
+    assert loaded.outputs(second())[0].shape == (4, 8)
+    assert np.array_equal(loaded.outputs(first())[0], one)
+
+
+def test_onnxruntime_queues_behind_torch_and_returns_early(tmp_path):
+    target = Target(device=DEVICE)
+    reason = runtimes.get("onnxruntime-cuda").missing(target)
+    if reason:
+        pytest.skip(reason)
+    loaded, call, _ = outputs("onnxruntime-cuda", build(), target, tmp_path, 4)
+    found = attribute_gpu(call, loaded.synchronize, DEVICE, 6)
+    assert found["span_ns"], found["notes"]
+    assert not [text for code, text in loaded.notes() if code == "cpu-fallback"]
+
+
+def test_a_model_that_synchronises_cannot_be_captured_and_says_why(tmp_path):
+    import torch
+
+    torch.cuda.set_stream(torch.cuda.default_stream())
+
+    class Peek(torch.nn.Module):
+        def forward(self, x):
+            return x * x.sum().item()
+
+    loaded = runtimes.get("cuda-graph").load(build(tail=Peek()), Target(device=DEVICE), tmp_path)
+    with pytest.raises(WorkerError, match="cannot be captured") as caught:
+        loaded.bind(1)
+    assert ".item()" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
