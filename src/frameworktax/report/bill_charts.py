@@ -26,6 +26,11 @@ LINE_COLOURS = {
 }
 """Bill line → (fill, text on it): kernel time is cool, what is paid on top of it is warm."""
 
+BAR = 38
+THIN_BAR = 15
+GROUP_GAP = 16
+"""Pixels for a bar, for one of a group, and between groups."""
+
 
 def bill_chart(family: Family, *, wide: bool = True) -> Spec:
     """Return the bill at the smallest batch: one stacked bar a runtime, ms, with its tax share.
@@ -66,7 +71,7 @@ def bill_chart(family: Family, *, wide: bool = True) -> Spec:
     return {
         "$schema": SCHEMA,
         "width": "container",
-        "height": {"step": 38},
+        "height": BAR * len(order),
         "autosize": {"type": "fit-x", "contains": "padding"},
         "encoding": {"y": y},
         "layer": [
@@ -131,7 +136,7 @@ def shares_chart(family: Family, *, wide: bool = True) -> Spec:
     return {
         "$schema": SCHEMA,
         "width": "container",
-        "height": {"step": 15, "for": "offset"},
+        "height": len(order) * (len(batches) * THIN_BAR + GROUP_GAP),
         "autosize": {"type": "fit-x", "contains": "padding"},
         "encoding": {"y": y, "yOffset": offset},
         "layer": [

@@ -1,0 +1,350 @@
+import csv
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis.document import build
+from frameworktax.errors import StoreError, UsageError
+from frameworktax.records import Estimate, Note, Run
+from frameworktax.report import charts, html, json_document, markdown
+from frameworktax.report.tables import families
+from frameworktax.report.terminal import print_run
+from frameworktax.report.words import duration, half_width, milliseconds
+
+HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
+
+
+@pytest.fixture(scope="module")
+def run():
+    return build(data.sample_records(), left_out=["openvino at batch 32"])
+
+
+def hostile(run):
+    """The run with every name from outside turned against the page."""
+
+    def turned(m):
+        return replace(
+            m,
+            workload=replace(m.workload, model=HOSTILE),
+            runtime=m.runtime if m.runtime in ("eager", "null") else f"{m.runtime}{HOSTILE}",
+            reason=m.reason and HOSTILE,
+            notes=(Note("x", HOSTILE),),
+        )
+
+    return replace(
+        run,
+        headline=f"{HOSTILE}: {HOSTILE}; {HOSTILE}",
+        measurements=tuple(turned(m) for m in run.measurements),
+        notes=(Note("x", HOSTILE),),
+        left_out=(HOSTILE,),
+        environment=replace(run.environment, host=HOSTILE, libraries={HOSTILE: HOSTILE}),
+        advice=tuple(replace(a, action=HOSTILE, evidence=HOSTILE) for a in run.advice),
+    )
+
+
+# --- terminal --------------------------------------------------------------------------------
+
+
+def printed(run, width=80, **more):
+    out = io.StringIO()
+    print_run(run, Console(file=out, width=width, **more))
+    return out.getvalue()
+
+
+def test_terminal_fits_80_columns_without_colour(run):
+    text = printed(run)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    (eager,) = [line for line in lines if line.startswith("eager ") and line.count(" M")]
+    cells = "4.40 2% F 4.60 2% M 4.80 2% M 7.20 2% M 12.9 2% M"
+    assert eager.split() == ["eager", *cells.split(), "4.1"]
+    assert any(line.startswith("openvino ≠") for line in lines)
+    assert "aot-inductor crashed: segmentation fault" in text
+    assert "harness floor 200 ns a call" in text
+    assert "openvino at batch 32" in text
+
+
+def test_terminal_bar_is_as_long_as_the_shares(run):
+    (row,) = [line for line in printed(run).splitlines() if "62 ± 0.7 %" in line]
+    (bar,) = re.findall(r"K[A-Z·]{10,}", row)
+    assert len(bar) == 22
+    assert bar.count("K") == round(22 * 0.3822)
+    assert row.rstrip().endswith("dispatch 28 %")
+
+
+def test_terminal_marks_the_tax_of_a_twin_as_a_lower_figure(run):
+    assert any("≥ 6 ± 0.2 %" in line for line in printed(run).splitlines())
+
+
+def test_terminal_in_colour_says_the_same(run):
+    coloured = printed(run, force_terminal=True, color_system="256")
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == printed(run)
+
+
+def test_terminal_prints_markup_of_others_as_it_is(run):
+    assert "[bold red]x[/]" in printed(replace(run, headline="[bold red]x[/]", measurements=()))
+
+
+def test_many_batches_are_told_in_several_tables(run):
+    more = tuple(
+        replace(m, workload=replace(m.workload, batch=32 * m.workload.batch))
+        for m in run.measurements
+        if m.runtime == "eager"
+    )
+    text = printed(replace(run, measurements=(*run.measurements, *more)))
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert sum(line.startswith("batch  ") for line in text.splitlines()) == 2
+
+
+def test_empty_run_prints():
+    assert printed(Run(headline="nothing could be measured")).strip() == "nothing could be measured"
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def test_document_comes_back_as_it_was(run, tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json_document.text(run))
+    assert json_document.load(path) == run
+
+
+def test_document_never_holds_nan(run):
+    broken = replace(run, host_drift=float("nan"), harness_floor_ns=Estimate(
+        value=1.0, low=float("-inf"), high=float("inf")))  # fmt: skip
+    dumped = json_document.dump(broken)
+    assert dumped["host_drift"] is None
+    assert dumped["harness_floor_ns"]["low"] is None
+    assert "NaN" not in json_document.text(broken)
+    assert "Infinity" not in json_document.text(broken)
+
+
+def test_schema_names_the_document_and_its_fields():
+    schema = json_document.schema()
+    assert schema["properties"]["schema"]["const"] == "frameworktax.run"
+    assert {"schema", "version"} <= set(schema["required"])
+    assert "latency_ns" in schema["$defs"]["Measurement"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON document"),
+        ("[]", "is no frameworktax.run document"),
+        ('{"schema": "frameworktax.run", "version": 99}', "has version 99"),
+        ('{"schema": "frameworktax.run", "version": 1, "measurements": 3}', "measurements: "),
+        (
+            '{"schema": "frameworktax.run", "version": 1, "advice": [{"action": "x"}]}',
+            "advice.0.evidence",
+        ),
+    ],
+)
+def test_a_bad_document_is_one_line(tmp_path, text, said):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=re.escape(said)) as caught:
+        json_document.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_document(tmp_path):
+    with pytest.raises(StoreError, match="cannot read"):
+        json_document.load(tmp_path / "none.json")
+
+
+# --- Markdown and CSV ------------------------------------------------------------------------
+
+
+def test_markdown_tables(run):
+    text = markdown.text(run)
+    assert "| eager | 4.40 (4.29 to 4.51), framework-bound |" in text
+    assert "| aot-inductor | crashed | segmentation fault (signal 11) in load |" in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in tables)
+
+
+def test_markdown_cells_stay_cells():
+    assert markdown.escape("a|b\nc <i>`x`") == "a\\|b c \\<i>\\`x\\`"
+
+
+def test_csv_has_one_row_a_point_with_plain_numbers(run):
+    rows = list(csv.DictReader(io.StringIO(markdown.csv_text(run))))
+    assert len(rows) == len(run.measurements)
+    (row,) = [r for r in rows if (r["runtime"], r["batch"]) == ("onnxruntime", "1")]
+    assert float(row["latency_ns"]) == pytest.approx(2_000_000)
+    assert float(row["bill_runtime_ns"]) == pytest.approx(130_000)
+    (lost,) = [r for r in rows if r["runtime"] == "aot-inductor"]
+    assert (lost["status"], lost["latency_ns"]) == ("crashed", "")
+
+
+def test_csv_runs_nothing_in_a_spreadsheet(run):
+    m = replace(run.measurements[1], workload=replace(run.measurements[1].workload, model="=1+1"))
+    text = markdown.csv_text(replace(run, measurements=(m,)))
+    assert text.splitlines()[1].startswith("'=1+1,")
+
+
+# --- words and families ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(4_400_000, "4.40"), (12_340_000, "12.3"), (234_000_000, "234"), (200, "0.0002"), (None, "–")],
+)
+def test_milliseconds(ns, text):
+    assert milliseconds(ns) == text
+
+
+def test_duration_and_half_width():
+    assert [duration(n) for n in (200, 2_500, 4_400_000, 2e9)] == [
+        "200 ns", "2.5 µs", "4.4 ms", "2 s"
+    ]  # fmt: skip
+    assert half_width(Estimate(value=100, low=97.5, high=102.5)) == "2%"
+    assert half_width(Estimate(value=100, low=99.9, high=100.1)) == "<1%"
+
+
+def test_families_leave_out_the_floor_and_keep_lengths_apart(run):
+    (family,) = families(run)
+    assert "null" not in family.runtimes
+    longer = replace(run.measurements[1], workload=replace(run.measurements[1].workload, length=8))
+    both = families(replace(run, measurements=(*run.measurements, longer)))
+    assert [f.title.split(", ")[1] for f in both] == ["128 tokens", "8 tokens"]
+    floor_only = replace(run, measurements=run.measurements[:1])
+    assert families(floor_only)[0].runtimes == ["null"]
+
+
+def test_names_at_the_ends_of_lines_keep_their_distance():
+    placed = charts.spaced([1.0, 1.01, 1.02, 3.0], 0.1, 0.0, 4.0)
+    assert all(b - a >= 0.1 - 1e-12 for a, b in pairwise(placed))
+    assert charts.spaced([3.9, 3.95], 0.2, 0.0, 4.0)[-1] <= 4.0 - 0.1 + 1e-12
+
+
+def test_ticks():
+    assert charts.ticks(0.9, 12) == [1, 2, 5, 10]
+
+
+def test_a_known_runtime_has_the_same_colour_everywhere():
+    assert charts.colours(["mine", "eager"])[1] == charts.colours(["eager"])[0]
+    many = [f"r{i}" for i in range(20)]
+    assert len(charts.colours(many)) == 20
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    return html.page(run)
+
+
+def test_page_is_one_file_that_loads_nothing(page):
+    head = page[: page.index("<style>")]
+    assert "default-src 'none'" in head
+    assert "unsafe-eval" not in head
+    assert not re.findall(r"<(?:link|iframe|img|object|embed)\b", page.split("<script")[0])
+    assert not re.search(r"<script[^>]+src=", page)
+    assert len(page) < 1_500_000
+
+
+def test_page_names_its_scripts_by_hash(page):
+    import base64
+    import hashlib
+
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
+    assert len(scripts) == 2
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in page
+
+
+def test_page_carries_the_document_and_the_rows(run, page):
+    block = re.search(r'<script type="application/json" id="ft-data">(.*?)</script>', page, re.S)
+    found = json.loads(block[1])
+    assert found["run"] == json.loads(json.dumps(json_document.dump(run)))
+    assert found["csv"] == markdown.csv_text(run)
+    assert set(found["charts"]) == {"latency-0", "bill-0", "shares-0"}
+
+
+def test_page_tells_the_verdict_in_words_and_tables(page):
+    assert "<h1>Eager pays 62 % framework tax at batch 1</h1>" in page
+    assert page.count("<caption>") == 3
+    assert page.count('scope="row"') > 30
+
+
+def test_hostile_names_stay_text(run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    page = html.page(hostile(run))
+    assert "<img" not in page.split("<script>")[0]
+    assert len(re.findall(r"<script\b", page.split("<script>")[0])) == 1
+    assert html.page(run).count("<script") == page.count("<script")
+
+
+def test_braces_in_names_are_not_filled_in(run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    page = html.page(replace(run, left_out=("{{data}} {{nothing}}",)))
+    assert "Left out: {{data}} {{nothing}}" in page
+
+
+def test_a_run_without_anything_measured_has_a_page(run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    lost = tuple(m for m in run.measurements if m.status != "ok")
+    page = html.page(Run(headline="nothing could be measured", measurements=lost))
+    assert "segmentation fault" in page
+
+
+def test_without_the_package_the_extra_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(UsageError, match=r"pip install 'frameworktax\[report\]'"):
+        html.page(run)
+
+
+def test_a_report_that_cannot_be_written(run, tmp_path):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    with pytest.raises(UsageError, match="cannot write"):
+        html.write_report(run, tmp_path / "none" / "report.html")
+
+
+@pytest.mark.parametrize("name", ["latency", "bill", "shares"])
+def test_figures(run, tmp_path, name):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    html.figure(run, name, tmp_path / "f.svg")
+    assert "torchscript-frozen" in (tmp_path / "f.svg").read_text()
+    html.figure(run, name, tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_that_cannot_be(run, tmp_path):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    with pytest.raises(UsageError, match="did you mean 'latency'"):
+        html.figure(run, "latencies", tmp_path / "f.svg")
+    with pytest.raises(UsageError, match=r"choose \.svg"):
+        html.figure(run, "latency", tmp_path / "f.gif")
+    with pytest.raises(UsageError, match="no numbers"):
+        html.figure(Run(), "latency", tmp_path / "f.svg")
+
+
+def test_reading_imports_nothing_that_measures():
+    import subprocess
+
+    code = (
+        "import sys, frameworktax.analysis.document, frameworktax.report.html, "
+        "frameworktax.report.terminal\n"
+        "bad = {'torch','onnxruntime','openvino','transformers','pandas','vl_convert'}\n"
+        "wing = ('worker', 'timing', 'runtimes', 'models', 'attribution')\n"
+        "bad |= {f'frameworktax.{n}' for n in wing}\n"
+        "print(sorted(bad & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
