@@ -1,0 +1,196 @@
+"""What a model is made of: parameters, FLOPs, MACs, operators."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.models.base import Inputs, Model
+
+if TYPE_CHECKING:
+    import torch
+
+UNCOUNTED = (
+    "mkldnn_rnn_layer",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+    "_linear_pointwise",
+    "_convolution_pointwise",
+)
+"""Fused CPU operators that hold matrix products and for which the counter has no formula."""
+
+
+def describe(model: Model, batch: int) -> dict[str, Any]:
+    """Count what one forward pass at this batch size is made of.
+
+    Returns:
+        ``parameters``; ``flops`` (2 per multiply-add, torch's formulas, attention included);
+        ``macs`` (multiply-adds of linear and convolution layers only, as the paper counts);
+        ``operators`` (aten operators dispatched in one forward pass without gradients); and
+        ``notes``, (code, text) pairs: a count that failed is None and has a note.
+    """
+    notes: list[tuple[str, str]] = []
+    inputs = model.inputs(batch)
+    macs, operators, flops_here = _count_real(model.module, inputs, notes)
+    flops = _flops_on_meta(model.module, inputs)
+    if flops is None:
+        flops = flops_here
+        if flops is None and operators is not None:
+            notes.append(
+                (
+                    "flops-not-counted",
+                    "FLOPs not counted: the model reads values of its tensors, so it cannot run "
+                    "without data, and it uses a fused operator that has no formula",
+                )
+            )
+    return {
+        "parameters": sum(p.numel() for p in model.module.parameters()),
+        "flops": flops,
+        "macs": macs,
+        "operators": operators,
+        "notes": notes,
+    }
+
+
+def describe_batches(
+    model: Model, batches: Sequence[int], limit_s: float
+) -> dict[int, dict[str, Any]]:
+    """Describe batch sizes in ascending order until time is up, and scale to the others.
+
+    Counting runs the model, which takes long at a large batch. A count that grows by the same
+    amount per sample between the first two batch sizes is scaled to those left, with a note; one
+    that does not is None there.
+
+    Args:
+        model: to describe.
+        batches: batch sizes.
+        limit_s: no further batch size is run once this many seconds have passed.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    ordered = sorted(batches)
+    start = time.monotonic()
+    for batch in ordered:
+        if len(found) >= 2 and time.monotonic() - start > limit_s:
+            break
+        found[batch] = describe(model, batch)
+    counted = sorted(found)
+    for batch in ordered[len(counted) :]:
+        a, b = found[counted[0]], found[counted[-1]]
+        facts = {
+            key: _scaled(counted[0], a[key], counted[-1], b[key], batch)
+            for key in ("parameters", "flops", "macs", "operators")
+        }
+        text = f"counts scaled from batch {counted[0]} and {counted[-1]}"
+        found[batch] = {**facts, "notes": [*b["notes"], ("counts-scaled", text)]}
+    return found
+
+
+def _scaled(x0: int, y0: int | None, x1: int, y1: int | None, x: int) -> int | None:
+    """Return the count at ``x`` on the line through two others; None off whole numbers."""
+    if y0 is None or y1 is None or (y1 - y0) % (x1 - x0):
+        return None
+    return y0 + (y1 - y0) // (x1 - x0) * (x - x0)
+
+
+def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
+    """Count FLOPs without data: on ``meta``, fused CPU operators fall apart into counted ones.
+
+    The copy shares nothing and holds nothing: each parameter is handed to ``deepcopy`` as already
+    copied. Returns None where the model needs values, as a mask that is asked ``.all()`` does.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        memo[id(parameter)] = torch.nn.Parameter(parameter.detach().to("meta"), False)
+    for buffer in module.buffers():
+        memo[id(buffer)] = buffer.to("meta")
+
+    def to_meta(value: Any) -> Any:
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+    try:
+        ghost = copy.deepcopy(module, memo)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            ghost(
+                *(to_meta(value) for value in inputs.args),
+                **{name: to_meta(value) for name, value in inputs.kwargs.items()},
+            )
+    except Exception:  # noqa: BLE001 - any model code runs here; the count on data follows
+        return None
+    return int(counter.get_total_flops())
+
+
+def _count_real(
+    module: torch.nn.Module, inputs: Inputs, notes: list[tuple[str, str]]
+) -> tuple[int | None, int | None, int | None]:
+    """Run once and count (macs, operators, flops); flops is None if an operator has no formula."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+    seen: list[str] = []
+
+    class Operators(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to mypy here
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def cpu_attention(
+        query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any
+    ) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    # torch 2.13 has the formula for the CUDA kernels of attention only.
+    extra = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: cpu_attention}
+    macs, handles = _hook_macs(module)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=extra) as counter:
+            module(*inputs.args, **inputs.kwargs)
+        with torch.no_grad(), Operators():
+            module(*inputs.args, **inputs.kwargs)
+    except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
+        text = " ".join(str(error).split())
+        notes.append(("counts-failed", f"not counted: {type(error).__name__}: {text}"))
+        return None, None, None
+    finally:
+        for handle in handles:
+            handle.remove()
+    fused = any(name in operator for operator in seen for name in UNCOUNTED)
+    # The hooks saw both passes.
+    return sum(macs) // 2, len(seen), None if fused else int(counter.get_total_flops())
+
+
+def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
+    """Count multiply-adds of every linear and convolution layer into the list returned."""
+    import torch
+
+    counts: list[int] = []
+
+    def linear(layer: Any, args: Any, output: Any) -> None:
+        counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
+
+    def convolution(layer: Any, args: Any, output: Any) -> None:
+        inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+        counts.append(output.numel() * inner)
+
+    def transposed(layer: Any, args: Any, output: Any) -> None:
+        inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
+        counts.append(args[0].numel() * inner)
+
+    handles = []
+    for layer in module.modules():
+        # GPT-2's projections are a class of their own, a linear layer with transposed weights.
+        if isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D":
+            handles.append(layer.register_forward_hook(linear))
+        elif isinstance(layer, torch.nn.ConvTranspose1d | torch.nn.ConvTranspose2d):
+            handles.append(layer.register_forward_hook(transposed))
+        elif isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d):
+            handles.append(layer.register_forward_hook(convolution))
+    return counts, handles

@@ -1,0 +1,240 @@
+"""The user's own model: ``file.py:function`` or ``package.module:function``.
+
+The function takes no arguments and returns a ``torch.nn.Module``, or a module and its example
+inputs: a tensor, a tuple or list (positional), or a dict (named). Whatever goes wrong in it is
+one line that names the user's file and line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import UserModelError, nearest
+from frameworktax.models.base import SEED, Inputs, Model
+
+if TYPE_CHECKING:
+    from frameworktax.records import Workload
+
+RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
+
+
+def build(name: str, workload: Workload) -> Model:
+    """Call the user's function and wrap what it returns.
+
+    Raises:
+        UserModelError: file or function missing, the function raises or returns something else,
+            or the batch dimension cannot be told.
+    """
+    import torch
+
+    torch.manual_seed(SEED)
+    function = _function(name)
+    try:
+        result = function()
+    # Broad on purpose, here and below: foreign code may raise anything, and all of it is told.
+    except Exception as error:
+        raise UserModelError(f"{name} raised {_told(error, _file_of(function))}") from error
+    module, example = _module_and_example(name, result)
+    return wrap(name, module, example, workload.batch_dim)
+
+
+def wrap(name: str, module: Any, example: Inputs, batch_dim: int | None) -> Model:
+    """Return a live module and its example inputs as a model.
+
+    Inputs for another batch size repeat or cut the example along the batch dimension.
+
+    Raises:
+        UserModelError: the batch dimension cannot be told from the example.
+    """
+    import torch
+
+    dims = _batch_dims(name, example, batch_dim)
+
+    def resized(path: str, value: Any, batch: int) -> Any:
+        if path not in dims:
+            return value
+        rows = torch.arange(batch, device=value.device) % value.shape[dims[path]]
+        return value.index_select(dims[path], rows)
+
+    def inputs(batch: int) -> Inputs:
+        return Inputs(
+            tuple(resized(f"args.{i}", value, batch) for i, value in enumerate(example.args)),
+            {key: resized(f"kwargs.{key}", v, batch) for key, v in example.kwargs.items()},
+        )
+
+    return Model(module, inputs, dims)
+
+
+def _function(name: str) -> Callable[[], Any]:
+    where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise UserModelError(f"'{name}' names no function; write file.py:function")
+    module = _from_file(name, Path(where)) if _is_file(where) else _from_package(name, where)
+    function = getattr(module, attribute, None)
+    if function is None:
+        known = [key for key, value in vars(module).items() if callable(value)]
+        raise UserModelError(f"{where} has no function '{attribute}'{nearest(attribute, known)}")
+    if not callable(function):
+        raise UserModelError(
+            f"{name} is a {type(function).__name__}, not a function; write a function to {RETURN}"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _is_file(where: str) -> bool:
+    return where.endswith(".py") or "/" in where
+
+
+def _from_file(name: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserModelError(f"no file {path} (for {name}); check the path")
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    # A name of its own: a user's onnx.py must not stand for the package.
+    private = f"_frameworktax_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(private, path)
+    if spec is None or spec.loader is None:
+        raise UserModelError(f"{path} is not a Python file; name one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[private] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[private]
+        raise UserModelError(f"importing {path} raised {_told(error, str(path))}") from error
+    return module
+
+
+def _from_package(name: str, where: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (where == error.name or where.startswith(error.name + ".")):
+            raise UserModelError(
+                f"no module {where} (for {name}); run from its folder, or write file.py:function"
+            ) from error
+        raise UserModelError(f"importing {where} raised {_told(error, None)}") from error
+    except Exception as error:
+        raise UserModelError(f"importing {where} raised {_told(error, None)}") from error
+
+
+def _file_of(function: Callable[[], Any]) -> str | None:
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    return getattr(module, "__file__", None)
+
+
+def _told(error: BaseException, file: str | None) -> str:
+    """Return ``Type: message (file:line)`` on one line, at the deepest frame in ``file``."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, SyntaxError):  # its message names the line; its frames are not the user's
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if file and frame.filename == file]
+    frame = own[-1] if own else frames[-1]
+    return f"{text} ({frame.filename}:{frame.lineno})"
+
+
+def _module_and_example(name: str, result: Any) -> tuple[Any, Inputs]:
+    import torch
+
+    if isinstance(result, torch.nn.Module):
+        # Lightning's and transformers' own conventions for an example.
+        for attribute in ("example_input_array", "dummy_inputs"):
+            example = getattr(result, attribute, None)
+            if example is not None:
+                return result, as_inputs(name, example)
+        raise UserModelError(f"{name} returned a module without inputs; {RETURN}")
+    if isinstance(result, tuple | list) and len(result) == 2:
+        module, example = result
+        if isinstance(module, torch.nn.Module):
+            return module, as_inputs(name, example)
+        kind = f"a pair that starts with {type(module).__name__}"
+    else:
+        kind = type(result).__name__
+    raise UserModelError(f"{name} returned {kind}; {RETURN}")
+
+
+def as_inputs(name: str, example: Any) -> Inputs:
+    """Return example inputs as arguments: a tensor, a tuple or list, or a dict of named ones.
+
+    Raises:
+        UserModelError: it is something else, or hides tensors inside containers.
+    """
+    import torch
+
+    if isinstance(example, torch.Tensor):
+        inputs = Inputs(args=(example,))
+    elif isinstance(example, Mapping):
+        inputs = Inputs(kwargs={str(key): value for key, value in example.items()})
+    elif isinstance(example, tuple | list):
+        inputs = Inputs(args=tuple(example))
+    else:
+        raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
+    for path, value in _values(inputs):
+        if isinstance(value, tuple | list | Mapping) and _holds_tensor(value):
+            raise UserModelError(
+                f"{name} nests tensors in {path}; pass every tensor as an argument of its own"
+            )
+    return inputs
+
+
+def _values(inputs: Inputs) -> list[tuple[str, Any]]:
+    named = [(f"args.{i}", value) for i, value in enumerate(inputs.args)]
+    return named + [(f"kwargs.{key}", value) for key, value in inputs.kwargs.items()]
+
+
+def _holds_tensor(value: Any) -> bool:
+    import torch
+
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return isinstance(value, torch.Tensor)
+    return any(_holds_tensor(item) for item in value)
+
+
+def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, int]:
+    """Return the batch dimension of each tensor: the one asked for, or 0 where all agree."""
+    import torch
+
+    shapes = {
+        path: tuple(value.shape)
+        for path, value in _values(example)
+        if isinstance(value, torch.Tensor) and value.dim() > 0
+    }
+    if not shapes:
+        raise UserModelError(f"{name} returned inputs without a tensor to batch; {RETURN}")
+    dim = 0 if batch_dim is None else batch_dim
+    if any(not -len(shape) <= dim < len(shape) for shape in shapes.values()):
+        raise UserModelError(
+            f"{name}: --batch-dim {dim} does not exist in every input: {_shown(shapes)}"
+        )
+    dims = {path: dim % len(shape) for path, shape in shapes.items()}
+    sizes = {shapes[path][d] for path, d in dims.items()}
+    if len(sizes) > 1:
+        remedy = (
+            "name the batch dimension with --batch-dim"
+            if batch_dim is None
+            else "give every input the same size there, and keep constants in the module"
+        )
+        raise UserModelError(
+            f"{name}: inputs disagree on dimension {dim}: {_shown(shapes)}; {remedy}"
+        )
+    if sizes == {0}:
+        raise UserModelError(f"{name} returned inputs of batch 0; give at least one sample")
+    return dims
+
+
+def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{path.partition('.')[2]} {shape}" for path, shape in shapes.items())

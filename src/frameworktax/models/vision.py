@@ -1,0 +1,214 @@
+"""Convolutional networks in plain torch, layer for layer as in torchvision 0.28.
+
+Own definitions because torchvision's wheel does not load beside every torch, and because widths
+must scale. Parameter counts equal torchvision's, which the tests pin.
+
+torch is imported at the top: the registry imports this file only to build a model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from frameworktax.errors import UsageError
+from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.calibrate import calibrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from frameworktax.records import Workload
+
+DEFAULT_IMAGE_SIZE = 224
+MIN_IMAGE_SIZE = 32
+"""All three networks divide the side by 32."""
+CLASSES = 1000
+
+Scale = tuple[float, float, bool]
+"""Width factor, depth factor, twin."""
+
+
+def build(name: str, workload: Workload) -> Model:
+    """Build a vision model in float32 on the CPU, batch norms calibrated.
+
+    The twin has one channel wherever the full network has many, and as many classes.
+
+    Raises:
+        UsageError: the image is too small for the network.
+    """
+    size = DEFAULT_IMAGE_SIZE if workload.image_size is None else workload.image_size
+    if size < MIN_IMAGE_SIZE:
+        raise UsageError(
+            f"{name} takes images of {MIN_IMAGE_SIZE} pixels a side or more, not {size}; "
+            "choose another --image-size"
+        )
+    torch.manual_seed(SEED)
+    module = _NETWORKS[name]((workload.width, workload.depth, workload.twin))
+    calibrate(module)
+
+    def inputs(batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(SEED)
+        return Inputs(args=(torch.randn(batch, 3, size, size, generator=generator),))
+
+    return Model(module, inputs, {"args.0": 0}, has_twin=True)
+
+
+def _channels(count: int, scale: Scale) -> int:
+    width, _, twin = scale
+    return 1 if twin else max(1, round(count * width))
+
+
+def _blocks(count: int, scale: Scale) -> int:
+    return max(1, round(count * scale[1]))
+
+
+def _conv(inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False)
+
+
+# --- ResNet: He et al. 2016 (arXiv:1512.03385), stride in the 3x3 convolution as in torchvision ---
+
+
+class _Residual(nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+    """``relu(body(x) + shortcut(x))``; the body is a basic or a bottleneck block."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        identity = x if self.shortcut is None else self.shortcut(x)
+        out = self.body(x)
+        out += identity
+        return self.relu(out)
+
+
+def _basic(inner: int, planes: int, stride: int) -> nn.Module:
+    return nn.Sequential(
+        _conv(inner, planes, 3, stride),
+        nn.BatchNorm2d(planes),
+        nn.ReLU(inplace=True),
+        _conv(planes, planes, 3),
+        nn.BatchNorm2d(planes),
+    )
+
+
+def _bottleneck(inner: int, planes: int, stride: int) -> nn.Module:
+    return nn.Sequential(
+        _conv(inner, planes, 1),
+        nn.BatchNorm2d(planes),
+        nn.ReLU(inplace=True),
+        _conv(planes, planes, 3, stride),
+        nn.BatchNorm2d(planes),
+        nn.ReLU(inplace=True),
+        _conv(planes, 4 * planes, 1),
+        nn.BatchNorm2d(4 * planes),
+    )
+
+
+def _resnet(
+    block: Callable[[int, int, int], nn.Module],
+    expansion: int,
+    depths: tuple[int, ...],
+    scale: Scale,
+) -> nn.Module:
+    inner = _channels(64, scale)
+    net = nn.Sequential(
+        _conv(3, inner, 7, 2),
+        nn.BatchNorm2d(inner),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    )
+    for stage, depth in enumerate(depths):
+        planes = _channels(64 << stage, scale)
+        for index in range(_blocks(depth, scale)):
+            stride = 2 if stage and not index else 1
+            outer = planes * expansion
+            shortcut = None
+            # By position, not by equal channel counts: the twin must keep every projection.
+            if index == 0 and (stage or expansion > 1):
+                shortcut = nn.Sequential(_conv(inner, outer, 1, stride), nn.BatchNorm2d(outer))
+            net.append(_Residual(block(inner, planes, stride), shortcut))
+            inner = outer
+    net.append(nn.AdaptiveAvgPool2d(1))
+    net.append(nn.Flatten())
+    net.append(nn.Linear(inner, _channels(CLASSES, (1.0, 1.0, scale[2]))))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+# --- MobileNetV2: Sandler et al. 2018 (arXiv:1801.04381), table 2 ---------------------------------
+
+_INVERTED = (
+    # expansion, channels, blocks, stride
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+class _Skip(nn.Module):  # type: ignore[misc]
+    """``x + body(x)``."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x)
+
+
+def _conv_norm_relu6(
+    inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    conv = _conv(inner, outer, kernel, stride, groups)
+    return [conv, nn.BatchNorm2d(outer), nn.ReLU6(inplace=True)]
+
+
+def _mobilenet_v2(scale: Scale) -> nn.Module:
+    inner = _channels(32, scale)
+    net = nn.Sequential(*_conv_norm_relu6(3, inner, 3, 2))
+    for expansion, channels, depth, first_stride in _INVERTED:
+        outer = _channels(channels, scale)
+        for index in range(_blocks(depth, scale)):
+            stride = first_stride if index == 0 else 1
+            # The twin stays 1 wide inside too: a depthwise convolution over one channel.
+            hidden = 1 if scale[2] else inner * expansion
+            body = nn.Sequential(
+                *(_conv_norm_relu6(inner, hidden, 1) if expansion > 1 else ()),
+                *_conv_norm_relu6(hidden, hidden, 3, stride, groups=hidden),
+                _conv(hidden, outer, 1),
+                nn.BatchNorm2d(outer),
+            )
+            # By position, as above: the first block of a stage changes the channel count.
+            net.append(_Skip(body) if index else body)
+            inner = outer
+    last = _channels(1280, scale)
+    for module in _conv_norm_relu6(inner, last, 1):
+        net.append(module)
+    net.append(nn.AdaptiveAvgPool2d(1))
+    net.append(nn.Flatten())
+    net.append(nn.Dropout(0.2))
+    net.append(nn.Linear(last, _channels(CLASSES, (1.0, 1.0, scale[2]))))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+    return net
+
+
+_NETWORKS: dict[str, Callable[[Scale], nn.Module]] = {
+    "resnet-18": lambda scale: _resnet(_basic, 1, (2, 2, 2, 2), scale),
+    "resnet-50": lambda scale: _resnet(_bottleneck, 4, (3, 4, 6, 3), scale),
+    "mobilenet-v2": _mobilenet_v2,
+}

@@ -1,0 +1,46 @@
+"""The floor: a call that does nothing, so that its time is the harness's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.records import PRECISIONS
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from frameworktax.models.base import Model
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _NullLoaded(Loaded):
+    def bind(self, batch: int) -> Call:
+        return _nothing
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        return []
+
+
+class Null(Runtime):
+    """Computes nothing, on any device and in any precision."""
+
+    name = "null"
+    paradigm = "floor"
+    devices = ("cpu", "cuda")
+    precisions = PRECISIONS
+    needs_model = False
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Nothing to prepare."""
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Return the call that does nothing."""
+        return _NullLoaded()

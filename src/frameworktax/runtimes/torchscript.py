@@ -1,0 +1,109 @@
+"""TorchScript: traced, frozen, optimised for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.records import PRECISIONS
+from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
+from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.torch_common import (
+    TorchArtifactLoaded,
+    manifest_of,
+    pin_threads,
+    positional,
+    split,
+    static_note,
+    to_arrays,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from frameworktax.models.base import Model
+
+SAME = 1e-3
+"""Relative difference up to which a trace counts as valid for another batch size; a trace that
+baked a size in is wrong by far more, or fails. The real parity check is the session's."""
+
+
+class _Loaded(TorchArtifactLoaded):
+    def open(self, path: Path) -> Any:
+        import torch
+
+        frozen = torch.jit.load(str(path), map_location=self._target.device)
+        # Here and not in ``prepare``: it may repack weights into forms that cannot be saved.
+        return torch.jit.optimize_for_inference(frozen.eval())
+
+
+class TorchScriptFrozen(Runtime):
+    """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
+
+    name = "torchscript-frozen"
+    paradigm = "deferred"
+    devices = ("cpu", "cuda")
+    precisions = PRECISIONS
+    packages = ("torch",)
+    extra = "torch"
+    needs_model = False
+    prepares = True
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Trace once if the trace serves other batch sizes too, otherwise once for each."""
+        import torch
+
+        pin_threads(target)
+        module = positional(model)
+        notes: list[tuple[str, str]] = []
+        with staged(directory) as folder, torch.no_grad():
+            # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
+            shared = min((b for b in batches if b > 1), default=batches[0])
+            program = _traced(module, model, shared)
+            others = [b for b in batches if b != shared][:1]
+            try:
+                for batch in others:
+                    _check(program, module, model, batch)
+            except Exception as error:  # noqa: BLE001 - its operators raise anything; the note tells
+                notes.append(static_note(error))
+                files = {}
+                for batch in batches:
+                    files[batch] = f"model-{batch}.pt"
+                    torch.jit.save(_traced(module, model, batch), folder / files[batch])
+            else:
+                torch.jit.save(program, folder / "model.pt")
+                files = dict.fromkeys(batches, "model.pt")
+            write_manifest(folder, manifest_of(model, files, folder, notes))
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Load what was traced."""
+        pin_threads(target)
+        return _Loaded(Artifact(directory), target)
+
+
+def _traced(module: torch.nn.Module, model: Model, batch: int) -> Any:
+    import torch
+
+    _, tensors = split(model.inputs(batch))
+    return torch.jit.freeze(torch.jit.trace(module, tuple(tensors), check_trace=False))
+
+
+def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
+    """Raise ValueError where a trace does not compute what the module computes."""
+    import numpy as np
+
+    _, tensors = split(model.inputs(batch))
+    for ours, theirs in zip(to_arrays(module(*tensors)), to_arrays(program(*tensors)), strict=True):
+        # bfloat16 has 8 bits: looser by what float32 has more.
+        scale = (
+            SAME * (100 if tensors and _is_narrow(module) else 1) * max(np.abs(ours).max(), 1e-30)
+        )
+        if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=scale):
+            raise ValueError(f"a trace is not valid for batch {batch}")
+
+
+def _is_narrow(module: torch.nn.Module) -> bool:
+    return any(p.element_size() < 4 for p in module.parameters())

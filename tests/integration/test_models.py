@@ -1,0 +1,336 @@
+"""Models: sizes, counts, seeds, twins, and the user's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax import models
+from frameworktax.errors import UsageError, UserModelError
+from frameworktax.models.describe import describe
+from frameworktax.records import Workload
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "bert-tiny": {"length": 16},
+    "distilbert": {"length": 8, "width": 0.25, "depth": 0.34},
+    "gpt2": {"length": 8, "width": 0.25, "depth": 0.2},
+    "resnet-18": {"image_size": 32, "width": 0.25},
+    "resnet-50": {"image_size": 32, "width": 0.25},
+    "mobilenet-v2": {"image_size": 32},
+    "mlp": {"width": 0.125},
+}
+
+
+def run(model, batch):
+    inputs = model.inputs(batch)
+    with torch.no_grad():
+        output = model.module(*inputs.args, **inputs.kwargs)
+    return output if isinstance(output, torch.Tensor) else next(iter(output.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bert-tiny", 4_385_920),  # Turc et al. 2019, table 1: 4.4 M
+        ("bert-mini", 11_170_560),
+        ("bert-small", 28_763_648),
+        ("bert-base", 109_482_240),  # bert-base-uncased without its heads
+        ("distilbert", 66_362_880),  # distilbert-base-uncased
+        ("gpt2", 124_439_808),  # gpt2
+        ("resnet-18", 11_689_512),  # torchvision's documentation, as are the next two
+        ("resnet-50", 25_557_032),
+        ("mobilenet-v2", 3_504_872),
+        ("mlp", 8 * 1024 * 1025),
+    ],
+)
+def test_parameter_counts(name: str, parameters: int) -> None:
+    module = models.build(Workload(model=name)).module
+    assert sum(p.numel() for p in module.parameters()) == parameters
+    assert not module.training
+
+
+def test_counts_of_bert_base_at_128() -> None:
+    facts = describe(models.build(Workload(model="bert-base")), 1)
+    layers = 12 * (4 * 768 * 768 + 2 * 768 * 3072) * 128 + 768 * 768
+    assert facts["macs"] == layers
+    assert round(facts["macs"] / 1e9, 2) == 10.87
+    assert facts["flops"] == 2 * layers + 12 * 2 * 2 * 128 * 128 * 768
+    assert round(facts["flops"] / 1e9, 2) == 22.35
+    assert facts["notes"] == []
+
+
+def test_counts_of_resnet_50() -> None:
+    facts = describe(models.build(Workload(model="resnet-50")), 1)
+    assert round(facts["macs"] / 1e9, 2) == 4.09
+    assert facts["flops"] == 2 * facts["macs"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_counts_of_the_stack(batch: int) -> None:
+    facts = describe(models.build(Workload(model="mlp")), batch)
+    assert facts == {
+        "parameters": 8_396_800,
+        "flops": batch * 2 * 8 * 1024 * 1024,
+        "macs": batch * 8 * 1024 * 1024,
+        "operators": 24,  # t, addmm, relu for each of 8
+        "notes": [],
+    }
+
+
+def test_flops_of_fused_layers_come_from_meta() -> None:
+    """On CPU tensors an LSTM is one operator without a formula; on meta it falls apart."""
+    from frameworktax.models.base import Inputs, Model
+
+    module = torch.nn.LSTM(8, 16, batch_first=True).eval()
+    model = Model(module, lambda b: Inputs((torch.zeros(b, 5, 8),)), {"args.0": 0})
+    assert describe(model, 2)["flops"] == 2 * 2 * 5 * 4 * 16 * (8 + 16)
+
+
+def test_what_cannot_be_counted_is_none_with_a_note() -> None:
+    from frameworktax.models.base import Inputs, Model
+
+    class Reads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(8, 16, batch_first=True)
+
+        def forward(self, x):
+            if x.sum().item() > 1e9:
+                raise ValueError
+            return self.lstm(x)[0]
+
+    class Raises(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("not\ntoday")
+
+    model = Model(Reads().eval(), lambda b: Inputs((torch.zeros(b, 5, 8),)), {"args.0": 0})
+    facts = describe(model, 2)
+    assert facts["flops"] is None
+    assert facts["parameters"] == 4 * 16 * (8 + 16 + 2)
+    assert [code for code, _ in facts["notes"]] == ["flops-not-counted"]
+    facts = describe(Model(Raises(), lambda b: Inputs((torch.zeros(b, 5, 8),)), {"args.0": 0}), 1)
+    assert facts["operators"] is None
+    assert facts["notes"] == [("counts-failed", "not counted: ValueError: not today")]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_twin_runs_the_same_operators(name: str) -> None:
+    depth = SMALL[name].get("depth", 1.0)
+    sizes = {k: v for k, v in SMALL[name].items() if k in ("length", "image_size")}
+    full = models.build(Workload(model=name, **SMALL[name]))
+    twin = models.build(Workload(model=name, twin=True, depth=depth, **sizes))
+    facts, small = describe(full, 1), describe(twin, 1)
+    assert full.has_twin
+    assert small["operators"] == facts["operators"]
+    assert small["macs"] < facts["macs"] / 20
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_outputs_are_of_ordinary_size(name: str) -> None:
+    output = run(models.build(Workload(model=name, **SMALL[name])), 2)
+    assert 0.1 < output.abs().max() < 100
+    assert output.shape[0] == 2
+
+
+@pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-50"])
+def test_calibration_does_not_depend_on_the_image_size(name: str) -> None:
+    small = models.build(Workload(model=name, image_size=32)).module.state_dict()
+    large = models.build(Workload(model=name, image_size=64)).module.state_dict()
+    assert all(torch.equal(small[key], large[key]) for key in small)
+    assert 0.5 < run(models.build(Workload(model=name)), 1).abs().max() < 20
+
+
+def test_factors() -> None:
+    config = models.build(Workload(model="bert-small", width=0.5, depth=0.5)).module.config
+    assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (
+        2,
+        256,
+        1024,
+    )
+    assert config.num_attention_heads == 8
+    assert config._attn_implementation == "sdpa"
+    assert len(models.build(Workload(model="mlp", width=2, depth=0.5)).module) == 8
+    assert models.build(Workload(model="mlp", width=2)).module[0].in_features == 2048
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "resnet-18"])
+def test_every_process_gets_equal_values(name: str) -> None:
+    code = (
+        "import torch\n"
+        "from frameworktax import models\n"
+        "from frameworktax.records import Workload\n"
+        f"m = models.build(Workload(model={name!r}, **{SMALL[name]!r}))\n"
+        "print(sum(p.double().sum().item() for p in m.module.state_dict().values()))\n"
+        "i = m.inputs(3)\n"
+        "print([v.double().sum().item() for v in (*i.args, *i.kwargs.values())])\n"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout == runs[1].stdout
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_precision_casts_floats_only(precision: str) -> None:
+    model = models.build(Workload(model="bert-tiny", precision=precision, length=4))
+    dtype = getattr(torch, precision)
+    assert {p.dtype for p in model.module.parameters()} == {dtype}
+    assert model.inputs(1).kwargs["input_ids"].dtype == torch.int64
+    image = models.build(Workload(model="mlp", precision=precision, width=0.125))
+    assert image.inputs(1).args[0].dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (Workload(model="bert-tiny", length=513), "lengths from 1 to 512, not 513"),
+        (Workload(model="gpt2", length=0, depth=0.1, width=0.1), "lengths from 1 to 1024, not 0"),
+        (Workload(model="resnet-18", image_size=31), "images of 32 pixels a side or more, not 31"),
+    ],
+)
+def test_sizes_that_do_not_fit(workload: Workload, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        models.build(workload)
+
+
+# --- the user's own ---------------------------------------------------------------------------
+
+USER = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def forward(self, x, scale):
+        return x * scale.mean()
+
+def linear(): return nn.Linear(4, 2), torch.arange(8.0).reshape(2, 4)
+def named(): return nn.Linear(4, 2), {"input": torch.ones(3, 4)}
+def listed(): return nn.Linear(4, 2), [torch.ones(1, 4)]
+def double(): return nn.Linear(4, 2).double(), torch.ones(1, 4, dtype=torch.float64)
+def extra(): return Two(), (torch.ones(2, 4), torch.tensor(3.0))
+def disagree(): return Two(), (torch.ones(7, 2, 4), torch.ones(1, 2, 4))
+def lightning():
+    module = nn.Linear(4, 2)
+    module.example_input_array = torch.ones(1, 4)
+    return module
+def bare(): return nn.Linear(4, 2)
+def wrong(): return 5
+def swapped(): return torch.ones(1, 4), nn.Linear(4, 2)
+def odd_inputs(): return nn.Linear(4, 2), "text"
+def no_tensor(): return nn.Linear(4, 2), (3,)
+def nested(): return nn.Linear(4, 2), ([torch.ones(1, 4)],)
+def empty(): return nn.Linear(4, 2), torch.ones(0, 4)
+def instance(): return Two
+def raises():
+    return helper()
+def helper():
+    raise RuntimeError("no\\nluck")
+def deep(): return torch.ones(2) @ torch.ones(3)
+number = 3
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    path = tmp_path / "my_code.py"
+    path.write_text(USER)
+    return path
+
+
+def test_user_inputs_are_repeated_and_cut(user_file) -> None:
+    model = models.build(Workload(model=f"{user_file}:linear"))
+    assert model.batch_dims == {"args.0": 0}
+    assert not model.module.training
+    assert not model.has_twin
+    assert model.inputs(1).args[0].tolist() == [[0, 1, 2, 3]]
+    assert model.inputs(3).args[0].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
+    again = models.build(Workload(model=f"{user_file}:linear"))
+    assert torch.equal(run(model, 5), run(again, 5))  # seeded
+
+
+def test_user_inputs_of_every_kind(user_file) -> None:
+    assert run(models.build(Workload(model=f"{user_file}:named")), 2).shape == (2, 2)
+    assert run(models.build(Workload(model=f"{user_file}:listed")), 2).shape == (2, 2)
+    assert run(models.build(Workload(model=f"{user_file}:double")), 2).dtype == torch.float32
+    assert run(models.build(Workload(model=f"{user_file}:lightning")), 2).shape == (2, 2)
+    scalar = models.build(Workload(model=f"{user_file}:extra"))
+    assert scalar.batch_dims == {"args.0": 0}
+    assert scalar.inputs(5).args[1].shape == ()
+
+
+def test_user_names_the_batch_dimension(user_file) -> None:
+    model = models.build(Workload(model=f"{user_file}:disagree", batch_dim=1))
+    assert model.batch_dims == {"args.0": 1, "args.1": 1}
+    assert [tuple(t.shape) for t in model.inputs(3).args] == [(7, 3, 4), (1, 3, 4)]
+    assert models.build(Workload(model=f"{user_file}:disagree", batch_dim=-2)).batch_dims == {
+        "args.0": 1,
+        "args.1": 1,
+    }
+
+
+def test_user_package_from_the_current_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "parcel").mkdir()
+    (tmp_path / "parcel" / "__init__.py").write_text("")
+    (tmp_path / "parcel" / "inner.py").write_text(USER)
+    (tmp_path / "parcel" / "needs.py").write_text("import not_there_at_all")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert run(models.build(Workload(model="parcel.inner:linear")), 2).shape == (2, 2)
+    with pytest.raises(UserModelError, match=r"no module parcel\.outer"):
+        models.build(Workload(model="parcel.outer:linear"))
+    with pytest.raises(UserModelError, match=r"No module named 'not_there_at_all'.*needs.py:1"):
+        models.build(Workload(model="parcel.needs:linear"))
+
+
+@pytest.mark.parametrize(
+    ("function", "batch_dim", "said"),
+    [
+        ("bare", None, "returned a module without inputs; return a torch.nn.Module and its"),
+        ("wrong", None, "returned int; return a torch.nn.Module"),
+        ("swapped", None, "returned a pair that starts with Tensor; return"),
+        ("odd_inputs", None, "returned inputs of type str; return"),
+        ("no_tensor", None, "returned inputs without a tensor to batch"),
+        ("nested", None, "nests tensors in args.0"),
+        ("empty", None, "inputs of batch 0"),
+        ("instance", None, "returned type; return a torch.nn.Module"),
+        ("disagree", None, "0 (7, 2, 4), 1 (1, 2, 4); name the batch dimension with --batch-dim"),
+        ("disagree", 0, "inputs disagree on dimension 0"),
+        ("disagree", 3, "--batch-dim 3 does not exist in every input"),
+        ("raises", None, "raised RuntimeError: no luck ({file}:30)"),
+        ("deep", None, "({file}:31)"),
+        ("rasies", None, "has no function 'rasies', did you mean 'raises'?"),
+        ("number", None, "is a int, not a function"),
+        ("", None, "names no function"),
+    ],
+)
+def test_user_errors_are_one_line(user_file, function, batch_dim, said) -> None:
+    with pytest.raises(UserModelError) as caught:
+        models.build(Workload(model=f"{user_file}:{function}", batch_dim=batch_dim))
+    assert said.replace("{file}", str(user_file)) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_user_files_that_do_not_load(tmp_path) -> None:
+    with pytest.raises(UserModelError, match=r"no file .*absent.py"):
+        models.build(Workload(model=f"{tmp_path}/absent.py:f"))
+    broken = tmp_path / "broken.py"
+    broken.write_text("def f(:\n")
+    with pytest.raises(UserModelError, match=r"raised SyntaxError: .*broken.py, line 1"):
+        models.build(Workload(model=f"{broken}:f"))
+    broken.write_text("import math\n1 / 0\n")
+    with pytest.raises(UserModelError, match=r"raised ZeroDivisionError: .*broken.py:2\)"):
+        models.build(Workload(model=f"{broken}:f"))
+
+
+def test_user_file_may_be_called_like_a_package(tmp_path) -> None:
+    path = tmp_path / "onnx.py"
+    path.write_text(USER)
+    before = sys.modules.get("onnx")
+    models.build(Workload(model=f"{path}:linear"))
+    assert sys.modules.get("onnx") is before

@@ -1,0 +1,156 @@
+"""The registries: names, suggestions, collisions, what is missing. No engine is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from frameworktax import models, runtimes
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.records import Workload
+from frameworktax.runtimes import artifacts, torch_common
+from frameworktax.runtimes.base import Loaded, Runtime, Target
+
+
+def test_names() -> None:
+    assert models.names()[:10] == [
+        "bert-tiny", "bert-mini", "bert-small", "bert-base", "distilbert", "gpt2",
+        "resnet-18", "resnet-50", "mobilenet-v2", "mlp",
+    ]  # fmt: skip
+    assert set(runtimes.names()) >= {
+        "eager", "inference-mode", "torchscript-frozen", "inductor", "aot-inductor",
+        "onnxruntime", "openvino", "cuda-graph", "onnxruntime-cuda", "null",
+    }  # fmt: skip
+
+
+def test_asking_imports_no_engine() -> None:
+    code = (
+        "import sys\n"
+        "from frameworktax import models, runtimes\n"
+        "from frameworktax.runtimes.base import Target\n"
+        "models.describe_names()\n"
+        "skip = ('cuda-graph', 'onnxruntime-cuda')\n"
+        "for name in runtimes.names():\n"
+        "    if name not in skip: runtimes.get(name).missing(Target())\n"
+        "heavy = ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'numpy')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_unknown_names_get_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"unknown model 'bert-bse', did you mean 'bert-base'\?"):
+        models.check(Workload(model="bert-bse"))
+    with pytest.raises(UsageError, match=r"unknown runtime 'eagr', did you mean 'eager'\?"):
+        runtimes.get("eagr")
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (Workload(model="resnet-18", length=8), "resnet-18 has no length; leave out --length"),
+        (Workload(model="mlp", image_size=8), "mlp has no image size; leave out --image-size"),
+        (Workload(model="bert-base", image_size=8), "bert-base has no image size"),
+        (Workload(model="x.py:f", width=0.5), "your own model has no width factor"),
+        (Workload(model="x.py:f", twin=True), "no twin can be built"),
+        (Workload(model="mlp", width=0.0), "--width 0.0 is impossible"),
+        (Workload(model="mlp", depth=-1.0), "--depth -1.0 is impossible"),
+        (Workload(model="mlp", depth=float("nan")), "--depth nan is impossible"),
+        (Workload(model="mlp", batch=0), "batch 0 is impossible"),
+        (Workload(model="mlp", batch_dim=1), "mlp knows its batch dimension"),
+    ],
+)
+def test_impossible_workloads_are_one_line(workload: Workload, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        models.check(workload)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("registry", [models, runtimes])
+def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> None:
+    taken = registry.names()[0]
+    points = [EntryPoint("mine", "package.module:thing", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    assert registry.names()[-1] == "mine"
+    points.append(EntryPoint(taken, "package.module:other", registry.GROUP))
+    with pytest.raises(UsageError, match=f"'{taken}' is registered twice.*package.module:other"):
+        registry.names()
+
+
+def test_a_plugin_that_is_no_runtime_is_told(monkeypatch) -> None:
+    points = [EntryPoint("odd", "collections:OrderedDict", runtimes.GROUP)]
+    monkeypatch.setattr(runtimes, "entry_points", lambda group: points)
+    with pytest.raises(UsageError, match=r"'odd' .* is no Runtime"):
+        runtimes.get("odd")
+
+
+CPU_NAMES = [n for n in runtimes.BUILT_IN if n not in ("cuda-graph", "onnxruntime-cuda")]
+
+
+@pytest.mark.parametrize("name", CPU_NAMES)
+def test_contract_of_every_runtime(name: str) -> None:
+    runtime = runtimes.get(name)
+    assert isinstance(runtime, Runtime)
+    assert runtime.name == name
+    assert runtime.paradigm in (
+        "eager", "deferred", "ahead-of-time", "graph-replay", "sparse-input", "floor",
+    )  # fmt: skip
+    assert "float32" in runtime.precisions
+    if not runtime.needs_model and name != "null":
+        assert runtime.prepares, "load gets no model, so prepare must leave one"
+        assert type(runtime).prepare is not Runtime.prepare
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_cpu_engines_refuse_cuda(name: str) -> None:
+    missing = runtimes.get(name).missing(Target(device="cuda:0"))
+    assert missing is not None
+    assert "choose --device cpu" in missing or "not installed" in missing
+
+
+def test_missing_compiler_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(torch_common.shutil, "which", lambda name: None)
+    assert torch_common.missing_compiler() == (
+        "no C++ compiler; install g++ (apt install g++) or set CXX"
+    )
+    monkeypatch.setattr(
+        torch_common.shutil, "which", lambda name: "/usr/bin/x" if name == "clang++" else None
+    )
+    assert torch_common.compiler() == "clang++"
+    monkeypatch.setenv("CXX", "my-compiler")
+    monkeypatch.setattr(torch_common.shutil, "which", lambda name: "/usr/bin/x")
+    assert torch_common.compiler() == "my-compiler"
+
+
+def test_null_does_nothing(tmp_path) -> None:
+    loaded = runtimes.get("null").load(None, Target(), tmp_path)
+    assert isinstance(loaded, Loaded)
+    assert loaded.bind(1)() is None
+    assert loaded.outputs(None) == []
+
+
+def test_artifact_is_whole_or_not_there(tmp_path) -> None:
+    manifest = artifacts.Manifest(
+        files={1: "a", 3: "b"}, names=["x"], dtypes=["float32"], batch_dims=[0], notes=[("c", "t")]
+    )
+    with pytest.raises(KeyboardInterrupt), artifacts.staged(tmp_path) as folder:
+        artifacts.write_manifest(folder, manifest)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(WorkerError, match="nothing prepared"):
+        artifacts.Artifact(tmp_path)
+    for _ in range(2):  # a second one replaces the first
+        with artifacts.staged(tmp_path) as folder:
+            artifacts.write_manifest(folder, manifest)
+    read = artifacts.Artifact(tmp_path)
+    assert read.manifest == manifest
+    assert read.file(3) == tmp_path / "artifact" / "b"
+    with pytest.raises(WorkerError, match="batch 2 was not prepared"):
+        read.file(2)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["artifact"]
