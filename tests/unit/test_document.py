@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
-from frameworktax.records import Outcome, Subject
+from frameworktax.records import LeftOut, Outcome, Subject
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +154,15 @@ def test_gpu_point():
     assert "a faster device would give at most 1.3 ×" in run.headline
     busy = build(data.gpu_records(4_000_000, (3_800_000,) * 8))
     assert busy.measurements[0].regime == "compute-bound"
+
+
+def test_points_that_were_left_out_are_told_together_unless_they_were_measured():
+    def left(batch, runtime="eager", twin=False):
+        point = data.point(runtime, batch, twin=twin)
+        return LeftOut(session=data.SESSION, point=point, reason="time budget")
+
+    more = [left(64), left(32), left(32, "inductor"), left(1), left(64, twin=True)]
+    assert build([*data.sample_records(), *more]).left_out == (
+        "bert-mini, eager, batch 32, 64: time budget",
+        "bert-mini, inductor, batch 32: time budget",
+    )

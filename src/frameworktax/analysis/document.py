@@ -45,7 +45,8 @@ def build(
     Args:
         records: of a store, in any order. A point found in several sessions is told from the
             newest one that measured it.
-        left_out: what was planned and not measured, in words.
+        left_out: what else was planned and not measured, in words; points that a record says
+            were left out, and that no session measured, are added.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
     gathered, notes = points.gather(records)
@@ -75,7 +76,7 @@ def build(
         measurements=measurements,
         curves=tuple(curves),
         advice=tuple(advice),
-        left_out=tuple(left_out),
+        left_out=(*left_out, *points.left_out(records, {g.point for g in gathered})),
         notes=tuple(dict.fromkeys(notes)),
     )
 

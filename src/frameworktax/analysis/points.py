@@ -11,6 +11,7 @@ from frameworktax.records import (
     Attribution,
     Block,
     Estimate,
+    LeftOut,
     Note,
     Outcome,
     Parity,
@@ -233,3 +234,18 @@ def _judged(records: PointRecords, until: float) -> list[Note]:
 def host_drift(rounds: Sequence[float]) -> float | None:
     """Return how far the calibrator moved: range over median of its round medians, a fraction."""
     return (max(rounds) - min(rounds)) / median(rounds) if len(rounds) > 1 else None
+
+
+def left_out(records: Iterable[Record], told: set[Point]) -> list[str]:
+    """Return in words what sessions left out, batches together; not what is told after all."""
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for record in records:
+        if isinstance(record, LeftOut) and record.point not in told:
+            workload = record.point.workload
+            if not workload.twin:
+                name = (workload.model, record.point.runtime, record.reason)
+                groups[name].append(workload.batch)
+    return [
+        f"{model}, {runtime}, batch {', '.join(map(str, sorted(set(batches))))}: {reason}"
+        for (model, runtime, reason), batches in groups.items()
+    ]

@@ -158,10 +158,15 @@ def shares_chart(family: Family, *, wide: bool = True) -> Spec:
             },
             {
                 "data": {"values": names},
-                "mark": {"type": "text", "align": "right", "dx": -5, "fontSize": 10},
+                "mark": {
+                    "type": "text",
+                    "align": "right",
+                    "dx": -5,
+                    "dy": THIN_BAR / 2 - 1,  # an offset puts text at the top of its bar
+                    "fontSize": 10,
+                },
                 "encoding": {
                     "x": {"field": "start", "type": "quantitative"},
-                    "yOffset": {**offset, "bandPosition": 0.5},
                     "text": {"field": "batch"},
                 },
             },
