@@ -263,9 +263,20 @@ class Outcome:
     notes: tuple[Note, ...] = ()
 
 
-Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A point that was asked for and not measured in this session, and why (the time budget)."""
+
+    kind: ClassVar[str] = "left-out"
+    session: str
+    point: Point
+    reason: str
+
+
+Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome | LeftOut
 RECORDS: dict[str, type[Any]] = {
-    cls.kind: cls for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome)
+    cls.kind: cls
+    for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome, LeftOut)
 }
 
 

@@ -3,7 +3,7 @@
     python -m frameworktax.worker READ_FD WRITE_FD
 
 Parent and worker speak JSON lines over two pipes of their own; stdout and stderr are not theirs.
-A request is ``{"do": name, …}``, the answer ``{"ok": {…}}`` or ``{"error": {"status", "message"}}``.
+A request is ``{"do": name, …}``, the answer ``{"ok": {…}}`` or ``{"error": {status, message}}``.
 This process imports the standard library, numpy, the model's library and the one runtime.
 ``Server`` can also be used in place, for a live module that cannot be sent to another process.
 """
@@ -68,14 +68,19 @@ class Server:
     # --- set-up -------------------------------------------------------------------------------
 
     def do_describe(
-        self, workload: dict[str, Any], device: str, batches: list[int], live: str | None = None
+        self,
+        workload: dict[str, Any],
+        device: str,
+        batches: list[int],
+        limit_s: float,
+        live: Any = None,
     ) -> dict[str, Any]:
         """Build the model and count what can be counted, per batch size."""
-        from frameworktax.models.describe import describe
+        from frameworktax.models.describe import describe_batches
 
         _check_device(device)
         model = _build(Workload(**workload), device, live)
-        facts = {str(batch): describe(model, batch) for batch in batches}
+        facts = {str(b): f for b, f in describe_batches(model, batches, limit_s).items()}
         return {"facts": facts, "has_twin": model.has_twin, "notes": model.notes}
 
     def do_prepare(
@@ -85,7 +90,7 @@ class Server:
         target: dict[str, Any],
         directory: str,
         batches: list[int],
-        live: str | None = None,
+        live: Any = None,
     ) -> dict[str, Any]:
         """Export or compile for the measuring processes; says how long it took and how large."""
         from frameworktax import runtimes
@@ -106,7 +111,7 @@ class Server:
         runtime: str,
         target: dict[str, Any],
         directory: str,
-        live: str | None = None,
+        live: Any = None,
     ) -> dict[str, Any]:
         """Load the model, if the runtime needs it, and make the runtime ready."""
         from frameworktax import runtimes
@@ -209,6 +214,13 @@ class Server:
             )
         )
 
+    def do_pin(self, cpus: list[int]) -> dict[str, Any]:
+        """Pin every thread of this process; set-up before it may use the whole machine."""
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
+                os.sched_setaffinity(int(thread.name), cpus)
+        return {}
+
     def do_modules(self) -> dict[str, Any]:
         """Name the modules imported here: tests hold this process to its diet."""
         return {"modules": sorted(sys.modules)}
@@ -224,13 +236,13 @@ class Server:
         return self._loaded
 
 
-def _build(workload: Workload, device: str, live: str | None) -> Model:
+def _build(workload: Workload, device: str, live: Any) -> Model:
     from frameworktax import models
 
     if live is not None:
-        from frameworktax.models.user import build_live
+        from frameworktax.models.live import build_live
 
-        return build_live(Path(live), workload, device)
+        return build_live(live, workload, device)
     return models.build(workload, device)
 
 
@@ -305,7 +317,7 @@ def serve(read_fd: int, write_fd: int) -> None:
 
 def main() -> None:
     """Start serving; descriptors and limits come from the command line."""
-    read_fd, write_fd, memory_bytes, cpus = sys.argv[1:5]
+    read_fd, write_fd, memory_bytes = sys.argv[1:4]
     os.set_inheritable(int(read_fd), False)  # children of the model must not hold the pipe open
     os.set_inheritable(int(write_fd), False)
     die_with_parent()
@@ -313,8 +325,6 @@ def main() -> None:
     if int(memory_bytes):
         # Anonymous memory only (RLIMIT_DATA): address space is no measure, CUDA maps terabytes.
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
-    if cpus:
-        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
     serve(int(read_fd), int(write_fd))
     sys.stdout.flush()
     sys.stderr.flush()

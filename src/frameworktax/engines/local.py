@@ -7,6 +7,7 @@ however much it prints.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 from frameworktax.errors import UsageError, UserModelError, WorkerError
@@ -55,32 +55,30 @@ class Tail:
         return b"".join(tuple(self._chunks))[-KEEP_BYTES:].decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may use: CPUs it is pinned to (empty: all), anonymous memory (0: no limit)."""
-
-    cpus: tuple[int, ...] = ()
-    memory_bytes: int = 0
-
-
 class Worker:
     """One measuring process."""
 
     def __init__(
-        self, label: str, limits: Limits, environment: Mapping[str, str] | None = None
+        self, label: str, *, memory_bytes: int = 0, environment: Mapping[str, str] | None = None
     ) -> None:
+        """Start it.
+
+        Args:
+            label: for messages.
+            memory_bytes: anonymous memory it may hold, 0 for no limit.
+            environment: variables set on top of this process's.
+        """
         self.label = label
-        self.memory_limit_bytes = limits.memory_bytes
         to_child, self._requests = os.pipe()
         self._answers, from_child = os.pipe()
         command = [
             sys.executable,
+            "-P",  # a file named like a module in the current folder must not shadow it
             "-m",
             "frameworktax.worker",
             str(to_child),
             str(from_child),
-            str(limits.memory_bytes),
-            ",".join(map(str, limits.cpus)),
+            str(memory_bytes),
         ]
         try:
             self._process = subprocess.Popen(
@@ -181,10 +179,8 @@ class Worker:
         if self._ended:
             return
         self._ended = True
-        try:
+        with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nobody of the group is left
         self._process.wait()
         self._selector.close()
         os.close(self._requests)

@@ -1,0 +1,53 @@
+# Everything goes through the virtual environment that `make install` makes in this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check bench gpu docs clean
+
+help:
+	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
+	@echo "make demo      measure a BERT in several runtimes, write store, JSON and report to demo/"
+	@echo "make test      every test that needs no GPU"
+	@echo "make check     ruff, mypy, import-linter"
+	@echo "make bench     cost of the tool, agreement with other timers, repeatability"
+	@echo "make gpu       everything that needs a GPU, within ten minutes"
+	@echo "make docs      check that the examples in the documentation run"
+
+install: $(STAMP)
+
+# torch first and by the constraints file: asked for by another package, pip may take a CUDA build.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/frameworktax measure bert-mini --length 32 --batch 1..16 \
+	  --runtimes eager,inference-mode,torchscript-frozen,inductor,aot-inductor,onnxruntime,openvino \
+	  --time-budget 120s --store demo/store --json demo/run.json --report demo/report.html
+
+test: install
+	$(BIN)/pytest -m "not gpu"
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/agreement.py
+
+# The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
+gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu_suite.py
+
+docs: install
+	$(BIN)/pytest -q tests/e2e/test_documentation.py
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

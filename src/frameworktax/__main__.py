@@ -1,0 +1,3 @@
+from frameworktax.cli import main
+
+main()

@@ -1,0 +1,280 @@
+"""Measuring from Python, with the words of the command line.
+
+This is the one place where the two wings meet: a plan goes down the measuring wing into a store,
+and the store's records come up the reading wing as a document.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax import host, models, store
+from frameworktax.errors import UsageError
+from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
+from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
+from frameworktax.sweep import Reporter, Sweep, known_runtimes
+from frameworktax.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_STORE = Path("frameworktax-results")
+DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CACHE = "cache"
+"""Folder inside a store for exports, compiled code and, during a session, temporary files."""
+
+
+class Results(Sequence[Measurement]):
+    """The measurements of a session; ``run`` is the whole document, ``store`` where it is kept."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self.run = run
+        self.store = folder
+
+    def __len__(self) -> int:
+        return len(self.run.measurements)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.run.measurements[index]
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(self.run.measurements)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return one row a point, times in ns, intervals as ``_low`` and ``_high`` columns.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UsageError(
+                "to_dataframe needs pandas; pip install 'frameworktax[pandas]'"
+            ) from error
+        from frameworktax.report.markdown import rows
+
+        return pd.DataFrame(rows(self.run))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``--json`` as plain data."""
+        from frameworktax.report.json_document import dump
+
+        return dump(self.run)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML report and return its path."""
+        from frameworktax.report.html import write_report
+
+        write_report(self.run, Path(path))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"<frameworktax results: {len(self)} points; {self.run.headline}>"
+
+    def __rich__(self) -> Any:
+        """Return what ``rich.print`` shows: the tables of the command line."""
+        from frameworktax.report.terminal import renderable
+
+        return renderable(self.run)
+
+    def _repr_html_(self) -> str:
+        from frameworktax.report.html import table_html
+
+        return table_html(self.run)
+
+
+def measure(
+    model: Any,
+    inputs: Any = None,
+    *,
+    runtimes: str | Iterable[str] = "all",
+    batch: int | Iterable[int] | None = None,
+    length: int | None = None,
+    image_size: int | None = None,
+    width: float = 1.0,
+    depth: float = 1.0,
+    batch_dim: int | None = None,
+    precision: str | Iterable[str] = "float32",
+    device: str = "auto",
+    threads: int = 1,
+    time_budget: float = DEFAULT_BUDGET_S,
+    until: float = DEFAULT_UNTIL,
+    processes: int = DEFAULT_PROCESSES,
+    twin: str = "auto",
+    store: str | Path = DEFAULT_STORE,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    command: Sequence[str] | None = None,
+) -> Results:
+    """Measure a model in several runtimes and itemise its framework tax.
+
+    Args:
+        model: a name (see ``frameworktax list models``), ``file.py:function``,
+            ``package.module:function``, or a live ``torch.nn.Module``.
+        inputs: example inputs of a live module: a tensor, tuple, list or dict of tensors.
+        runtimes: names, or ``all``.
+        batch: one or several batch sizes; powers of two from 1 to 64 if left out.
+        length: tokens per sample, for sequence models.
+        image_size: pixels a side, for image models.
+        width: factor on layer widths; depth: on the number of layers.
+        depth: factor on the number of layers.
+        batch_dim: which dimension of a user's inputs is the batch, where it cannot be told.
+        precision: float32, float16, bfloat16, or several.
+        device: auto, cpu or cuda:N.
+        threads: of the calling process on a CPU.
+        time_budget: seconds of wall time for everything, set-up included.
+        until: half-width of the interval, as a share, at which a point is done.
+        processes: fresh processes a point.
+        twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
+        store: folder that keeps every sample.
+        resume: leave out points that the store already holds.
+        reporter: told of progress.
+        command: recorded with the session.
+
+    Returns:
+        The results; everything measured is in the store as well.
+
+    Raises:
+        UsageError: what was asked for cannot be.
+        NothingMeasuredError: no point could be measured.
+    """
+    folder = Path(store)
+    names = known_runtimes([runtimes] if isinstance(runtimes, str) else runtimes)
+    where = pick_device(device)
+    batches = DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch
+    live = not isinstance(model, str)
+    workload = Workload(
+        model=type(model).__name__ if live else str(model),
+        length=length,
+        image_size=image_size,
+        width=width,
+        depth=depth,
+        batch_dim=batch_dim,
+    )
+    points = points_for(
+        workload,
+        batches=batches,
+        runtimes=names,
+        precisions=[precision] if isinstance(precision, str) else precision,
+        device=where,
+        threads=threads,
+    )
+    if processes < 1 or threads < 1 or time_budget <= 0 or until <= 0:
+        raise UsageError("processes, threads, time budget and until must be above zero")
+    if twin not in ("auto", "all", "none"):
+        raise UsageError(f"no twin mode '{twin}'; choose auto, all or none")
+    if not live:
+        models.check(workload)
+    plan = Plan(
+        points=points,
+        folder=folder / CACHE,
+        processes=processes,
+        until=until,
+        budget_s=time_budget,
+        twin=twin,
+    )
+    if live:
+        plan = _with_live(plan, model, inputs)
+    return _run(plan, folder, resume, reporter, command or sys.argv)
+
+
+def _with_live(plan: Plan, module: Any, inputs: Any) -> Plan:
+    """Send a live module to processes of its own, or measure it in place where it cannot go."""
+    from frameworktax.models.live import send
+
+    if inputs is None:
+        raise UsageError("a live module needs its example inputs: measure(module, inputs)")
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    path = plan.folder / f"live-{store.new_session_id()}.pkl"
+    try:
+        send(module, inputs, path)
+    except Exception as error:  # noqa: BLE001 - pickling runs the module's own code: any error
+        path.unlink(missing_ok=True)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return replace(plan, live=(module, inputs), in_place=True, processes=1, why=reason)
+    return replace(plan, live=str(path.resolve()))
+
+
+def _run(
+    plan: Plan,
+    folder: Path,
+    resume: bool,
+    reporter: Reporter | None,
+    command: Sequence[str],
+) -> Results:
+    earlier: list[Record] = []
+    if resume and folder.exists():
+        earlier, _ = store.read(folder)
+        plan = replace(plan, points=_not_yet(plan.points, earlier))
+    if not plan.points:
+        return Results(document(earlier, plan.until), folder)
+    session = store.new_session_id()
+    with store.Writer(folder, session) as writer:
+        writer.write(
+            Session(
+                session=session,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+                version=__version__,
+                command=tuple(command),
+                environment=host.environment(),
+            )
+        )
+        try:
+            Sweep(plan, writer, session, reporter).run()
+        finally:
+            if isinstance(plan.live, str):
+                Path(plan.live).unlink(missing_ok=True)
+    records, notes = store.read(writer.path)
+    if plan.in_place:
+        notes.append(
+            Note("in-place", f"measured in the calling process, which is noisier: {plan.why}")
+        )
+    run = document(earlier + records, plan.until)
+    return Results(replace(run, notes=run.notes + tuple(notes)), folder)
+
+
+def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Point, ...]:
+    done = {r.point for r in records if isinstance(r, Block)}
+    return tuple(point for point in points if point.key() not in done)
+
+
+def document(records: Sequence[Record], until: float = DEFAULT_UNTIL) -> Run:
+    """Return the document that raw records tell."""
+    from frameworktax.analysis.document import build
+
+    return build(records, until=until)
+
+
+def read_store(folder: Path) -> Results:
+    """Return what a store tells, without measuring.
+
+    Raises:
+        StoreError: there is no store, or another version wrote it.
+    """
+    records, notes = store.read(folder)
+    run = document(records)
+    return Results(replace(run, notes=run.notes + tuple(notes)), folder)
+
+
+def pick_device(device: str) -> str:
+    """Return ``cpu`` or ``cuda:N`` for what was asked, without importing torch.
+
+    Raises:
+        UsageError: no such kind of device.
+    """
+    if device == "auto":
+        return "cuda:0" if host.gpu_present() and host.torch_has_cuda() else "cpu"
+    if device == "cpu":
+        return device
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise UsageError(f"no device '{device}'; choose auto, cpu or cuda:N")
+    if not host.gpu_present():
+        raise UsageError(f"--device {device}: no NVIDIA GPU on this machine; choose --device cpu")
+    return f"cuda:{number or 0}"

@@ -1,0 +1,42 @@
+"""The measuring process's work done in this very process.
+
+Only for a live module that cannot be sent to a process of its own (a class defined inside a
+function, a handle to a device): the caller's other threads and caches are then in the numbers,
+and a fault of the model is a fault of the caller. Records made so carry the note ``in-place``.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.worker import Server
+
+
+class InPlace:
+    """Answers like ``engines.local.Worker``, from this process; time limits do not apply."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.alive = True
+        self.output = SimpleNamespace(total_bytes=0)
+        self._server = Server()
+
+    def request(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:
+        """Do what is asked, now; raises as ``Worker.request`` does."""
+        del timeout_s
+        if do == "pin":
+            return {}  # pinning the caller's process would outlive the measurement
+        answer = self._server.handle({"do": do, **arguments})
+        if "ok" in answer:
+            return dict(answer["ok"])
+        problem = answer["error"]
+        if problem["status"] in ("usage", "user-model"):
+            raise UsageError(problem["message"])
+        raise WorkerError(problem["status"], problem["message"])
+
+    def kill(self) -> None:
+        """Let go of the model."""
+        self.alive = False
+        self._server = Server()

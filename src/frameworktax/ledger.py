@@ -1,0 +1,167 @@
+"""What a session writes down: every fact once, the moment it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from frameworktax import parity
+from frameworktax.errors import WorkerError
+from frameworktax.records import (
+    Attribution,
+    Block,
+    Calibration,
+    LeftOut,
+    Note,
+    Outcome,
+    Parity,
+    Point,
+    Subject,
+)
+from frameworktax.series import Cell, Series
+from frameworktax.store import Writer, decode
+
+CHATTY_BYTES = 1_000_000
+"""A process that prints more than this gets a note: printing takes time too."""
+
+
+class Ledger:
+    """Turns what workers answer into records of one session."""
+
+    def __init__(self, writer: Writer, session: str) -> None:
+        self._writer = writer
+        self._session = session
+        self._ended: set[tuple[str, int]] = set()
+
+    def subjects(self, series: Series, described: Mapping[str, Any]) -> None:
+        """Write what is known of each point of a series before it is timed."""
+        if not series.timed:
+            return
+        known = [Note(*n) for n in described.get("notes", [])] + series.notes
+        counted = series.runtime.name != "null" and not series.is_twin
+        for batch, point in series.points.items():
+            facts = dict(described.get("facts", {}).get(str(batch), {})) if counted else {}
+            extra = [Note(*n) for n in facts.pop("notes", [])]
+            self._writer.write(
+                Subject(
+                    session=self._session,
+                    point=point,
+                    paradigm=series.runtime.paradigm,
+                    setup_ns=series.setup_ns,
+                    artifact_bytes=series.artifact_bytes,
+                    notes=tuple(dict.fromkeys(known + extra)),
+                    **facts,
+                )
+            )
+
+    def calibration(self, round_: int, answer: Mapping[str, Any]) -> None:
+        """Write a block of the calibrator."""
+        self._writer.write(
+            Calibration(session=self._session, round=round_, latency_ns=tuple(answer["latency_ns"]))
+        )
+
+    def block(self, cell: Cell, round_: int, answer: Mapping[str, Any]) -> None:
+        """Write a timed block."""
+        enqueue = answer["enqueue_ns"]
+        self._writer.write(
+            Block(
+                session=self._session,
+                point=cell.point.key(),
+                process=cell.process,
+                round=round_,
+                latency_ns=tuple(answer["latency_ns"]),
+                pipelined_ns=answer["pipelined_ns"],
+                pipelined_calls=answer["pipelined_calls"],
+                cpu_ns=answer["cpu_ns"],
+                enqueue_ns=None if enqueue is None else tuple(enqueue),
+            )
+        )
+        cell.medians.append(float(median(answer["latency_ns"])))
+
+    def attribution(self, cell: Cell, answer: Mapping[str, Any]) -> None:
+        """Write where the time of a cell goes."""
+        head = {"session": self._session, "point": cell.point.key(), "process": cell.process}
+        self._writer.write(decode(Attribution, {**answer, **head}))
+
+    def parity(
+        self, point: Point, own: tuple[Path, bool], reference: tuple[Path, bool] | None
+    ) -> None:
+        """Compare outputs with eager's and write the verdict.
+
+        Args:
+            point: whose outputs they are.
+            own: file of its outputs, and whether a second call gave the same.
+            reference: the same of eager; None where eager gave none.
+        """
+        precision = point.workload.precision
+        expected = [] if reference is None else parity.read_outputs(reference[0])
+        found = parity.compare(expected, parity.read_outputs(own[0]), precision)
+        if reference is not None and not (own[1] and reference[1]):
+            whose = "its" if reference[1] else "eager's"
+            found = replace(
+                found,
+                within_tolerance=None,
+                reason=f"{whose} own output differs from call to call",
+            )
+        self._writer.write(
+            Parity(session=self._session, point=point.key(), reference="eager", **asdict(found))
+        )
+
+    def left_out(self, point: Point, reason: str) -> None:
+        """Write that a point was asked for and not measured."""
+        self._writer.write(LeftOut(session=self._session, point=point, reason=reason))
+
+    def outcome(
+        self,
+        series: Series,
+        batch: int,
+        process: int,
+        error: WorkerError | None = None,
+        cell: Cell | None = None,
+    ) -> None:
+        """Write how a process of a point ended; the first word stands."""
+        point = series.points[batch].key()
+        if not series.timed or (point, process) in self._ended:
+            return
+        self._ended.add((point, process))
+        worker = series.workers.get(process)
+        notes = list(cell.notes) if cell else []
+        if worker is not None and worker.output.total_bytes > CHATTY_BYTES:
+            size = worker.output.total_bytes / 1e6
+            notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
+        self._writer.write(
+            Outcome(
+                session=self._session,
+                point=point,
+                process=process,
+                status="ok" if error is None else error.status,
+                reason=None if error is None else str(error),
+                warmup_calls=cell.warmup_calls if cell else None,
+                load_ns=series.load_ns.get(process),
+                peak_memory_bytes=cell.peak_memory_bytes if cell else None,
+                notes=tuple(notes),
+            )
+        )
+
+    def bury(self, series: Series, error: WorkerError) -> None:
+        """Record that nothing can come from a series, and end its processes."""
+        series.dead = error
+        series.stop()
+        for batch in series.points:
+            self.outcome(series, batch, 0, error)
+
+    def fail(
+        self, series: Series, process: int, batches: Iterable[int], error: WorkerError
+    ) -> None:
+        """Record that batch sizes failed in a process, and take what died out of the round."""
+        worker = series.workers.get(process)
+        failed = list(batches)
+        if worker is not None and not worker.alive:
+            failed += [b for b, p in series.cells if p == process and b not in failed]
+        for batch in failed:
+            self.outcome(series, batch, process, error, series.cells.pop((batch, process), None))
+        if worker is not None and not worker.alive:
+            del series.workers[process]

@@ -1,0 +1,51 @@
+"""A module that lives in the caller's Python, measured in processes of their own.
+
+It travels as a file written with cloudpickle by the process that holds it and read only by the
+processes that one starts; no other pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.models import place
+from frameworktax.models.base import Model
+from frameworktax.models.user import as_inputs, wrap
+
+if TYPE_CHECKING:
+    from frameworktax.records import Workload
+
+
+def send(module: Any, inputs: Any, path: Path) -> None:
+    """Write a module and its example inputs for the measuring processes.
+
+    Raises:
+        Exception: whatever pickling raises; the caller then measures in place.
+    """
+    import cloudpickle
+
+    with path.open("xb") as file:
+        path.chmod(0o600)
+        cloudpickle.dump((module, inputs), file)
+
+
+def build_live(live: Any, workload: Workload, device: str) -> Model:
+    """Return a sent module (a path) or one held in this process (a pair) as a model.
+
+    Raises:
+        UserModelError: the inputs are no tensor, tuple, list or dict, or the batch dimension
+            cannot be told.
+    """
+    if isinstance(live, str):
+        import pickle
+
+        with Path(live).open("rb") as file:
+            module, inputs = pickle.load(file)
+    else:
+        module, inputs = live
+        module = copy.deepcopy(module)  # eval() and casting must not reach the caller's own
+    name = type(module).__name__
+    model = wrap(name, module, as_inputs(name, inputs), workload.batch_dim)
+    return place(model, workload.precision, device)

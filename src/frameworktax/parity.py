@@ -1,0 +1,77 @@
+"""Do two runtimes compute the same? Outputs compared relatively, and only where that proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TOLERANCE: Mapping[str, float] = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+"""Largest difference allowed, as a share of the largest reference value. Reordered sums differ by
+1e-6 to 1e-4 in float32; computing in bfloat16 where float32 was asked differs by 5e-3 and more."""
+DEGENERATE_BELOW = 1e-6
+"""A reference whose largest value is below this agrees with anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The fields of ``records.Parity`` that come from the arrays."""
+
+    max_abs_difference: float | None
+    max_relative_difference: float | None
+    tolerance: float
+    within_tolerance: bool | None
+    worst: str | None = None
+    reason: str | None = None
+
+
+def read_outputs(path: Path) -> list[NDArray[np.generic]]:
+    """Return the arrays a worker wrote, in order; nothing is unpickled."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+
+
+def compare(
+    reference: list[NDArray[np.generic]], other: list[NDArray[np.generic]], precision: str
+) -> Comparison:
+    """Compare outputs with the reference's, element by element.
+
+    Returns:
+        ``within_tolerance`` is None where the reference proves nothing: not finite, all but zero,
+        or empty; False where shapes or values differ.
+    """
+    tolerance = TOLERANCE[precision]
+
+    def says_nothing(reason: str, verdict: bool | None = None) -> Comparison:
+        return Comparison(None, None, tolerance, verdict, reason=reason)
+
+    if not reference or not sum(a.size for a in reference):
+        return says_nothing("eager returned no numbers")
+    if not all(np.isfinite(a).all() for a in reference):
+        return says_nothing("eager's own output holds NaN or infinity")
+    scale = max(float(np.abs(a).max()) for a in reference if a.size)
+    if scale < DEGENERATE_BELOW:
+        return says_nothing(f"eager's largest output is {scale:.1e}: equality would prove nothing")
+    shapes = [a.shape for a in reference], [a.shape for a in other]
+    if shapes[0] != shapes[1]:
+        return says_nothing(f"output shapes differ: {shapes[1]} against eager's {shapes[0]}", False)
+    worst_difference, worst = -1.0, ""
+    for number, (a, b) in enumerate(zip(reference, other, strict=True)):
+        if not a.size:
+            continue
+        if not np.isfinite(b).all():
+            return says_nothing(f"output {number} holds NaN or infinity, eager's does not", False)
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        at = np.unravel_index(int(difference.argmax()), difference.shape)
+        if difference[at] > worst_difference:
+            worst_difference = float(difference[at])
+            index = ", ".join(map(str, at))
+            worst = f"output {number} [{index}]: {float(b[at]):.6g}, eager {float(a[at]):.6g}"
+    relative = worst_difference / scale
+    return Comparison(worst_difference, relative, tolerance, relative <= tolerance, worst)

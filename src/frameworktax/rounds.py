@@ -1,0 +1,211 @@
+"""Round after round over live processes: one block at a time, others in between.
+
+A round times one block of every cell still active, in shuffled order, after a block of the
+calibrator. After the first rounds every cell is asked once where its time goes, in a run of its
+own. A point leaves when its interval is narrow enough, or when only more processes could narrow it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.ledger import Ledger
+from frameworktax.plan import Plan
+from frameworktax.records import Note
+from frameworktax.series import Cell, Series
+from frameworktax.setup import Reporter
+from frameworktax.stats import process_interval, relative_half_width, spread
+
+BLOCK_NS = 20_000_000
+"""A block is as many calls as fill this time, within ``timing``'s bounds."""
+SPACING_S = 2.0
+"""Blocks of one point lie this far apart, else they are correlated; a small time budget makes it
+less, so that a first answer still has several rounds."""
+SPACING_SHARE = 1 / 30
+FIRST_ROUNDS = 3
+"""Rounds before anything is judged or attributed."""
+LAST_ROUNDS = 2
+"""Rounds made even after the deadline: one block has no interval."""
+MIN_BLOCKS = 5
+MAX_BLOCKS = 30
+SAMPLE_SHARE = 0.4
+"""Share of the time left after the first rounds that goes to attribution."""
+SAMPLE_NS = (100_000_000, 1_000_000_000)
+"""Shortest and longest attribution run of one cell, at one sample a millisecond."""
+STRETCHES = 5
+DEVICE_CALLS = 10
+
+
+class Rounds:
+    """Measures cells until each is told well enough or the time is over."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        series: list[Series],
+        ledger: Ledger,
+        reporter: Reporter,
+        *,
+        cpus: Sequence[int],
+        has_sampler: bool,
+        seed: str,
+    ) -> None:
+        self._plan = plan
+        self._series = series
+        self._ledger = ledger
+        self._reporter = reporter
+        self._cpus = list(cpus)
+        self._spacing_s = min(SPACING_S, SPACING_SHARE * plan.budget_s)
+        self._has_sampler = has_sampler
+        self._random = random.Random(seed)
+        self._round = 0  # counts on through the session: a block's identity holds it
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been timed in this session."""
+        return self._round > 0
+
+    def run(self, deadline: float) -> None:
+        """Measure every cell that is not done; returns soon after ``deadline`` (monotonic)."""
+        self._reporter.phase("measuring")
+        self._pin()
+        attributed = False
+        rounds = 0
+        while active := self._active():
+            started = time.monotonic()
+            if rounds >= LAST_ROUNDS and started > deadline:
+                break
+            self._one(active, rounds, deadline)
+            rounds += 1
+            if rounds == FIRST_ROUNDS:
+                self._attribute(deadline)
+                attributed = True
+                self._reporter.phase("measuring")
+            self._retire(rounds)
+            pause = started + self._spacing_s - time.monotonic()
+            if pause > 0 and self._active():
+                time.sleep(pause)
+        if not attributed:
+            self._attribute(deadline)
+        for series in self._series:
+            for cell in series.cells.values():
+                cell.done = True
+
+    def _active(self) -> list[tuple[Series, Cell]]:
+        return [
+            (series, cell)
+            for series in self._series
+            for cell in series.cells.values()
+            if not cell.done and cell.process in series.workers
+        ]
+
+    def _pin(self) -> None:
+        for series in self._series:
+            for worker in series.workers.values():
+                with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                    worker.request("pin", timeout_s=30.0, cpus=self._cpus)
+
+    def _one(self, active: list[tuple[Series, Cell]], rounds: int, deadline: float) -> None:
+        self._calibrate()
+        self._random.shuffle(active)
+        for number, (series, cell) in enumerate(active):
+            if rounds >= FIRST_ROUNDS and time.monotonic() > deadline:
+                break
+            if cell.process in series.workers:  # an earlier cell may have ended the process
+                self._time(series, cell)
+            self._reporter.progress(number + 1, len(active), f"round {rounds + 1}")
+        self._round += 1
+
+    def _calibrate(self) -> None:
+        floor = next((s for s in self._series if s.is_floor and 0 in s.workers), None)
+        if floor is None:
+            return
+        with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
+            answer = floor.workers[0].request("calibrate", timeout_s=30.0, calls=20)
+            self._ledger.calibration(self._round, answer)
+
+    def _time(self, series: Series, cell: Cell) -> None:
+        batch = cell.point.workload.batch
+        timeout_s = 30.0 + 20 * cell.calls * cell.call_ns / 1e9
+        try:
+            answer = series.workers[cell.process].request(
+                "block", timeout_s=timeout_s, batch=batch, calls=cell.calls
+            )
+        except WorkerError as error:
+            self._ledger.fail(series, cell.process, [batch], error)
+            return
+        self._ledger.block(cell, self._round, answer)
+
+    def _retire(self, rounds: int) -> None:
+        """Take out the points that are told well enough, or that more rounds cannot tell better."""
+        points: dict[str, list[Cell]] = {}
+        for _, cell in self._active():
+            points.setdefault(cell.point.key(), []).append(cell)
+        for cells in points.values():
+            medians = [cell.medians for cell in cells]
+            count = sum(map(len, medians))
+            if rounds < FIRST_ROUNDS or count < MIN_BLOCKS:
+                continue
+            told = relative_half_width(process_interval(medians)) <= self._plan.until
+            if told or count >= MAX_BLOCKS or processes_differ(medians):
+                for cell in cells:
+                    cell.done = True
+
+    def _attribute(self, deadline: float) -> None:
+        """Ask every cell where its time goes: once, in a run of its own."""
+        cells = [
+            (series, cell)
+            for series in self._series
+            for cell in series.cells.values()
+            if not cell.sampled and cell.process in series.workers and self._can_attribute(series)
+        ]
+        if not cells:
+            return
+        self._reporter.phase("attributing")
+        left_ns = (deadline - time.monotonic()) * 1e9
+        duration_ns = int(min(SAMPLE_NS[1], max(SAMPLE_NS[0], SAMPLE_SHARE * left_ns / len(cells))))
+        for number, (series, cell) in enumerate(cells):
+            cell.sampled = True
+            if cell.process in series.workers:
+                self._attribute_cell(series, cell, duration_ns)
+            self._reporter.progress(number + 1, len(cells), "where the time goes")
+
+    def _can_attribute(self, series: Series) -> bool:
+        if series.is_twin or series.is_floor:
+            return False
+        return series.target.is_cuda or (series.runtime.has_symbols and self._has_sampler)
+
+    def _attribute_cell(self, series: Series, cell: Cell, duration_ns: int) -> None:
+        batch = cell.point.workload.batch
+        ask: dict[str, Any] = {"do": "device", "calls": DEVICE_CALLS}
+        if not series.target.is_cuda:
+            ask = {"do": "sample", "duration_ns": duration_ns, "stretches": STRETCHES}
+        try:
+            answer = series.workers[cell.process].request(
+                **ask, batch=batch, timeout_s=60.0 + 40 * cell.call_ns / 1e9
+            )
+        except WorkerError as error:
+            cell.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
+            if not series.workers[cell.process].alive:
+                self._ledger.fail(series, cell.process, [batch], error)
+            return
+        self._ledger.attribution(cell, answer)
+
+
+def processes_differ(medians: Sequence[Sequence[float]]) -> bool:
+    """Return whether the spread between processes leaves more rounds nothing to improve.
+
+    A process median over n blocks carries the blocks' variance times about pi / (2 n); once that
+    is under a quarter of the variance between process medians, halving it narrows the interval by
+    less than a tenth.
+    """
+    between, within = spread(medians)
+    if between is None or within is None:
+        return False
+    blocks = min(map(len, medians))
+    return within**2 * 1.571 / blocks < 0.25 * between**2

@@ -1,0 +1,204 @@
+"""A series: one model in one runtime over batch sizes, and the processes that measure it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from frameworktax import runtimes
+from frameworktax.engines.in_place import InPlace
+from frameworktax.engines.local import Worker
+from frameworktax.errors import WorkerError
+from frameworktax.records import Note, Point, Workload
+from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.version import __version__
+
+Spawn = Callable[[str], Worker | InPlace]
+READY = "ready.json"
+"""Written last into a folder of prepared files: the folder is complete."""
+
+
+@dataclass
+class Cell:
+    """One batch size in one process: what is timed."""
+
+    point: Point
+    process: int
+    calls: int
+    call_ns: int
+    warmup_calls: int = 0
+    peak_memory_bytes: int = 0
+    notes: list[Note] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    sampled: bool = False
+    done: bool = False
+
+
+@dataclass
+class Series:
+    """One (workload without its batch, runtime, platform).
+
+    ``timed`` is False for an eager series that only serves as the reference of parity.
+    ``failed`` holds the batch sizes that cannot be called. ``dead`` holds the status and reason once nothing more can come from it.
+    """
+
+    runtime: Runtime
+    points: dict[int, Point]
+    folder: Path
+    timed: bool = True
+    live: Any = None
+    workers: dict[int, Worker | InPlace] = field(default_factory=dict)
+    cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
+    bound: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    call_ns: dict[int, int] = field(default_factory=dict)
+    setup_ns: int | None = None
+    artifact_bytes: int | None = None
+    load_ns: dict[int, int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    dead: WorkerError | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """The workload at its smallest batch."""
+        return self.points[min(self.points)].workload
+
+    @property
+    def target(self) -> Target:
+        """Device, precision and threads."""
+        point = self.points[min(self.points)]
+        return Target(point.platform, point.workload.precision, point.threads)
+
+    @property
+    def config(self) -> Workload:
+        """The workload without its batch: what is compared with one another shares it."""
+        return replace(self.workload, batch=0)
+
+    @property
+    def key(self) -> str:
+        """A name for this series, unique within the session."""
+        return f"{self.points[min(self.points)].key()}{'' if self.timed else '-reference'}"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this does nothing: the harness's own cost."""
+        return self.runtime.name == "null"
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether this is the width-shrunk twin of another series."""
+        return self.workload.twin
+
+    @property
+    def label(self) -> str:
+        """A name for progress lines."""
+        return f"{self.runtime.name}{' (twin)' if self.is_twin else ''}"
+
+    def processes(self, wanted: int) -> int:
+        """How many processes measure it: a twin, a bare reference and the floor need only one."""
+        return wanted if self.timed and not self.is_twin and not self.is_floor else 1
+
+    def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
+        """Start a measuring process and load the model in it."""
+        worker = spawn(f"{self.label}, process {process}")
+        self.workers[process] = worker
+        answer = worker.request(
+            "load",
+            timeout_s=timeout_s,
+            workload=asdict(self.workload),
+            runtime=self.runtime.name,
+            target=asdict(self.target),
+            directory=str(self.folder),
+            live=self.live,
+        )
+        self.load_ns[process] = answer["load_ns"]
+        self._take_notes(answer)
+
+    def prepare(self, spawn: Spawn, timeout_s: float) -> None:
+        """Export or compile in a process of its own, unless an earlier session left it ready."""
+        if not self.runtime.prepares:
+            return
+        ready = self.folder / READY
+        if ready.exists():
+            known = json.loads(ready.read_text())
+            self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
+            self.notes.append(Note("set-up-reused", "set-up time is that of an earlier session"))
+            return
+        worker = spawn(f"{self.label}, set-up")
+        try:
+            answer = worker.request(
+                "prepare",
+                timeout_s=timeout_s,
+                workload=asdict(self.workload),
+                runtime=self.runtime.name,
+                target=asdict(self.target),
+                directory=str(self.folder),
+                batches=sorted(self.points),
+                live=self.live,
+            )
+        finally:
+            worker.kill()
+        self.setup_ns = answer["setup_ns"]
+        self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
+        ready.write_text(
+            json.dumps({"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes})
+        )
+
+    def bind(self, process: int, batch: int, timeout_s: float) -> dict[str, Any]:
+        """Make one batch size callable in one process and warm it up; a second time is free."""
+        if (process, batch) in self.bound:
+            return self.bound[process, batch]
+        limit_ns = max(2_000_000_000, int(timeout_s * 1e9 / 3))
+        answer = self.workers[process].request(
+            "bind", timeout_s=timeout_s, batch=batch, limit_ns=min(limit_ns, 10_000_000_000)
+        )
+        self.call_ns[batch] = max(1, answer["call_ns"])
+        self.bound[process, batch] = answer
+        self._take_notes(answer)
+        return answer
+
+    def _take_notes(self, answer: Mapping[str, Any]) -> None:
+        for code, text in answer["notes"]:
+            note = Note(code, text)
+            if note not in self.notes:
+                self.notes.append(note)
+
+    def stop(self) -> None:
+        """End its processes; what was measured stays."""
+        for worker in self.workers.values():
+            worker.kill()
+        self.workers.clear()
+        self.bound.clear()
+
+
+def series_of(points: tuple[Point, ...], folder: Path, live: Any, salt: str) -> list[Series]:
+    """Group points into series, in the order they are given."""
+    groups: dict[str, dict[int, Point]] = {}
+    for point in points:
+        bare = replace(point, workload=replace(point.workload, batch=0))
+        groups.setdefault(bare.key(), {})[point.workload.batch] = point
+    return [
+        Series(
+            runtime=runtimes.get(next(iter(group.values())).runtime),
+            points=group,
+            folder=folder / artifact_key(next(iter(group.values())), sorted(group), salt),
+            live=live,
+        )
+        for group in groups.values()
+    ]
+
+
+def artifact_key(point: Point, batches: list[int], salt: str) -> str:
+    """Return the name of the folder for prepared files: equal content, equal name."""
+    content = {
+        "point": replace(point, workload=replace(point.workload, batch=0)).key(),
+        "batches": batches,
+        "version": __version__,
+        "salt": salt,
+    }
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    return f"{point.runtime}-{digest}"

@@ -1,0 +1,178 @@
+"""Set-up of a session: what must stand beside what was asked for, exports, first processes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, replace
+from typing import Any, Protocol
+
+from frameworktax.errors import WorkerError
+from frameworktax.ledger import Ledger
+from frameworktax.plan import Plan
+from frameworktax.records import Workload
+from frameworktax.series import Series, Spawn, series_of
+
+SHARE = 0.6
+"""Share of the time budget within which a runtime must be ready."""
+
+DESCRIBE_SHARE = 0.05
+"""Share of the time budget after which no larger batch size is run to count its operations."""
+
+
+class Reporter(Protocol):
+    """Told how a session goes; draws, or prints, or keeps quiet."""
+
+    def phase(self, text: str) -> None:
+        """Say that a new phase begins."""
+
+    def progress(self, done: float, total: float, text: str) -> None:
+        """Say how much of the phase is done, in any unit."""
+
+
+def await_all(futures: list[Future[Any]], reporter: Reporter, text: str) -> None:
+    """Wait in short steps, so that Ctrl-C is seen; a wrong use in any of them is raised."""
+    pending = set(futures)
+    while pending:
+        finished, pending = wait(pending, timeout=0.5)
+        for future in finished:
+            future.result()
+        reporter.progress(len(futures) - len(pending), len(futures), text)
+
+
+class Setup:
+    """Makes every series ready to be timed, or says why it is not."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        series: list[Series],
+        ledger: Ledger,
+        spawn: Spawn,
+        reporter: Reporter,
+        session: str,
+    ) -> None:
+        self._plan = plan
+        self._series = series
+        self._ledger = ledger
+        self._spawn = spawn
+        self._reporter = reporter
+        self._session = session
+        self._deadline = time.monotonic() + SHARE * plan.budget_s
+
+    def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
+        """Set up every series, references, floor and twins included.
+
+        Raises:
+            UsageError: what was asked for cannot be, found by whoever tried first.
+        """
+        self._reporter.phase("setting up")
+        for series in self._series:
+            if reason := series.runtime.missing(series.target):
+                self._ledger.bury(series, WorkerError("unavailable", reason))
+        self._add_references()
+        self._add_floor()
+        wanted = [s for s in self._series if s.dead is None]
+        describing = {
+            config: pool.submit(self._describe, series)
+            for config, series in {s.config: s for s in wanted if not s.is_floor}.items()
+        }
+        futures = [pool.submit(self._make_ready, s) for s in wanted]
+        await_all(list(describing.values()), self._reporter, "reading the model")
+        facts = {config: future.result() for config, future in describing.items()}
+        twins = self._add_twins(facts, has_sampler)
+        futures += [pool.submit(self._make_ready, s) for s in twins]
+        await_all(futures, self._reporter, "exports, compilation, loading")
+        for series in self._series:
+            self._ledger.subjects(series, facts.get(series.config, {}))
+
+    def _describe(self, series: Series) -> dict[str, Any]:
+        worker = self._spawn(f"describe {series.workload.model}")
+        try:
+            return worker.request(
+                "describe",
+                timeout_s=max(8.0, SHARE / 2 * self._plan.budget_s),
+                workload=asdict(series.workload),
+                device=series.target.device,
+                limit_s=DESCRIBE_SHARE * self._plan.budget_s,
+                batches=sorted(series.points),
+                live=series.live,
+            )
+        except WorkerError as error:
+            # Counting is not measuring: the model may still run where it cannot be described.
+            return {"facts": {}, "has_twin": False, "notes": [("not-described", str(error))]}
+        finally:
+            worker.kill()
+
+    def _make_ready(self, series: Series) -> None:
+        """Prepare, start process 0 and bind the smallest batch that works."""
+        try:
+            series.prepare(self._spawn, self._left())
+            for batch in sorted(series.points):
+                try:
+                    if not (0 in series.workers and series.workers[0].alive):
+                        series.start(0, self._spawn, self._left())
+                    series.bind(0, batch, self._left())
+                    return
+                except WorkerError as error:
+                    if 0 not in series.load_ns:
+                        raise  # loading failed: no batch size has anything to do with it
+                    series.failed.add(batch)
+                    self._ledger.outcome(series, batch, 0, self._explain(error))
+                    last = error
+            raise last
+        except WorkerError as error:
+            self._ledger.bury(series, self._explain(error))
+
+    def _left(self) -> float:
+        return max(10.0, self._deadline - time.monotonic())
+
+    def _explain(self, error: WorkerError) -> WorkerError:
+        if error.status != "timeout":
+            return error
+        return WorkerError(
+            "timeout",
+            f"{error}: set-up may take {SHARE:.0%} of the time budget; "
+            f"give --time-budget {3 * self._plan.budget_s:.0f}s",
+        )
+
+    def _add_references(self) -> None:
+        """Add an untimed eager series to every workload that is measured without one."""
+        have = {s.config for s in self._series if s.runtime.name == "eager"}
+        for series in list(self._series):
+            if series.config in have or series.dead or series.is_floor:
+                continue
+            have.add(series.config)
+            points = tuple(replace(p, runtime="eager") for p in series.points.values())
+            (reference,) = series_of(points, self._plan.folder, self._plan.live, self._session)
+            reference.timed = False
+            self._series.append(reference)
+
+    def _add_floor(self) -> None:
+        """Add the null runtime: its latency is the harness's own floor, measured every session."""
+        if not any(s.is_floor for s in self._series):
+            point = replace(self._plan.points[0], runtime="null", platform="cpu")
+            self._series += series_of((point,), self._plan.folder, None, self._session)
+
+    def _add_twins(self, facts: dict[Workload, dict[str, Any]], has_sampler: bool) -> list[Series]:
+        twins: list[Series] = []
+        for series in self._series:
+            needed = not (series.runtime.has_symbols and has_sampler)
+            wanted = self._plan.twin == "all" or (
+                self._plan.twin == "auto" and (needed or series.runtime.name == "eager")
+            )
+            can = (
+                facts.get(series.config, {}).get("has_twin")
+                and series.dead is None
+                and series.timed
+                and not series.target.is_cuda
+                and not series.is_floor
+            )
+            if wanted and can:
+                points = tuple(
+                    replace(p, workload=replace(p.workload, twin=True))
+                    for p in series.points.values()
+                )
+                twins += series_of(points, self._plan.folder, None, "named")
+        self._series += twins
+        return twins

@@ -1,0 +1,341 @@
+"""A session: set up every series, then go round them block by block until the intervals are told.
+
+All processes of one comparison are alive together and measured in turn (round robin, shuffled),
+one block at a time on the host: the host's clock drifts by 10 % and more, and only neighbours in
+time can be compared. Where memory does not hold all processes, they are measured in shifts, each
+shift with every runtime in it. What is measured is in the store the moment it is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from frameworktax import host, runtimes, timing
+from frameworktax.attribution import available_samplers
+from frameworktax.engines.in_place import InPlace
+from frameworktax.engines.local import Worker
+from frameworktax.errors import NothingMeasuredError, WorkerError
+from frameworktax.ledger import Ledger
+from frameworktax.plan import Plan
+from frameworktax.records import Note, Point
+from frameworktax.rounds import BLOCK_NS, FIRST_ROUNDS, SAMPLE_NS, Rounds
+from frameworktax.series import Cell, Series, series_of
+from frameworktax.setup import Reporter, Setup, await_all
+from frameworktax.store import Writer
+
+MEMORY_SHARE = 0.8
+"""Share of the free memory that measuring processes may fill together."""
+ADMIT_SHARE = 0.85
+"""Share of the time left that is given out: costs are estimates."""
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def phase(self, text: str) -> None:
+        """Say nothing."""
+
+    def progress(self, done: float, total: float, text: str) -> None:
+        """Say nothing."""
+
+
+class Sweep:
+    """One session of a plan, written to a store as it goes."""
+
+    def __init__(
+        self, plan: Plan, writer: Writer, session: str, reporter: Reporter | None = None
+    ) -> None:
+        self._plan = plan
+        self._reporter = reporter or Silent()
+        self._deadline = time.monotonic() + plan.budget_s
+        self._scratch = plan.folder / f"scratch-{session}"
+        self._spawned: list[Worker | InPlace] = []
+        self._stopping = False
+        self._threads = max(point.threads for point in plan.points)
+        self._memory_bytes = int(0.9 * host.memory_available_bytes())
+        # The user's own code changes between sessions: nothing prepared from it is kept.
+        outside = plan.live is not None or any(":" in p.workload.model for p in plan.points)
+        salt = session if outside else "named"
+        self._series = series_of(plan.points, plan.folder, plan.live, salt)
+        self._ledger = Ledger(writer, session)
+        has_sampler = any(ok for _, ok, _ in available_samplers())
+        self._has_sampler = has_sampler
+        self._setup = Setup(plan, self._series, self._ledger, self._spawn, self._reporter, session)
+        self._rounds = Rounds(
+            plan,
+            self._series,
+            self._ledger,
+            self._reporter,
+            cpus=host.pick_cpus(self._threads),
+            has_sampler=has_sampler,
+            seed=session,
+        )
+
+    def run(self) -> None:
+        """Measure everything; on Ctrl-C what was measured is in the store and this raises.
+
+        Raises:
+            UsageError: what was asked for cannot be (the model, the device).
+            NothingMeasuredError: no point could be measured at all.
+        """
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), 8)))
+        try:
+            self._setup.run(pool, self._has_sampler)
+            self._raise_if_nothing()
+            shifts = self._shifts()
+            for number, processes in enumerate(shifts):
+                now = time.monotonic()
+                share = (self._deadline - now) / (len(shifts) - number)
+                self._shift(pool, processes, now + share)
+        finally:
+            self._stopping = True
+            self._end_workers()  # whoever waits in the pool for an answer is woken by this
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._end_workers()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _raise_if_nothing(self) -> None:
+        asked = [s for s in self._series if s.timed and not s.is_twin]
+        if any(s.dead is None and not s.is_floor for s in asked):
+            return
+        reasons = [f"{s.runtime.name}: {s.dead}" for s in asked if s.dead]
+        if reasons:
+            raise NothingMeasuredError("nothing could be measured; " + "; ".join(reasons))
+
+    def _end_workers(self) -> None:
+        for worker in self._spawned:
+            worker.kill()
+
+    def _spawn(self, label: str) -> Worker | InPlace:
+        if self._stopping:
+            raise WorkerError("failed", "the session is ending")
+        worker: Worker | InPlace
+        if self._plan.in_place:
+            worker = InPlace(label)
+        else:
+            on_device = any(p.platform != "cpu" for p in self._plan.points)
+            worker = Worker(
+                label,
+                memory_bytes=0 if on_device else self._memory_bytes,
+                environment={
+                    **host.worker_environment(self._threads),
+                    "TMPDIR": str(self._scratch.resolve()),
+                },
+            )
+        self._spawned.append(worker)
+        return worker
+
+    def _shifts(self) -> list[list[int]]:
+        """Split processes into groups that fit in memory together."""
+        used = 0
+        for series in self._series:
+            for worker in series.workers.values():
+                with contextlib.suppress(WorkerError):
+                    used += worker.request("memory", timeout_s=30.0)["resident_bytes"]
+        room = MEMORY_SHARE * host.memory_available_bytes()
+        together = max(1, min(self._plan.processes, 1 + int(room // max(1, used))))
+        order = list(range(self._plan.processes))
+        return [order[i : i + together] for i in range(0, len(order), together)]
+
+    def _shift(self, pool: ThreadPoolExecutor, processes: list[int], deadline: float) -> None:
+        self._reporter.phase("starting processes")
+        starts = [
+            pool.submit(self._start, series, process)
+            for process in processes
+            for series in self._series
+            if series.dead is None
+            and process < series.processes(self._plan.processes)
+            and process not in series.workers
+        ]
+        await_all(starts, self._reporter, "fresh processes")
+        todo = {
+            (series.key, batch)
+            for series in self._series
+            if series.timed and series.dead is None and series.workers
+            for batch in series.points
+            if batch not in series.failed
+        }
+        try:
+            while todo and (wave := self._admit(todo, len(processes), deadline)):
+                todo -= {(series.key, batch) for series, batch in wave}
+                self._bind_wave(pool, wave)
+                self._rounds.run(deadline)
+        finally:
+            for series in self._series:
+                for (batch, process), cell in series.cells.items():
+                    self._ledger.outcome(series, batch, process, None, cell)
+        self._leave_out(todo)
+        last = processes[-1] + 1 == self._plan.processes
+        for series in self._series:
+            series.cells.clear()
+            if not last and not series.is_floor:
+                series.stop()
+
+    def _start(self, series: Series, process: int) -> None:
+        try:
+            series.start(process, self._spawn, self._patience())
+        except WorkerError as error:
+            self._ledger.fail(series, process, sorted(series.points), error)
+            series.workers.pop(process, None)
+
+    def _cost_s(self, series: Series, batch: int, processes: int) -> float:
+        """Return what warming up, timing and sampling one point will take, from smaller batches."""
+        known = [b for b in series.call_ns if b <= batch]
+        if not known:
+            return 0.0
+        call_ns = int(series.call_ns[max(known)] * batch / max(known))
+        rounds = FIRST_ROUNDS * (1 + timing.calls_for(call_ns, BLOCK_NS))
+        calls = 1 + timing.WARMUP_CALLS + rounds
+        each = call_ns * calls + max(SAMPLE_NS[0], 3 * call_ns)
+        return min(processes, series.processes(processes)) * each / 1e9
+
+    def _admit(
+        self, todo: set[tuple[str, int]], processes: int, deadline: float
+    ) -> list[tuple[Series, int]]:
+        """Take the cheapest points first, as many as the time left holds; at least one."""
+        left = ADMIT_SHARE * (deadline - time.monotonic())
+        candidates = sorted(
+            (self._cost_s(series, batch, processes), batch, number)
+            for number, series in enumerate(self._series)
+            for batch in series.points
+            if (series.key, batch) in todo and series.dead is None
+        )
+        wave: list[tuple[Series, int]] = []
+        owed = not self._rounds.begun  # a session says something, whatever its budget
+        for cost, batch, number in candidates:
+            series = self._series[number]
+            is_answer = not (series.is_floor or series.is_twin)
+            if cost <= left or (owed and is_answer):
+                left -= cost
+                owed = owed and not is_answer
+                wave.append((series, batch))
+        return wave
+
+    def _bind_wave(self, pool: ThreadPoolExecutor, wave: list[tuple[Series, int]]) -> None:
+        self._reporter.phase("warming up")
+        batches: dict[str, list[int]] = {}
+        for series in self._series:
+            mine = {b for s, b in wave if s is series}
+            if not series.timed:  # the reference follows whoever is compared with it
+                mine = {b for s, b in wave if s.config == series.config}
+            batches[series.key] = sorted(mine)
+        jobs = [
+            pool.submit(self._bind, series, process, batches[series.key])
+            for series in self._series
+            if series.dead is None and batches[series.key]
+            for process in list(series.workers)
+        ]
+        await_all(jobs, self._reporter, "warm-up")
+        for series in self._series:
+            if series.dead is None and not series.is_twin and not series.is_floor:
+                self._compare(series, batches[series.key])
+
+    def _bind(self, series: Series, process: int, batches: list[int]) -> None:
+        for batch in batches:
+            if process not in series.workers:
+                return
+            if batch in series.failed:
+                continue
+            try:
+                answer = series.bind(process, batch, self._bind_patience(series, batch))
+            except WorkerError as error:
+                series.failed.add(batch)
+                self._ledger.outcome(series, batch, process, error)
+                if not series.workers[process].alive:
+                    self._revive(series, process)
+                continue
+            if series.timed:
+                series.cells[batch, process] = _cell(series.points[batch], process, answer)
+
+    def _revive(self, series: Series, process: int) -> None:
+        """Start a process anew after one batch size ended it, for the sake of the others."""
+        bound = [batch for p, batch in series.bound if p == process]
+        for batch in bound:
+            del series.bound[process, batch]
+        del series.workers[process]
+        try:
+            series.start(process, self._spawn, self._patience())
+            for batch in bound:
+                series.bind(process, batch, self._patience())
+        except WorkerError as error:
+            self._ledger.fail(series, process, bound, error)
+            series.workers.pop(process, None)
+
+    def _bind_patience(self, series: Series, batch: int) -> float:
+        """Seconds a batch size may take to be bound: a hang must not eat the whole budget."""
+        if series.runtime.compiles or not series.call_ns:
+            return self._patience()
+        nearest = max((b for b in series.call_ns if b <= batch), default=min(series.call_ns))
+        expected_s = series.call_ns[nearest] * batch / nearest * 2 * timing.WARMUP_CALLS / 1e9
+        return min(self._patience(), max(5.0, 10 * expected_s))
+
+    def _patience(self) -> float:
+        """Seconds one step of a worker may take."""
+        return max(10.0, self._deadline - time.monotonic())
+
+    def _compare(self, series: Series, batches: list[int]) -> None:
+        """Compare outputs with eager's, per batch size; nothing is ranked without it."""
+        if not series.timed:
+            return
+        eager = next(
+            s for s in self._series if s.runtime.name == "eager" and s.config == series.config
+        )
+        for batch in batches:
+            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                own = self._output(series, batch)
+                reference = self._output(eager, batch)
+                if own is not None:
+                    self._ledger.parity(series.points[batch], own, reference)
+
+    def _output(self, series: Series, batch: int) -> tuple[Path, bool] | None:
+        """Return where the outputs of a batch lie and whether a second call gave the same."""
+        path = self._scratch / f"{series.points[batch].key()}.npz"
+        differs = path.with_suffix(".differs")
+        worker = series.workers.get(0)
+        if not path.exists():
+            if worker is None or (0, batch) not in series.bound:
+                return None
+            answer: dict[str, Any] = worker.request(
+                "output", timeout_s=120.0, batch=batch, path=str(path)
+            )
+            if not answer["repeatable"]:
+                differs.touch()
+        return path, not differs.exists()
+
+    def _leave_out(self, todo: set[tuple[str, int]]) -> None:
+        reason = f"the time budget of {self._plan.budget_s:.0f} s was spent"
+        for series in self._series:
+            for batch, point in series.points.items():
+                if (series.key, batch) in todo and series.dead is None and not series.is_twin:
+                    self._ledger.left_out(point, f"{reason}; give a longer --time-budget")
+
+
+def _cell(point: Point, process: int, answer: Mapping[str, Any]) -> Cell:
+    """Return the cell of a point that a process has bound and warmed up."""
+    cell = Cell(
+        point=point,
+        process=process,
+        calls=timing.calls_for(answer["call_ns"], BLOCK_NS),
+        call_ns=max(1, answer["call_ns"]),
+        warmup_calls=answer["calls"],
+        peak_memory_bytes=answer["peak_memory_bytes"],
+    )
+    if not answer["settled"]:
+        text = "warm-up ended at its time limit while calls were still getting faster"
+        cell.notes.append(Note("not-settled", text))
+    return cell
+
+
+def known_runtimes(names: Iterable[str]) -> tuple[str, ...]:
+    """Return runtime names with ``all`` written out; raises UsageError for an unknown one."""
+    found: list[str] = []
+    for name in names:
+        found += runtimes.names() if name == "all" else [runtimes.get(name).name]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,48 @@
+"""Running the command line as a user does, in an empty folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+@dataclass
+class Shell:
+    folder: Path
+
+    def __call__(self, *words: str, timeout: float = 240, **variables: str) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "frameworktax", *words],
+            cwd=self.folder,
+            env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)

@@ -1,0 +1,99 @@
+"""Wrong use: one line, exit 2, no traceback, and it says what to do."""
+
+import pytest
+
+MLP = """
+import torch
+
+def build():
+    return torch.nn.Linear(8, 8), torch.randn(1, 8)
+
+def raises():
+    raise ValueError("no such weights")
+
+def returns_text():
+    return "a model"
+
+number = 3
+"""
+
+
+def refused(ran, *words):
+    assert ran.code == 2, ran.err
+    assert ran.out == ""
+    lines = [line for line in ran.err.splitlines() if line.startswith("frameworktax: ")]
+    assert len(lines) == 1, ran.err
+    assert "Traceback" not in ran.err
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bert-bsae"], ["bert-base"]),
+        (["mlp", "--runtimes", "eagre"], ["eager"]),
+        (["mlp", "--batch", "0"], ["--batch"]),
+        (["mlp", "--batch", "abc"], ["--batch", "1,2,4"]),
+        (["mlp", "--batch", "1..x"], ["--batch"]),
+        (["mlp", "--precision", "float8"], ["float8", "bfloat16"]),
+        (["mlp", "--device", "tpu"], ["tpu", "cuda:N"]),
+        (["mlp", "--device", "cuda:0"], ["cuda:0"]),
+        (["mlp", "--length", "12"], ["length"]),
+        (["bert-tiny", "--length", "100000"], ["100000"]),
+        (["mlp", "--threads", "0"], ["threads"]),
+        (["mlp", "--width", "0"], ["width"]),
+        (["mlp", "--time-budget", "soon"], ["60s"]),
+        (["mlp", "--until", "much"], ["3%"]),
+        (["mlp", "--twin", "maybe"], ["auto"]),
+        (["mlp", "--no-such-option"], ["--no-such-option"]),
+        (["mlp", "--runtimes", ""], ["runtimes"]),
+        (["missing.py:build"], ["missing.py"]),
+        (["own.py:biuld"], ["build"]),
+        (["own.py:raises"], ["no such weights", "own.py:8"]),
+        (["own.py:returns_text"], ["str", "torch.nn.Module"]),
+        (["own.py:number"], ["number"]),
+        (["no_such_package.module:build"], ["no_such_package"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_measure(shell, words, says):
+    shell.write("own.py", MLP)
+    refused(
+        shell("measure", *words, "--time-budget", "20s")
+        if "soon" not in words
+        else shell("measure", *words),
+        *says,
+    )
+
+
+def test_an_unwritable_store(shell):
+    shell.write("file", "")
+    refused(shell("measure", "mlp", "--store", "file/store"), "--store")
+
+
+def test_an_unwritable_report_is_found_before_measuring(shell):
+    shell.write("file", "")
+    refused(shell("measure", "mlp", "--report", "file/report.html"), "file")
+    assert not (shell.folder / "frameworktax-results").exists()
+
+
+def test_no_store_to_report(shell):
+    refused(shell("report", "nowhere", "-o", "r.html"), "nowhere")
+
+
+def test_a_file_that_is_no_store(shell):
+    (shell.folder / "store").mkdir()
+    (shell.folder / "store" / "x.jsonl").write_text("<script>")
+    refused(shell("report", "store"), "not a frameworktax store")
+
+
+def test_an_unknown_kind_of_report(shell):
+    (shell.folder / "store").mkdir()
+    refused(shell("report", "store", "-o", "report.docx"), "docx")
+
+
+def test_no_command_prints_help(shell):
+    ran = shell()
+    assert ran.code == 2
+    assert "measure" in ran.out

@@ -1,0 +1,73 @@
+"""The grid, and what the command line makes of words."""
+
+import pytest
+
+from frameworktax.cli import parse_numbers, parse_seconds, parse_share
+from frameworktax.errors import UsageError
+from frameworktax.plan import points_for
+from frameworktax.records import Workload
+
+
+def test_the_grid_is_the_product_without_repeats():
+    points = points_for(
+        Workload(model="mlp"),
+        batches=[4, 1, 4],
+        runtimes=["eager", "null", "eager"],
+        precisions=["float32", "bfloat16"],
+    )
+    assert len(points) == 2 * 2 * 2
+    assert [p.workload.batch for p in points[:2]] == [1, 4]
+    assert {p.workload.precision for p in points} == {"float32", "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"batches": [0]}, {"batches": []}, {"runtimes": []}, {"precisions": ["float8"]}],
+)
+def test_an_impossible_grid_is_refused(bad):
+    arguments = {"batches": [1], "runtimes": ["eager"], **bad}
+    with pytest.raises(UsageError):
+        points_for(Workload(model="mlp"), **arguments)
+
+
+def test_numbers_and_powers_of_two():
+    assert parse_numbers("1,2,4", "--batch") == [1, 2, 4]
+    assert parse_numbers("1..64", "--batch") == [1, 2, 4, 8, 16, 32, 64]
+    assert parse_numbers("3..20", "--batch") == [3, 6, 12]
+    assert parse_numbers("1..4, 10", "--batch") == [1, 2, 4, 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["abc", "", "0", "1,,2", "-1", "1.5", "8..1", "0..4", "1..", "1,0"]
+)
+def test_no_numbers(text):
+    with pytest.raises(UsageError, match="--batch"):
+        parse_numbers(text, "--batch")
+
+
+def test_times():
+    assert [parse_seconds(t) for t in ("60s", "10min", "1h", "90", "0.5s", "2m")] == [
+        60,
+        600,
+        3600,
+        90,
+        0.5,
+        120,
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "0s", "1d"])
+def test_no_time(text):
+    with pytest.raises(UsageError, match="--time-budget"):
+        parse_seconds(text)
+
+
+def test_shares():
+    assert parse_share("3%") == pytest.approx(0.03)
+    assert parse_share("0.05") == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("text", ["", "0", "100%", "1", "3 percent", "-1%"])
+def test_no_share(text):
+    with pytest.raises(UsageError, match="--until"):
+        parse_share(text)

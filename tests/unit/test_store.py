@@ -1,0 +1,167 @@
+"""The store: nothing lost, nothing doubled, and every damage said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from frameworktax import store
+from frameworktax.errors import StoreError
+from frameworktax.records import (
+    Block,
+    Calibration,
+    Environment,
+    Note,
+    Point,
+    Session,
+    Subject,
+    Workload,
+    to_json,
+)
+
+ENVIRONMENT = Environment(host="h", system="s", python="3", cpu="c", cores=2, affinity=(0, 1))
+RECORDS = [
+    Session(
+        session="s1", started="2026-01-01", version="0", command=("x",), environment=ENVIRONMENT
+    ),
+    Subject(
+        session="s1",
+        point=Point(workload=Workload(model="mlp", batch=2, width=0.5), runtime="eager"),
+        paradigm="eager",
+        parameters=3,
+        notes=(Note("a", "b"),),
+    ),
+    Block(
+        session="s1",
+        point="p",
+        process=0,
+        round=0,
+        latency_ns=(1, 2),
+        pipelined_ns=3,
+        pipelined_calls=2,
+        cpu_ns=3,
+        enqueue_ns=(1, 1),
+    ),
+    Calibration(session="s1", round=0, latency_ns=(5,)),
+]
+
+
+def fill(folder: Path, session: str = "s1") -> Path:
+    with store.Writer(folder, session) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    return writer.path
+
+
+def test_what_is_written_is_read(tmp_path):
+    fill(tmp_path)
+    assert store.read(tmp_path) == (RECORDS, [])
+
+
+def test_a_shard_begins_with_schema_and_version(tmp_path):
+    first = fill(tmp_path).read_text().splitlines()[0]
+    assert json.loads(first) == {"schema": "frameworktax.store", "version": 1}
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_torn_last_line_is_skipped_and_said(tmp_path, cut):
+    path = fill(tmp_path)
+    path.write_bytes(path.read_bytes()[:-cut])
+    records, notes = store.read(tmp_path)
+    if cut == 1:  # only the newline is gone: the record is whole
+        assert (records, notes) == (RECORDS, [])
+    else:
+        assert records == RECORDS[:-1]
+        assert [n.code for n in notes] == ["torn-line"]
+
+
+def test_concatenated_and_copied_shards_double_nothing(tmp_path):
+    path = fill(tmp_path)
+    (tmp_path / "copy.jsonl").write_bytes(path.read_bytes() * 2)
+    assert store.read(tmp_path) == (RECORDS, [])
+
+
+def test_a_line_of_rubbish_costs_only_itself(tmp_path):
+    path = fill(tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    lines[2:2] = ["{not json}\n", '{"record": "unheard-of"}\n', "[1]\n", '{"record":"block"}\n']
+    lines[6:6] = ["[" * 100_000 + "\n"]
+    path.write_text("".join(lines))
+    records, notes = store.read(tmp_path)
+    assert records == RECORDS
+    assert {n.code for n in notes} == {"bad-line"} and len(notes) == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"latency_ns": "12"},
+        {"latency_ns": [1.5]},
+        {"latency_ns": None},
+        {"process": "0"},
+        {"process": True},
+        {"session": None},
+    ],
+)
+def test_wrong_types_are_no_record(tmp_path, change):
+    path = fill(tmp_path)
+    bad = {**json.loads(json.dumps(to_json(RECORDS[2]))), **change}
+    path.write_text(path.read_text() + json.dumps(bad) + "\n")
+    records, notes = store.read(tmp_path)
+    assert records == RECORDS
+    assert [n.code for n in notes] == ["bad-line"]
+
+
+def test_a_field_of_a_later_writer_is_left_out(tmp_path):
+    path = fill(tmp_path)
+    more = {**to_json(Calibration(session="s1", round=1, latency_ns=(6,))), "new": 1}
+    path.write_text(path.read_text() + json.dumps(more) + "\n")
+    assert store.read(tmp_path)[0][-1] == Calibration(session="s1", round=1, latency_ns=(6,))
+
+
+def test_another_version_is_refused(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"schema": "frameworktax.store", "version": 99}\n')
+    with pytest.raises(StoreError, match="version 99"):
+        store.read(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "not a store", '{"schema": "else"}', "\x00\xff"])
+def test_another_file_is_refused(tmp_path, content):
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(StoreError, match="not a frameworktax store"):
+        store.read(tmp_path)
+
+
+def test_no_store_and_empty_store_say_what_to_do(tmp_path):
+    with pytest.raises(StoreError, match="no store at"):
+        store.read(tmp_path / "none")
+    with pytest.raises(StoreError, match="holds no results"):
+        store.read(tmp_path)
+
+
+def test_a_session_never_writes_over_another(tmp_path):
+    fill(tmp_path)
+    with pytest.raises(StoreError):
+        store.Writer(tmp_path, "s1")
+
+
+def test_an_unwritable_place_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="another --store"):
+        store.Writer(tmp_path / "file", "s")
+
+
+def test_nan_is_never_written(tmp_path):
+    with store.Writer(tmp_path, "s") as writer, pytest.raises(ValueError):
+        writer._line({"x": float("nan")})
+
+
+def test_session_ids_sort_and_differ():
+    assert store.new_session_id() != store.new_session_id()
+
+
+def test_a_key_is_the_content():
+    point = Point(workload=Workload(model="mlp"), runtime="eager")
+    assert point.key() == Point(workload=Workload(model="mlp"), runtime="eager").key()
+    assert point.key() != Point(workload=Workload(model="mlp", batch=2), runtime="eager").key()
+    assert point.key() != Point(workload=Workload(model="mlp"), runtime="eager", threads=2).key()

@@ -1,0 +1,97 @@
+"""Blocks and warm-up on a scripted clock: exact numbers."""
+
+from frameworktax import timing
+from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded
+
+
+def test_a_host_block_drops_the_first_call_and_counts_both_timings():
+    clock = FakeClock()
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: 9_000 if number == 0 else 1_000).bind(1)
+    block = timing.time_block(call, calls=5, clock=clock)
+    assert block.latency_ns == [1_000] * 5
+    assert block.pipelined_ns == 5_000
+    assert block.pipelined_calls == 5
+    assert block.cpu_ns == 5_000
+    assert block.enqueue_ns is None
+
+
+def test_a_host_block_carries_one_clock_reading_a_call():
+    clock = FakeClock(tick_ns=7)
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: 1_000).bind(1)
+    assert timing.time_block(call, calls=6, clock=clock).latency_ns == [1_007] * 6
+
+
+def test_waiting_shows_as_wall_over_cpu():
+    clock = FakeClock()
+
+    def call():
+        clock.work(600)
+        clock.wait(400)
+
+    block = timing.time_block(call, calls=5, clock=clock)
+    assert (sum(block.latency_ns), block.cpu_ns) == (5_000, 3_000)
+
+
+def test_a_device_block_tells_latency_enqueue_and_pipelined_apart():
+    clock = FakeClock()
+    device = FakeDevice(clock)
+    loaded = FakeLoaded(clock, lambda batch, number: 300, device, lambda batch: 1_000)
+    block = timing.time_block(
+        loaded.bind(1), loaded.synchronize, calls=5, on_device=True, clock=clock
+    )
+    assert block.enqueue_ns == [300] * 5
+    assert block.latency_ns == [1_300] * 5
+    # Five launches back to back: the device starts after the first launch and then never waits.
+    assert block.pipelined_ns == 300 + 5 * 1_000
+
+
+def test_the_collector_is_off_inside_and_back_on_after_a_block():
+    import gc
+
+    seen = []
+    timing.time_block(lambda: seen.append(gc.isenabled()), calls=5)
+    assert seen == [False] * 6
+    assert gc.isenabled()
+
+
+def test_a_failing_call_leaves_the_collector_on():
+    import gc
+
+    def call():
+        raise RuntimeError("no")
+
+    try:
+        timing.time_block(call, calls=5)
+    except RuntimeError:
+        pass
+    assert gc.isenabled()
+
+
+def test_warm_up_goes_on_until_groups_stop_falling():
+    clock = FakeClock()
+    costs = [9_000] * 5 + [5_000] * 5 + [2_000] * 5 + [1_000] * 20
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: costs[number]).bind(1)
+    warm = timing.warm_up(call, clock=clock)
+    # groups of five: 9, 5, 2, 1, 1: the fifth is the first that does not fall
+    assert (warm.calls, warm.call_ns, warm.settled) == (25, 1_000, True)
+
+
+def test_warm_up_makes_ten_calls_at_least():
+    clock = FakeClock()
+    warm = timing.warm_up(FakeLoaded(clock).bind(1), clock=clock)
+    assert (warm.calls, warm.call_ns, warm.settled) == (10, 1_000, True)
+
+
+def test_warm_up_stops_at_its_limit_and_says_so():
+    clock = FakeClock()
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: 4_000_000_000).bind(1)
+    warm = timing.warm_up(call, limit_ns=10_000_000_000, clock=clock)
+    assert (warm.calls, warm.call_ns, warm.settled) == (3, 4_000_000_000, False)
+
+
+def test_calls_fill_a_block_within_bounds():
+    assert timing.calls_for(1_000_000, 20_000_000) == 20
+    assert timing.calls_for(3_000_000, 20_000_000) == 7
+    assert timing.calls_for(1, 20_000_000) == timing.MAX_CALLS
+    assert timing.calls_for(10**10, 20_000_000) == timing.MIN_CALLS
+    assert timing.calls_for(0, 20_000_000) == timing.MAX_CALLS
