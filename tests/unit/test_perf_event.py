@@ -27,6 +27,11 @@ def test_records_are_told_apart():
     assert list(records(data)) == [(9, 0x1000), (2, 7), (5, 0), (1, 1 << 63)]
 
 
+def test_a_damaged_ring_is_an_error_and_no_endless_loop():
+    with pytest.raises(ValueError, match="byte 16"):
+        list(records(sample_record(1, 2) + bytes(16)))
+
+
 @pytest.mark.parametrize("first", [0, 4096 - 16, 4096 - 24, 3 * 4096 - 8])
 def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatch):
     """A ring of one page behind its control page, as the kernel lays it out."""

@@ -97,8 +97,8 @@ class PerfCommandSampler:
         self._recordings += 1
         self._process = subprocess.Popen(
             [
-                self._command, "record", "-q", "-e", "cpu-clock", "-c", str(self.period_ns),
-                "-t", str(self._thread), "-D", "-1", "-o", str(output), "--control",
+                self._command, "record", "-q", "-N", "-B", "-e", "cpu-clock",
+                "-c", str(self.period_ns), "-t", str(self._thread), "-D", "-1", "-o", str(output), "--control",
                 f"fifo:{self._root / 'control'},{self._root / 'acknowledge'}",
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -202,6 +202,8 @@ def records(data: bytes) -> Iterator[tuple[int, int]]:
     at = 0
     while at + 8 <= len(data):
         kind, misc, size = struct.unpack_from("<IHH", data, at)
+        if size < 8:
+            raise ValueError(f"damaged record at byte {at} of the sampling ring")
         value = 0
         if kind == _RECORD_SAMPLE:
             (value,) = struct.unpack_from("<Q", data, at + 8)

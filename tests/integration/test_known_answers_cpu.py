@@ -1,0 +1,326 @@
+"""The sampler against programs whose answer is known: injected host time, native work, malloc.
+
+Nothing here is a bound on wall time: known times are measured in the same run, in turn with what
+they are compared to, and medians of several rounds are compared as ratios.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import shutil
+import subprocess
+import time
+import zlib
+from statistics import median
+
+import pytest
+
+from frameworktax.attribution import attribute_cpu, available_samplers
+from frameworktax.attribution.buckets import classify
+from frameworktax.attribution.perf_event import PerfEventSampler
+from frameworktax.attribution.sampler import sample
+
+pytestmark = pytest.mark.skipif(
+    not available_samplers()[0][1], reason=f"perf-event: {available_samplers()[0][2]}"
+)
+
+ROUNDS = 5
+
+
+def share(record, *buckets):
+    total = sum(sum(stretch.values()) for stretch in record["samples"])
+    return sum(stretch.get(b, 0) for stretch in record["samples"] for b in buckets) / total
+
+
+def cpu_per_call(record):
+    """CPU time of a sampled call, ns."""
+    return (record["wall_ns"] - record["off_cpu_ns"]) / record["calls"]
+
+
+@pytest.fixture(scope="module")
+def products():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a = torch.randn(256, 256)
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(4):
+                torch.mm(a, a)
+
+    for _ in range(20):
+        run()
+    yield run
+    torch.set_num_threads(before)
+
+
+class Spin:
+    """Keeps the interpreter busy for a known CPU time, and adds up how long it really was."""
+
+    def __init__(self, target_ns):
+        self.target_ns, self.spent_ns, self.calls = target_ns, 0, 0
+
+    def __call__(self):
+        begin = now = time.thread_time_ns()
+        while now - begin < self.target_ns:
+            for _ in range(200):
+                pass
+            now = time.thread_time_ns()
+        self.spent_ns += now - begin
+        self.calls += 1
+
+
+def attribute_in_turn(plain, changed):
+    """Return, per round, the attributions of two calls made right after one another."""
+    rounds = []
+    for i in range(ROUNDS):
+        pair = {}
+        for name, call in (("plain", plain), ("changed", changed))[:: 1 if i % 2 else -1]:
+            pair[name] = attribute_cpu(
+                call, method="perf-event", stretches=3, duration_ns=800_000_000
+            )
+        rounds.append((pair["plain"], pair["changed"]))
+    return rounds
+
+
+@pytest.mark.parametrize("target_ms", [2, 5])
+def test_time_in_the_interpreter_is_tax_and_leaves_kernel_time_alone(products, target_ms):
+    spin = Spin(target_ms * 1_000_000)
+
+    def both():
+        spin()
+        products()
+
+    rounds = attribute_in_turn(products, both)
+    known = spin.spent_ns / spin.calls
+    grown, kernel = [], []
+    for plain, changed in rounds:
+        before, after = cpu_per_call(plain), cpu_per_call(changed)
+        tax = before * (1 - share(plain, "kernel")), after * (1 - share(changed, "kernel"))
+        grown.append((tax[1] - tax[0]) / known)
+        kernel.append(after * share(changed, "kernel") / (before * share(plain, "kernel")))
+    print(f"tax grew by {median(grown):.3f} of {known / 1e6:.2f} ms: {grown}; kernel {kernel}")
+    assert median(grown) == pytest.approx(1, abs=0.10)
+    assert median(kernel) == pytest.approx(1, abs=0.05)
+
+
+def test_native_work_of_a_library_nobody_named_is_kernel_time(products):
+    """``zlib.crc32`` stands for a user's operator: C code in a library without a rule."""
+    data = bytes(16_000_000)
+
+    def both():
+        zlib.crc32(data)
+        products()
+
+    alone = attribute_cpu(lambda: zlib.crc32(data), stretches=3, duration_ns=500_000_000)
+    if not alone["detail"].get("other"):
+        pytest.skip("zlib is part of the interpreter here")
+    assert share(alone, "kernel") > 0.98
+    check_native(products, both, lambda: zlib.crc32(data))
+
+
+SPIN_C = """
+void spin(long n) {
+    unsigned long x = 1;
+    for (long i = 0; i < n; i++) {
+        x = x * 6364136223846793005ul + 1;
+        __asm__ volatile("" :: "r"(x));
+    }
+}
+"""
+MALLOC_C = """
+#include <stdlib.h>
+static void *keep[4096];
+void churn(long n) {
+    unsigned s = 1;
+    for (long i = 0; i < n; i++) {
+        s = s * 1103515245u + 12345u;
+        unsigned j = (s >> 16) & 4095;
+        free(keep[j]);
+        keep[j] = malloc(((s >> 8) % 6000) + 1);
+    }
+}
+"""
+COPY_C = """
+#include <stdlib.h>
+#include <string.h>
+void copy(long n) {
+    char *a = malloc(1 << 20), *b = malloc(1 << 20);
+    memset(a, 1, 1 << 20);
+    for (long i = 0; i < n; i++) {
+        memcpy(b, a, 1 << 16);
+        memset(a, (int)i, 1 << 14);
+        memmove(a + 1, a, 1 << 15);
+    }
+    free(a);
+    free(b);
+}
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Return a function that compiles C and loads one function of it."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler")
+
+    def build(code, name):
+        source, library = tmp_path / f"{name}.c", tmp_path / f"lib{name}_operator.so"
+        source.write_text(code)
+        subprocess.run(
+            [compiler, "-O2", "-fno-builtin", "-shared", "-fPIC", "-o", library, source], check=True
+        )
+        function = getattr(ctypes.CDLL(str(library)), name)
+        function.argtypes = [ctypes.c_long]
+        return function
+
+    return build
+
+
+def check_native(products, both, native):
+    """Kernel time grows by the native work's own time, the rest stays where it was."""
+    known = []
+    for _ in range(50):
+        begin = time.thread_time_ns()
+        native()
+        known.append(time.thread_time_ns() - begin)
+    grown = []
+    for plain, changed in attribute_in_turn(products, both):
+        before = cpu_per_call(plain) * share(plain, "kernel")
+        after = cpu_per_call(changed) * share(changed, "kernel")
+        grown.append((after - before) / median(known))
+    print(f"kernel grew by {median(grown):.3f} of {median(known) / 1e6:.2f} ms: {grown}")
+    assert median(grown) == pytest.approx(1, abs=0.10)
+
+
+def test_a_spin_in_native_code_is_kernel_time(products, compiled):
+    spin = compiled(SPIN_C, "spin")
+
+    def both():
+        spin(3_000_000)
+        products()
+
+    check_native(products, both, lambda: spin(3_000_000))
+
+
+def test_a_program_that_only_allocates_is_the_allocator(compiled):
+    churn = compiled(MALLOC_C, "churn")
+    record = attribute_cpu(lambda: churn(200_000), stretches=3, duration_ns=600_000_000)
+    assert share(record, "allocator") > 0.9
+    # The rest is the loop itself (an operator's own code) and pages from the kernel.
+    assert share(record, "allocator", "kernel", "system", "python") > 0.999
+    assert record["detail"].get("memory", 0) == 0
+
+
+def test_a_program_that_only_copies_is_memory_work(compiled):
+    copy = compiled(COPY_C, "copy")
+    record = attribute_cpu(lambda: copy(300), stretches=3, duration_ns=600_000_000)
+    total = sum(sum(stretch.values()) for stretch in record["samples"])
+    assert record["detail"]["memory"] / total > 0.9
+    assert share(record, "allocator") < 0.02
+
+
+def test_system_time_from_missing_ticks_agrees_with_kernel_samples():
+    """Page faults: counted in kernel mode where allowed, and by what is missing elsewhere."""
+    content = bytes(1 << 24)
+
+    def touch():  # a fresh mapping each time: an allocator would keep its pages
+        with mmap.mmap(-1, len(content)) as memory:
+            memory.write(content)
+
+    with PerfEventSampler(10**9) as seen:
+        if not seen._event.kernel:
+            pytest.skip("kernel-mode samples are not allowed here")
+        with_kernel = sample(touch, seen, stretches=3, duration_ns=900_000_000)
+    with PerfEventSampler(10**9, kernel=False) as blind:
+        without = sample(touch, blind, stretches=3, duration_ns=900_000_000)
+    from frameworktax.attribution.buckets import itemise
+
+    first, second = share(itemise(with_kernel), "system"), share(itemise(without), "system")
+    print(f"system: {first:.3f} from samples, {second:.3f} from missing ticks")
+    assert first > 0.2
+    assert second == pytest.approx(first, abs=0.08)
+
+
+def test_ticks_follow_the_cpu_time_of_the_thread(products):
+    """Every due tick is seen or counted lost: nothing of the thread's time escapes."""
+    with PerfEventSampler(10**9) as sampler:
+        run = sample(products, sampler, stretches=3, duration_ns=900_000_000)
+        if not sampler._event.kernel:
+            pytest.skip("kernel-mode samples are not allowed here")
+    for stretch in run.stretches:
+        seen = sum(stretch.ticks.leaves.values()) + stretch.ticks.system + stretch.ticks.lost
+        assert seen == pytest.approx(stretch.cpu_ns / run.period_ns, rel=0.03, abs=2)
+
+
+def test_a_call_that_overruns_the_ring_counts_what_it_lost(compiled):
+    spin = compiled(SPIN_C, "spin")
+    with PerfEventSampler(1_000_000) as sampler:  # a ring for a millisecond: eight pages
+        sampler._event.close()
+        from frameworktax.attribution.perf_event import PerfEvent
+
+        sampler._event = PerfEvent(1_000_000, period_ns=100_000)
+        sampler.period_ns = 100_000
+        run = sample(lambda: spin(300_000_000), sampler, stretches=1, duration_ns=1, min_calls=1)
+    (stretch,) = run.stretches
+    held = sum(stretch.ticks.leaves.values()) + stretch.ticks.system
+    if stretch.cpu_ns / run.period_ns < 2500:
+        pytest.skip("this processor is too fast for the loop to overrun the ring")
+    assert stretch.ticks.lost > 0
+    assert held + stretch.ticks.lost == pytest.approx(stretch.cpu_ns / run.period_ns, rel=0.05)
+
+
+def test_a_blocked_thread_is_off_the_processor(products):
+    def blocked():
+        products()
+        time.sleep(0.003)
+
+    record = attribute_cpu(blocked, stretches=3, duration_ns=600_000_000)
+    assert record["off_cpu_ns"] >= record["calls"] * 3_000_000
+
+
+def test_a_real_model_leaves_no_remainder():
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    torch.set_num_threads(1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 900, 64),
+        nn.LayerNorm(64), nn.GELU(), nn.Softmax(-1),
+    ).eval()  # fmt: skip
+    x = torch.randn(1, 3, 32, 32)
+
+    def call():
+        with torch.inference_mode():
+            model(x)
+
+    record = attribute_cpu(call, stretches=3, duration_ns=900_000_000)
+    assert share(record, "remainder") < 0.02
+    assert 0.05 < share(record, "kernel") < 0.98
+    assert share(record, "dispatch") > 0
+    assert share(record, "python") > 0
+
+
+def test_the_perf_command_agrees_with_our_own_sampling(products):
+    usable = {name: ok for name, ok, _ in available_samplers()}
+    if not usable["perf"]:
+        pytest.skip("perf is not installed or not allowed")
+    records = [
+        attribute_cpu(products, method=method, stretches=2, duration_ns=800_000_000)
+        for method in ("perf-event", "perf")
+    ]
+    assert [record["method"] for record in records] == ["perf-event", "perf"]
+    assert share(records[1], "kernel") == pytest.approx(share(records[0], "kernel"), abs=0.03)
+
+
+def test_every_leaf_that_was_hit_is_named(products):
+    with PerfEventSampler(10**9) as sampler:
+        run = sample(products, sampler, stretches=1, duration_ns=500_000_000)
+    nameless = [
+        leaf for s in run.stretches for leaf in s.ticks.leaves if leaf.library == "[unknown]"
+    ]
+    assert nameless == []
+    assert {classify(leaf)[0] for s in run.stretches for leaf in s.ticks.leaves} >= {"kernel"}
