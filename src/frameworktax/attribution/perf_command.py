@@ -98,7 +98,8 @@ class PerfCommandSampler:
         self._process = subprocess.Popen(
             [
                 self._command, "record", "-q", "-N", "-B", "-e", "cpu-clock",
-                "-c", str(self.period_ns), "-t", str(self._thread), "-D", "-1", "-o", str(output), "--control",
+                "-c", str(self.period_ns), "-t", str(self._thread), "-D", "-1",
+                "-o", str(output), "--control",
                 f"fifo:{self._root / 'control'},{self._root / 'acknowledge'}",
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
