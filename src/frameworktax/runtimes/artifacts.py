@@ -101,9 +101,14 @@ class Artifact:
         return self.folder / name
 
     def inputs(self, batch: int) -> list[np.ndarray]:
-        """Return the inputs of a batch size, in order; bfloat16 is stored as float32."""
+        """Return the inputs of a batch size, in order; bfloat16 is stored as float32.
+
+        Raises:
+            WorkerError: this batch size was not prepared.
+        """
         import numpy as np
 
+        self.file(batch)
         with np.load(self.folder / inputs_name(batch)) as stored:
             return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
 

@@ -1,0 +1,273 @@
+"""Every runtime on small models: agrees with eager, loads lightly in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frameworktax import models, runtimes
+from frameworktax.errors import WorkerError
+from frameworktax.models.base import Inputs, Model
+from frameworktax.records import Workload
+from frameworktax.runtimes.artifacts import Artifact
+from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.torch_common import flatten, to_arrays
+
+torch = pytest.importorskip("torch")
+
+BATCHES = [1, 3]
+TARGET = Target()
+WORKLOADS = {
+    "bert-tiny": Workload(model="bert-tiny", length=16),
+    "mlp": Workload(model="mlp", width=0.125),
+    "mobilenet-v2": Workload(model="mobilenet-v2", width=0.25, image_size=32),
+    "gpt2": Workload(model="gpt2", length=8, width=0.1, depth=0.1),
+}
+IN_PROCESS = ["inference-mode", "inductor"]
+ARTIFACT = ["torchscript-frozen", "aot-inductor", "onnxruntime", "openvino"]
+COMPILED = ("inductor", "aot-inductor")
+WITHOUT_TORCH = ("onnxruntime", "openvino", "null")
+
+FRESH = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from frameworktax import runtimes
+from frameworktax.runtimes.base import Target
+name, directory, batches, target = json.loads(sys.argv[1])
+loaded = runtimes.get(name).load(None, Target(**target), Path(directory))
+for batch in batches:
+    call = loaded.bind(batch)
+    call()
+    result = call()
+    loaded.synchronize()
+    np.savez(Path(directory) / f"outputs-{batch}.npz", *loaded.outputs(result))
+heavy = ("transformers", "torch", "onnx", "openvino", "onnxruntime", "pydantic", "pandas")
+print(json.dumps([[m for m in heavy if m in sys.modules], loaded.notes()]))
+"""
+
+
+def runnable(name: str, target: Target = TARGET):
+    runtime = runtimes.get(name)
+    missing = runtime.missing(target)
+    if missing:
+        pytest.skip(f"{name}: {missing}")
+    return runtime
+
+
+def fresh(name: str, directory: Path, batches=BATCHES, **target):
+    """Load in a process of its own; return the modules it imported, notes and outputs."""
+    request = json.dumps([name, str(directory), batches, target])
+    done = subprocess.run([sys.executable, "-c", FRESH, request], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported, notes = json.loads(done.stdout.splitlines()[-1])
+    outputs = {}
+    for batch in batches:
+        with np.load(directory / f"outputs-{batch}.npz") as stored:
+            outputs[batch] = [stored[key] for key in stored.files]
+    return imported, notes, outputs
+
+
+def eager(model: Model, batch: int, target: Target = TARGET) -> list[np.ndarray]:
+    loaded = runtimes.get("eager").load(model, target, Path())
+    return loaded.outputs(loaded.bind(batch)())
+
+
+def assert_close(ours: list[np.ndarray], reference: list[np.ndarray], tolerance=1e-4) -> None:
+    assert [a.shape for a in ours] == [a.shape for a in reference]
+    for a, b in zip(ours, reference, strict=True):
+        assert a.dtype == b.dtype
+        assert np.abs(b).max() > 0.1, "a degenerate reference proves nothing"
+        assert np.abs(a - b).max() / np.abs(b).max() < tolerance
+
+
+def cases(names, workloads):
+    """Compiling takes half a minute a model: compiled runtimes get the two smallest."""
+    return [
+        pytest.param(n, w, id=f"{n}-{w}")
+        for n in names
+        for w in workloads
+        if n not in COMPILED or w in ("bert-tiny", "mlp")
+    ]
+
+
+@pytest.mark.parametrize(("name", "key"), cases(IN_PROCESS, WORKLOADS))
+def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Path) -> None:
+    runtime = runnable(name)
+    model = models.build(WORKLOADS[key])
+    loaded = runtime.load(model, TARGET, tmp_path)
+    for batch in BATCHES:
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
+    if name == "inductor":
+        assert any((tmp_path / "inductor-cache").rglob("*.so"))
+        assert [code for code, _ in loaded.notes()] == ["compile-options"]
+
+
+@pytest.mark.parametrize(("name", "key"), cases(ARTIFACT, WORKLOADS))
+def test_artifacts_agree_with_eager_in_a_fresh_process(name: str, key: str, tmp_path: Path) -> None:
+    runtime = runnable(name)
+    model = models.build(WORKLOADS[key])
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    imported, notes, outputs = fresh(name, tmp_path)
+    assert "transformers" not in imported
+    assert ("torch" in imported) == (name not in WITHOUT_TORCH)
+    assert "exported-per-batch" not in [code for code, _ in notes]
+    for batch in BATCHES:
+        assert_close(outputs[batch], eager(model, batch))
+    leftovers = {path.name for path in tmp_path.iterdir()} - {f"outputs-{b}.npz" for b in BATCHES}
+    assert leftovers <= {"artifact", "inductor-cache"}
+
+
+def test_null_imports_nothing(tmp_path: Path) -> None:
+    imported, _, outputs = fresh("null", tmp_path)
+    assert imported == []
+    assert outputs == {1: [], 3: []}
+
+
+@pytest.mark.parametrize("name", ARTIFACT)
+def test_a_batch_that_was_not_prepared_is_told(name: str, tmp_path: Path) -> None:
+    if name == "aot-inductor":
+        pytest.skip("same reader; compiling takes long")
+    runtime = runnable(name)
+    with pytest.raises(WorkerError, match="nothing prepared"):
+        runtime.load(None, TARGET, tmp_path)
+    runtime.prepare(models.build(WORKLOADS["mlp"]), [3], TARGET, tmp_path)
+    with pytest.raises(WorkerError, match="batch 1 was not prepared"):
+        runtime.load(None, TARGET, tmp_path).bind(1)
+
+
+@pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
+def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_path: Path) -> None:
+    runtime = runnable(name)
+
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            size = int(x.shape[0])
+            return torch.cat([x[i : i + 1] * (i + size) for i in range(size)]) + 1
+
+    model = Model(
+        Fixed().eval(), lambda b: Inputs((torch.arange(4.0 * b).reshape(b, 4),)), {"args.0": 0}
+    )
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    _, notes, outputs = fresh(name, tmp_path)
+    assert [code for code, _ in notes] == ["exported-per-batch"]
+    assert len(set(Artifact(tmp_path).manifest.files.values())) == 2
+    for batch in BATCHES:
+        assert_close(outputs[batch], eager(model, batch))
+
+
+@pytest.mark.parametrize("name", ["inference-mode", "torchscript-frozen", "openvino"])
+def test_bfloat16_on_a_cpu(name: str, tmp_path: Path) -> None:
+    target = Target(precision="bfloat16")
+    runtime = runnable(name, target)
+    model = models.build(Workload(model="mlp", width=0.125, precision="bfloat16"))
+    runtime.prepare(model, BATCHES, target, tmp_path)
+    if runtime.needs_model:
+        loaded = runtime.load(model, target, tmp_path)
+        outputs = {batch: loaded.outputs(loaded.bind(batch)()) for batch in BATCHES}
+    else:
+        _, _, outputs = fresh(name, tmp_path, precision="bfloat16")
+    for batch in BATCHES:
+        assert_close(outputs[batch], eager(model, batch, target), tolerance=0.05)
+
+
+def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
+    """Unasked it takes bfloat16 where the CPU has it; float32 must then be nearer by far."""
+    runtime = runnable("openvino")
+    model = models.build(WORKLOADS["mlp"])
+    runtime.prepare(model, [4], TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, tmp_path)
+    assert_close(loaded.outputs(loaded.bind(4)()), eager(model, 4), tolerance=1e-5)
+    assert loaded.notes() == []
+
+
+def test_named_inputs_constants_and_mixed_types(tmp_path: Path) -> None:
+    """Keyword tensors, a plain value, an integer output, None and a nest in the output."""
+
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x, *, mask, power):
+            y = self.linear(x) * mask**power
+            return {"y": y, "none": None, "nest": (y + 1, [mask * 2])}
+
+    torch.manual_seed(0)
+    model = Model(
+        Mixed().eval(),
+        lambda b: Inputs((torch.ones(b, 4),), {"mask": torch.full((b, 1), 2), "power": 2}),
+        {"args.0": 0, "kwargs.mask": 0},
+    )
+    reference = eager(model, 3)
+    assert [str(a.dtype) for a in reference] == ["float64", "float64", "int64"]
+    for name in ("torchscript-frozen", "onnxruntime", "openvino"):
+        runtime = runtimes.get(name)
+        if runtime.missing(TARGET):
+            continue
+        folder = tmp_path / name
+        runtime.prepare(model, BATCHES, TARGET, folder)
+        loaded = runtime.load(None, TARGET, folder)
+        assert_close(loaded.outputs(loaded.bind(3)()), reference)
+
+
+def test_outputs_are_copies(tmp_path: Path) -> None:
+    """A runtime may write the next result into the same memory."""
+    model = models.build(WORKLOADS["mlp"])
+    for name in ("onnxruntime", "openvino"):
+        runtime = runtimes.get(name)
+        if runtime.missing(TARGET):
+            continue
+        folder = tmp_path / name
+        runtime.prepare(model, [1], TARGET, folder)
+        loaded = runtime.load(None, TARGET, folder)
+        call = loaded.bind(1)
+        first = loaded.outputs(call())
+        kept = [a.copy() for a in first]
+        for array in first:
+            array += 1
+        assert_close(loaded.outputs(call()), kept, tolerance=1e-7)
+
+
+@pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
+def test_bound_inputs_stay_alive(name: str, tmp_path: Path) -> None:
+    """Engines that share memory do not own it: freed inputs get overwritten, not noticed."""
+    runtime = runnable(name)
+    model = models.build(WORKLOADS["mlp"])
+    runtime.prepare(model, [1], TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, tmp_path)
+    call = loaded.bind(1)
+    junk = [np.full((1, 128), 1e3, np.float32) for _ in range(10_000)]
+    assert_close(loaded.outputs(call()), eager(model, 1))
+    assert junk[0][0, 0] == 1e3
+
+
+def test_threads_are_pinned(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from frameworktax import models, runtimes\n"
+        "from frameworktax.records import Workload\n"
+        "from frameworktax.runtimes.base import Target\n"
+        "import torch\n"
+        "model = models.build(Workload(model='mlp', width=0.1))\n"
+        "for threads in (2, 1):\n"
+        "    runtimes.get('eager').load(model, Target(threads=threads), Path())\n"
+        "    print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 1\n1 1\n"
+
+
+def test_flatten_keeps_order_and_refuses_nothing() -> None:
+    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
+    assert [len(t) for t in flatten({"z": c, "a": (a, None, [b, 5])})] == [3, 1, 2]
+    with pytest.raises(WorkerError, match=r"\(dict\) holds no tensor"):
+        flatten({"a": None})
+    arrays = to_arrays((torch.tensor([True]), torch.tensor([1 + 2j]), a.bfloat16()))
+    assert [array.tolist() for array in arrays] == [[1], [[1.0, 2.0]], [1.0]]
+    assert [str(array.dtype) for array in arrays] == ["int64", "float64", "float64"]
