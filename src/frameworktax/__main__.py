@@ -1,3 +1,5 @@
+"""``python -m frameworktax`` is the command line."""
+
 from frameworktax.cli import main
 
 main()

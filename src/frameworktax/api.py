@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, models, store
+from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
-from frameworktax.sweep import Reporter, Sweep, known_runtimes
+from frameworktax.setup import Reporter
+from frameworktax.sweep import Sweep, known_runtimes
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -57,9 +59,9 @@ class Results(Sequence[Measurement]):
             raise UsageError(
                 "to_dataframe needs pandas; pip install 'frameworktax[pandas]'"
             ) from error
-        from frameworktax.report.markdown import rows
+        from frameworktax.report.markdown import csv_rows
 
-        return pd.DataFrame(rows(self.run))
+        return pd.DataFrame(csv_rows(self.run))
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``--json`` as plain data."""
@@ -79,14 +81,14 @@ class Results(Sequence[Measurement]):
 
     def __rich__(self) -> Any:
         """Return what ``rich.print`` shows: the tables of the command line."""
-        from frameworktax.report.terminal import renderable
+        from frameworktax.report.terminal import Renderable
 
-        return renderable(self.run)
+        return Renderable(self.run)
 
     def _repr_html_(self) -> str:
-        from frameworktax.report.html import table_html
+        from frameworktax.report.html import fragment
 
-        return table_html(self.run)
+        return fragment(self.run)
 
 
 def measure(
@@ -222,7 +224,7 @@ def _run(
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
                 version=__version__,
                 command=tuple(command),
-                environment=host.environment(),
+                environment=host.environment(sampler=_sampler()),
             )
         )
         try:
@@ -269,7 +271,7 @@ def pick_device(device: str) -> str:
         UsageError: no such kind of device.
     """
     if device == "auto":
-        return "cuda:0" if host.gpu_present() and host.torch_has_cuda() else "cpu"
+        return "cuda:0" if host.gpu_present() and _torch_has_cuda() else "cpu"
     if device == "cpu":
         return device
     kind, _, number = device.partition(":")
@@ -278,3 +280,13 @@ def pick_device(device: str) -> str:
     if not host.gpu_present():
         raise UsageError(f"--device {device}: no NVIDIA GPU on this machine; choose --device cpu")
     return f"cuda:{number or 0}"
+
+
+def _sampler() -> str | None:
+    """Return the name of the best sampler that this host allows."""
+    return next((name for name, usable, _ in available_samplers() if usable), None)
+
+
+def _torch_has_cuda() -> bool:
+    """Return whether the installed torch is a CUDA build, by its version: nothing is imported."""
+    return "+cpu" not in host.libraries().get("torch", "+cpu")

@@ -259,8 +259,10 @@ def report_command(
       frameworktax report frameworktax-results -o report.html
     """
     from frameworktax import api
-    from frameworktax.report import write
+    from frameworktax.report.export import check, write
 
+    if output is not None:
+        check(output)
     _check_writable(json_file, output)
     results = api.read_store(store)
     if output is not None:
@@ -321,7 +323,7 @@ def list_runtimes(
     print_rows(
         _console(),
         ["runtime", "paradigm", f"on {target.device}"],
-        [[r["name"], r["paradigm"], r["reason"] or "available"] for r in rows],
+        [[str(r["name"]), str(r["paradigm"]), str(r["reason"] or "available")] for r in rows],
     )
 
 
@@ -341,9 +343,10 @@ def doctor(
     from dataclasses import asdict
 
     from frameworktax import host
+    from frameworktax.attribution import available_samplers
     from frameworktax.report.terminal import print_rows
 
-    checks = host.doctor()
+    checks = host.doctor(available_samplers())
     if as_json:
         print(json.dumps([asdict(check) for check in checks], indent=1))  # noqa: T201
         return

@@ -10,15 +10,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+
+
+def queued_ns(path: Path = SCHEDSTAT) -> int | None:
+    """Return how long the calling thread was ready to run while others held the processor.
+
+    Linux keeps it as the second number of ``schedstat``; None where the kernel does not.
+    """
+    try:
+        return int(path.read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Wall and thread CPU time, both in integer nanoseconds, and a way to wait."""
+    """Wall time, CPU time and queued time of the thread, in integer ns, and a way to wait."""
 
     wall_ns: Callable[[], int] = time.perf_counter_ns
     cpu_ns: Callable[[], int] = time.thread_time_ns
     sleep: Callable[[float], None] = time.sleep
+    queued_ns: Callable[[], int | None] = queued_ns
 
 
 REAL = Clock()

@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Literal
+
+Fault = Literal["failed", "unavailable", "timeout", "out-of-memory", "crashed"]
+"""How a measuring process can fail; a record's status is one of these or ``ok``."""
 
 
 class FrameworktaxError(Exception):
@@ -47,10 +51,10 @@ class WorkerError(FrameworktaxError):
     """A measuring process failed.
 
     Attributes:
-        status: one of ``records.STATUSES`` other than ``ok``.
+        status: which ``Fault`` it was.
     """
 
-    def __init__(self, status: str, message: str) -> None:
+    def __init__(self, status: Fault, message: str) -> None:
         super().__init__(message)
         self.status = status
 

@@ -83,7 +83,12 @@ class Ledger:
 
     def attribution(self, cell: Cell, answer: Mapping[str, Any]) -> None:
         """Write where the time of a cell goes."""
-        head = {"session": self._session, "point": cell.point.key(), "process": cell.process}
+        head = {
+            "session": self._session,
+            "point": cell.point.key(),
+            "process": cell.process,
+            "notes": [{"code": code, "text": text} for code, text in answer["notes"]],
+        }
         self._writer.write(decode(Attribution, {**answer, **head}))
 
     def parity(

@@ -199,7 +199,8 @@ class Attribution:
     On a CPU (``perf-event``, ``perf``, ``py-spy``): ``samples`` holds, per stretch of the run,
     program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
-    samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread.
+    samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread,
+    ``queued_ns`` the part of it in which the thread was ready and others held the processor.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies`` and ``launches``; ``span_ns`` from ``backlog`` runs.
@@ -215,6 +216,7 @@ class Attribution:
     latency_ns: int
     period_ns: int | None = None
     off_cpu_ns: int | None = None
+    queued_ns: int | None = None
     samples: tuple[Mapping[str, int], ...] = ()
     detail: Mapping[str, int] = field(default_factory=dict)
     top: tuple[tuple[str, str, str, int], ...] = ()

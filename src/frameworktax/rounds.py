@@ -182,19 +182,25 @@ class Rounds:
 
     def _attribute_cell(self, series: Series, cell: Cell, duration_ns: int) -> None:
         batch = cell.point.workload.batch
-        ask: dict[str, Any] = {"do": "device", "calls": DEVICE_CALLS}
-        if not series.target.is_cuda:
-            ask = {"do": "sample", "duration_ns": duration_ns, "stretches": STRETCHES}
-        try:
-            answer = series.workers[cell.process].request(
-                **ask, batch=batch, timeout_s=60.0 + 40 * cell.call_ns / 1e9
-            )
-        except WorkerError as error:
-            cell.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
-            if not series.workers[cell.process].alive:
-                self._ledger.fail(series, cell.process, [batch], error)
-            return
-        self._ledger.attribution(cell, answer)
+        asks: list[dict[str, Any]] = []
+        if self._has_sampler and series.runtime.has_symbols:
+            asks.append({"do": "sample", "duration_ns": duration_ns, "stretches": STRETCHES})
+        if series.target.is_cuda:
+            # Last: the device profiler may leave hooks on the launch path.
+            asks.append({"do": "device", "calls": DEVICE_CALLS})
+        for ask in asks:
+            try:
+                answer = series.workers[cell.process].request(
+                    **ask, batch=batch, timeout_s=60.0 + 40 * cell.call_ns / 1e9
+                )
+            except WorkerError as error:
+                text = f"where the time goes is missing: {error}"
+                cell.notes.append(Note("not-attributed", text))
+                if not series.workers[cell.process].alive:
+                    self._ledger.fail(series, cell.process, [batch], error)
+                    return
+            else:
+                self._ledger.attribution(cell, answer)
 
 
 def processes_differ(medians: Sequence[Sequence[float]]) -> bool:

@@ -43,7 +43,8 @@ class Series:
     """One (workload without its batch, runtime, platform).
 
     ``timed`` is False for an eager series that only serves as the reference of parity.
-    ``failed`` holds the batch sizes that cannot be called. ``dead`` holds the status and reason once nothing more can come from it.
+    ``failed`` holds the batch sizes that cannot be called. ``dead`` holds the status and reason
+    once nothing more can come from it.
     """
 
     runtime: Runtime

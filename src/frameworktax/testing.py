@@ -36,19 +36,24 @@ class FakeClock(Clock):
         now_ns: wall time.
         busy_ns: CPU time of the calling thread.
         tick_ns: what reading the wall clock costs, to stand for a harness's own cost.
+        others_ns: time spent ready to run while others held the processor.
         slept: every ``sleep`` asked for, seconds.
     """
 
     now_ns: int
     busy_ns: int
     tick_ns: int
+    others_ns: int
     slept: list[float]
 
     def __init__(self, start_ns: int = 0, tick_ns: int = 0) -> None:
-        super().__init__(wall_ns=self._wall, cpu_ns=self._cpu, sleep=self._sleep)
+        super().__init__(
+            wall_ns=self._wall, cpu_ns=self._cpu, sleep=self._sleep, queued_ns=self._queued
+        )
         self.now_ns = start_ns
         self.busy_ns = 0
         self.tick_ns = tick_ns
+        self.others_ns = 0
         self.slept = []
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -63,6 +68,11 @@ class FakeClock(Clock):
         """Spend time waiting: only wall time passes."""
         self.now_ns += ns
 
+    def others(self, ns: int) -> None:
+        """Stand in the queue while others hold the processor."""
+        self.wait(ns)
+        self.others_ns += ns
+
     def wait_until(self, ns: int) -> None:
         """Wait until a moment; it may have passed."""
         self.now_ns = max(self.now_ns, ns)
@@ -73,6 +83,9 @@ class FakeClock(Clock):
 
     def _cpu(self) -> int:
         return self.busy_ns
+
+    def _queued(self) -> int:
+        return self.others_ns
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -196,7 +196,16 @@ class Server:
         """Sample the program counter of this thread while the call runs."""
         from frameworktax.attribution import attribute_cpu
 
-        return dict(attribute_cpu(self._calls[batch], stretches=stretches, duration_ns=duration_ns))
+        loaded, target = self._ready(), self._target
+        on_device = target is not None and target.is_cuda
+        return dict(
+            attribute_cpu(
+                self._calls[batch],
+                stretches=stretches,
+                duration_ns=duration_ns,
+                settle=loaded.synchronize if on_device else None,
+            )
+        )
 
     def do_device(self, batch: int, calls: int) -> dict[str, Any]:
         """Attribute device time: profile of device activity, span by backlog."""

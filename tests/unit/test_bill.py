@@ -42,6 +42,18 @@ def test_time_off_the_cpu_is_a_line_and_part_of_the_tax():
     assert found.share.value == pytest.approx(0.6)
 
 
+def test_time_in_which_others_held_the_processor_is_nobodys_cost():
+    stretch = {"kernel": 500, "python": 500}
+    attribution = cpu(stretch, stretch, off_cpu_ns=500_000_000, queued_ns=500_000_000)
+    found = bill.from_samples(LATENCY, [attribution])
+    assert found.lines["wait"] == 0
+    assert found.share.value == pytest.approx(0.5)
+    # 0.2 s blocked of the 0.5 s that were the program's own
+    attribution = cpu(stretch, stretch, off_cpu_ns=700_000_000, queued_ns=500_000_000)
+    found = bill.from_samples(LATENCY, [attribution])
+    assert found.lines["wait"] == pytest.approx(0.4 * LATENCY.value)
+
+
 def test_lines_add_up_to_the_latency_and_foreign_buckets_are_remainder():
     found = bill.from_samples(
         LATENCY, [cpu({"kernel": 333, "martian": 71, "python": 7}, {"kernel": 340, "python": 9})]

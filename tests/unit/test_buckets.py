@@ -153,6 +153,7 @@ def test_a_run_becomes_the_fields_of_a_record():
         "latency_ns": 777,
         "period_ns": 1000,
         "off_cpu_ns": 500,
+        "queued_ns": None,
         "samples": (
             {"kernel": 7, "python": 2, "system": 1},
             {"kernel": 7, "python": 1, "system": 0},
@@ -176,6 +177,19 @@ def test_missing_ticks_are_the_operating_system_and_stay_signed():
     record = itemise(SampleRun("perf-event", 1000, (more, fewer), 1))
     assert [s["system"] for s in record["samples"]] == [3, -1]
     assert [code for code, _ in record["notes"]] == ["system-from-missing-ticks"]
+
+
+def test_time_in_the_queue_is_told_where_every_stretch_knows_it():
+    def run(*queued):
+        return SampleRun(
+            "perf-event",
+            1000,
+            tuple(Stretch(Ticks(Counter({GEMM: 9}), 0), 1, 10_000, 9_000, q) for q in queued),
+            1,
+        )
+
+    assert itemise(run(300, 700))["queued_ns"] == 1_000
+    assert itemise(run(300, None))["queued_ns"] is None
 
 
 def test_a_sampler_that_stops_the_thread_tells_no_time_off_the_processor():

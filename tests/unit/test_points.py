@@ -88,7 +88,7 @@ def test_notes_come_once_each():
         ({"wall_over_cpu": 1.06}, "wall-over-cpu"),
         ({"processes": (0.95, 1.0, 1.05)}, "wide-interval"),
         ({"processes": (1.0, 1.0)}, "few-processes"),
-        ({"rounds": (1.0, 1.0, 1.0, 1.0)}, "few-blocks"),
+        ({"rounds": (1.0,)}, "few-blocks"),
     ],
 )
 def test_numbers_that_ask_for_a_note(change, code):

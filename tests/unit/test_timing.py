@@ -1,5 +1,7 @@
 """Blocks and warm-up on a scripted clock: exact numbers."""
 
+import pytest
+
 from frameworktax import timing
 from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded
 
@@ -60,10 +62,8 @@ def test_a_failing_call_leaves_the_collector_on():
     def call():
         raise RuntimeError("no")
 
-    try:
+    with pytest.raises(RuntimeError):
         timing.time_block(call, calls=5)
-    except RuntimeError:
-        pass
     assert gc.isenabled()
 
 

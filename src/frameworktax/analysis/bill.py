@@ -111,8 +111,9 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
 def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill | None:
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
-    Line = (1 − off-CPU share) × share of samples × unprofiled latency. Off-CPU time is the line
-    ``wait``; a bucket the bill does not know goes to ``remainder``.
+    Line = (1 − blocked share) × share of samples × unprofiled latency. The line ``wait`` is time
+    off the CPU less the time in which others held it, which belongs to no line; a bucket the bill
+    does not know goes to ``remainder``.
 
     Args:
         latency: unprofiled, ns.
@@ -124,9 +125,11 @@ def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill
     sampler = used[0].method
     used = [a for a in used if a.method == sampler]  # one sampler a bill: they see different things
     method = f"{SAMPLING} ({sampler})"
-    wall_ns = sum(a.wall_ns for a in used)
-    timed = all(a.off_cpu_ns is not None for a in used) and wall_ns > 0
-    wait = sum(a.off_cpu_ns or 0 for a in used) / wall_ns if timed else 0.0
+    # Time in which others held the processor is nobody's cost: it is left out of the shares.
+    queued_ns = sum(a.queued_ns or 0 for a in used)
+    own_ns = sum(a.wall_ns for a in used) - queued_ns
+    timed = all(a.off_cpu_ns is not None for a in used) and own_ns > 0
+    wait = (sum(a.off_cpu_ns or 0 for a in used) - queued_ns) / own_ns if timed else 0.0
     stretches = [_known(s) for a in used for s in a.samples if sum(s.values())]
     totals = [sum(s.values()) for s in stretches]
     shares = {

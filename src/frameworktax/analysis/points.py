@@ -26,7 +26,7 @@ from frameworktax.stats import MIN_PROCESSES, process_interval, relative_half_wi
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
 MIN_BLOCKS = 5
-"""Blocks a process needs for its median to mean something (METHOD, section 4)."""
+"""Blocks a point needs at least, over its processes together (METHOD, section 4)."""
 UNTIL = 0.03
 """Half-width, as a share of the value, that a measurement aims at."""
 WORST_FIRST: tuple[Status, ...] = (
@@ -221,8 +221,8 @@ def _judged(records: PointRecords, until: float) -> list[Note]:
             "the spread between processes is not in the interval"
         )
         found.append(Note("few-processes", text))
-    if min(map(len, medians)) < MIN_BLOCKS:
-        text = f"{min(map(len, medians))} blocks in one process, {MIN_BLOCKS} are asked for"
+    if sum(map(len, medians)) < MIN_BLOCKS:
+        text = f"{sum(map(len, medians))} blocks, {MIN_BLOCKS} are asked for"
         found.append(Note("few-blocks", text))
     failed = [o for o in records.outcomes if o.status != "ok"]
     if failed:

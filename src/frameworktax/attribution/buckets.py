@@ -217,6 +217,8 @@ def itemise(run: SampleRun) -> dict[str, Any]:
                   "0.1 too low; allow perf_event_open for true shares")
         )  # fmt: skip
     off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
+    queued = [stretch.queued_ns for stretch in run.stretches]
+    known = [ns for ns in queued if ns is not None]
     lost = sum(stretch.ticks.lost for stretch in run.stretches)
     return {
         "method": run.method,
@@ -225,6 +227,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
         "latency_ns": run.latency_ns,
         "period_ns": run.period_ns,
         "off_cpu_ns": off_cpu_ns if run.counts_cpu_time else None,
+        "queued_ns": sum(known) if len(known) == len(queued) else None,
         "samples": tuple(samples),
         "detail": dict(detail),
         "top": tuple(

@@ -1,6 +1,6 @@
-"""Where the time of a call goes on a GPU: kernel time, span, and the bill made of them.
+"""Where the time of a call goes on a GPU: kernel time and span, from runs of their own.
 
-``attribute_gpu`` measures; ``gpu_bill`` is the arithmetic, pure and exact:
+``analysis.bill`` makes the bill of them:
 
     latency L ─┬─ kernel K                 union of kernels and copies, from a profile of its own
                ├─ device gap D − K         the device idle although work was queued
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -37,9 +37,6 @@ CLOCK_DROP = 0.03
 """A device clock that fell by more than this share is noted."""
 BUSY_CYCLES = 1_000_000_000
 """About half a second of spinning while clocks are read: an idle device lowers them."""
-HOST_LINES = ("python", "dispatch", "launch", "runtime", "allocator", "threading", "system")
-"""Host work that can keep a device waiting; other shares stay in the remainder."""
-
 Notes = list[tuple[str, str]]
 
 
@@ -49,69 +46,6 @@ class Clocks:
 
     sm_mhz: int
     memory_mhz: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuBill:
-    """A GPU latency taken apart, ns; ``lines`` add up to it exactly.
-
-    Attributes:
-        tax_ns: L − K.
-        starvation_ns: L − D; L − K where the span D is not known, and then it holds the gaps.
-        device_gap_ns: D − K; None where D is not known.
-        after_enqueue_ns: L − H, from the return of the call to the end; None without H.
-    """
-
-    latency_ns: int
-    tax_ns: int
-    starvation_ns: int
-    device_gap_ns: int | None
-    after_enqueue_ns: int | None
-    lines: Mapping[str, int]
-
-
-def gpu_bill(
-    *,
-    latency_ns: int,
-    kernel_ns: int,
-    span_ns: int | None = None,
-    enqueue_ns: int | None = None,
-    host_shares: Mapping[str, float] | None = None,
-) -> GpuBill:
-    """Take a GPU latency apart.
-
-    Args:
-        latency_ns: L, unprofiled, one synchronise per call.
-        kernel_ns: K, union over streams.
-        span_ns: D, by backlog.
-        enqueue_ns: H, host time until the call returns.
-        host_shares: bucket → share of the host's samples while it enqueues; samples in libcuda
-            and libcudart are ``launch``. They split the starvation; what they leave, and buckets
-            that are no host work, is the remainder.
-
-    Raises:
-        ValueError: a share is negative, or they add up to more than one.
-    """
-    shares = dict(host_shares or {})
-    if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
-        raise ValueError(f"shares must be at least 0 and add up to at most 1: {shares}")
-    starvation = latency_ns - (kernel_ns if span_ns is None else span_ns)
-    gap = None if span_ns is None else span_ns - kernel_ns
-    lines = {"kernel": kernel_ns}
-    for name in HOST_LINES:
-        if name in shares:
-            lines[name] = round(starvation * shares[name])
-    if gap is not None:
-        lines["device_gap"] = gap
-    lines["remainder"] = latency_ns - sum(lines.values())
-    return GpuBill(
-        latency_ns=latency_ns,
-        tax_ns=latency_ns - kernel_ns,
-        starvation_ns=starvation,
-        device_gap_ns=gap,
-        after_enqueue_ns=None if enqueue_ns is None else latency_ns - enqueue_ns,
-        lines=lines,
-    )
 
 
 def attribute_gpu(

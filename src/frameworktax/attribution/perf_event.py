@@ -235,6 +235,14 @@ class PerfEventSampler:
         self._event.stop()
         self._drained.append(self._event.drain())
 
+    def pause(self) -> None:
+        """Take no samples from here."""
+        self._event.stop()
+
+    def resume(self) -> None:
+        """Take samples again."""
+        self._event.start()
+
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
         resolver = Resolver()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock
@@ -62,14 +62,29 @@ class Sampler(AbstractContextManager["Sampler"], Protocol):
         """Return what was seen, a stretch each; symbols are resolved here."""
 
 
+@runtime_checkable
+class Pausable(Protocol):
+    """A sampler that can leave part of a stretch out."""
+
+    def pause(self) -> None:
+        """Take no samples from here."""
+
+    def resume(self) -> None:
+        """Take samples again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One stretch: its ticks, and what the clocks say about the same time."""
+    """One stretch: its ticks, and what the clocks say about the same time.
+
+    ``queued_ns`` is time ready to run while others held the processor; None where not known.
+    """
 
     ticks: Ticks
     calls: int
     wall_ns: int
     cpu_ns: int
+    queued_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +110,23 @@ def sample(
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
     min_calls: int = 3,
+    settle: Callable[[], None] | None = None,
     clock: Clock = REAL,
 ) -> SampleRun:
     """Run ``call`` over and over while it is sampled.
+
+    With ``settle``, that is called after each call with sampling paused and its time left out:
+    the wait for a device is no host work.
 
     The garbage collector is off inside stretches and runs between them, as in timing. Calls
     longer than ``duration_ns / stretches`` make fewer stretches: the run ends once the duration
     is over and ``min_calls`` were made.
     """
+    if settle is not None and not isinstance(sampler, Pausable):
+        raise UsageError(f"{sampler.name} cannot leave out the wait for a device; allow perf-event")
     stretch_ns = duration_ns // stretches
     latencies: list[int] = []
-    clocks: list[tuple[int, int, int]] = []
+    clocks: list[tuple[int, int, int, int | None]] = []
     wall, cpu = clock.wall_ns, clock.cpu_ns
     spent = 0
     was_enabled = gc.isenabled()
@@ -116,16 +137,33 @@ def sample(
             gc.disable()
             before = len(latencies)
             sampler.start()
+            queued = clock.queued_ns()
             cpu_begin, begin = cpu(), wall()
             now = begin
+            settled_wall = settled_cpu = 0
             while now - begin < stretch_ns:
                 call_begin = wall()
                 call()
                 now = wall()
                 latencies.append(now - call_begin)
-            clocks.append((len(latencies) - before, now - begin, cpu() - cpu_begin))
+                if settle is not None and isinstance(sampler, Pausable):
+                    cpu_mark = cpu()
+                    sampler.pause()
+                    settle()
+                    sampler.resume()
+                    settled_wall += wall() - now
+                    settled_cpu += cpu() - cpu_mark
+            end, cpu_end = wall() if settle else now, cpu()
             sampler.stop()
-            spent += now - begin
+            clocks.append(
+                (
+                    len(latencies) - before,
+                    end - begin - settled_wall,
+                    cpu_end - cpu_begin - settled_cpu,
+                    _difference(clock.queued_ns(), queued),
+                )
+            )
+            spent += end - begin
     finally:
         (gc.enable if was_enabled else gc.disable)()
     return SampleRun(
@@ -135,6 +173,10 @@ def sample(
         int(median(latencies)),
         sampler.counts_cpu_time,
     )
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
 
 
 def available_samplers() -> list[tuple[str, bool, str]]:
@@ -176,6 +218,7 @@ def attribute_cpu(
     min_calls: int = 3,
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
+    settle: Callable[[], None] | None = None,
     clock: Clock = REAL,
 ) -> dict[str, Any]:
     """Return where ``call`` spends this thread's time, as the fields of ``records.Attribution``.
@@ -190,6 +233,7 @@ def attribute_cpu(
         min_calls: made even if they take longer than the duration.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
+        settle: waits for a device after each call, left out of the samples.
         clock: to be replaced in tests.
 
     Raises:
@@ -207,6 +251,7 @@ def attribute_cpu(
                     stretches=stretches,
                     duration_ns=duration_ns,
                     min_calls=min_calls,
+                    settle=settle,
                     clock=clock,
                 )
         except OSError as error:

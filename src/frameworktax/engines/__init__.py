@@ -1,0 +1,1 @@
+"""Where measuring processes run: one file an engine."""

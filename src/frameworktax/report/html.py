@@ -88,6 +88,14 @@ def page(run: Run) -> str:
     )
 
 
+def fragment(run: Run) -> str:
+    """Return the headline and the tables as HTML for a notebook: no script, names escaped."""
+    tables = "".join(
+        sections.family_section(family, i, []) for i, family in enumerate(families(run))
+    )
+    return f"<p><strong>{sections.esc(run.headline)}</strong></p>{tables}"
+
+
 def drawable(family: Family) -> dict[str, Chart]:
     """Return the charts that this family has numbers for."""
     wanted: list[str] = []

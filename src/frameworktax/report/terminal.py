@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -69,6 +69,28 @@ def print_run(run: Run, console: Console) -> None:
         _notes(family, console)
     _advice(run, console)
     _footer(run, console)
+
+
+def print_rows(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a plain table; cells are text from anywhere and mean nothing to the terminal."""
+    table = _table()
+    for title in head:
+        table.add_column(title)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+class Renderable:
+    """A run as something ``rich.print`` can show."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with console.capture() as capture:
+            print_run(self._run, console)
+        yield Text.from_ansi(capture.get())
 
 
 def _heading(text: str, console: Console) -> None:
@@ -215,8 +237,8 @@ def _item(console: Console, lead: str, text: str, style: str = "") -> None:
 
 def _notes(family: Family, console: Console) -> None:
     if family.notes:
-        _heading("Notes", console)
-    for who, text in family.notes:
+        _heading("Notes (all of them: --report, --json)", console)
+    for who, text in family.brief_notes():
         _item(console, f"{who}:", text, "dim")
 
 

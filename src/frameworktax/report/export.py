@@ -1,0 +1,34 @@
+"""Writing a run to a file whose suffix names the format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frameworktax.errors import UsageError
+from frameworktax.records import Run
+from frameworktax.report import html, json_document, markdown
+
+SUFFIXES = (".html", ".json", ".md", ".csv", ".svg", ".png", ".pdf")
+
+
+def check(path: Path) -> None:
+    """Raise UsageError where no format has this file's suffix."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the run; a picture shows latency against batch.
+
+    Raises:
+        UsageError: no format has this suffix, or what it needs is not installed.
+    """
+    check(path)
+    if path.suffix == ".html":
+        html.write_report(run, path)
+    elif path.suffix == ".json":
+        path.write_text(json_document.text(run), encoding="utf-8")
+    elif path.suffix in (".md", ".csv"):
+        markdown.write(run, path)
+    else:
+        html.figure(run, "latency", path)

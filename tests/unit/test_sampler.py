@@ -1,0 +1,83 @@
+"""The loop that all samplers share, on a scripted clock."""
+
+from collections import Counter
+
+import pytest
+
+from frameworktax.attribution.sampler import Ticks, sample
+from frameworktax.errors import UsageError
+from frameworktax.testing import FakeClock
+
+
+class Counting:
+    """A sampler that notes when it was on."""
+
+    name = "counting"
+    period_ns = 1_000
+    counts_cpu_time = True
+
+    def __init__(self):
+        self.events = []
+
+    def start(self):
+        self.events.append("start")
+
+    def stop(self):
+        self.events.append("stop")
+
+    def ticks(self):
+        return [Ticks(Counter(), 0)] * self.events.count("stop")
+
+
+class Pausing(Counting):
+    def pause(self):
+        self.events.append("pause")
+
+    def resume(self):
+        self.events.append("resume")
+
+
+def test_stretches_are_filled_and_timed():
+    clock = FakeClock()
+    run = sample(lambda: clock.work(300), Counting(), stretches=2, duration_ns=2_000, clock=clock)
+    assert [(s.calls, s.wall_ns, s.cpu_ns) for s in run.stretches] == [(4, 1_200, 1_200)] * 2
+    assert run.latency_ns == 300
+
+
+def test_time_in_the_queue_is_told_apart():
+    clock = FakeClock()
+
+    def call():
+        clock.work(300)
+        clock.others(200)
+        clock.wait(100)
+
+    run = sample(call, Counting(), stretches=1, duration_ns=1_000, clock=clock)
+    (stretch,) = run.stretches
+    assert (stretch.calls, stretch.wall_ns, stretch.cpu_ns, stretch.queued_ns) == (
+        2,
+        1_200,
+        600,
+        400,
+    )
+
+
+def test_the_wait_for_a_device_is_left_out():
+    clock, sampler = FakeClock(), Pausing()
+    run = sample(
+        lambda: clock.work(300),
+        sampler,
+        stretches=1,
+        duration_ns=1_500,
+        settle=lambda: clock.wait(900),
+        clock=clock,
+    )
+    (stretch,) = run.stretches
+    assert (stretch.calls, stretch.wall_ns, stretch.cpu_ns) == (2, 600, 600)
+    assert run.latency_ns == 300
+    assert sampler.events == ["start", *["pause", "resume"] * 2, "stop"]
+
+
+def test_a_sampler_that_cannot_pause_is_refused_for_a_device():
+    with pytest.raises(UsageError, match="perf-event"):
+        sample(lambda: None, Counting(), settle=lambda: None, clock=FakeClock())
