@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.export import Exported, export, manifest_of, static_note
 from frameworktax.runtimes.inductor import missing_triton
 from frameworktax.runtimes.torch_common import (
-    Exported,
     TorchArtifactLoaded,
-    export,
-    manifest_of,
     missing_compiler,
     pin_threads,
-    static_note,
     use_directory,
 )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import export, manifest_of, pin_threads
+from frameworktax.runtimes.export import export, manifest_of
+from frameworktax.runtimes.torch_common import pin_threads
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,9 @@ from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.export import export, manifest_of
 from frameworktax.runtimes.onnxruntime import wide
-from frameworktax.runtimes.torch_common import export, manifest_of, pin_threads
+from frameworktax.runtimes.torch_common import pin_threads
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import (
-    TorchArtifactLoaded,
-    manifest_of,
-    pin_threads,
-    positional,
-    split,
-    static_note,
-    to_arrays,
-)
+from frameworktax.runtimes.export import manifest_of, positional, split, static_note
+from frameworktax.runtimes.torch_common import TorchArtifactLoaded, pin_threads, to_arrays
 
 if TYPE_CHECKING:
     import torch
