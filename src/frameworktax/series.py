@@ -119,30 +119,24 @@ class Series:
         self.load_ns[process] = answer["load_ns"]
         self._take_notes(answer)
 
-    def prepare(self, spawn: Spawn, timeout_s: float) -> None:
-        """Export or compile in a process of its own, unless an earlier session left it ready."""
-        if not self.runtime.prepares:
-            return
+    def prepare(self, worker: Worker | InPlace, timeout_s: float) -> None:
+        """Have a set-up process export or compile, unless an earlier session left it ready."""
         ready = self.folder / READY
         if ready.exists():
             known = json.loads(ready.read_text())
             self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
             self.notes.append(Note("set-up-reused", "set-up time is that of an earlier session"))
             return
-        worker = spawn(f"{self.label}, set-up")
-        try:
-            answer = worker.request(
-                "prepare",
-                timeout_s=timeout_s,
-                workload=asdict(self.workload),
-                runtime=self.runtime.name,
-                target=asdict(self.target),
-                directory=str(self.folder),
-                batches=sorted(self.points),
-                live=self.live,
-            )
-        finally:
-            worker.kill()
+        answer = worker.request(
+            "prepare",
+            timeout_s=timeout_s,
+            workload=asdict(self.workload),
+            runtime=self.runtime.name,
+            target=asdict(self.target),
+            directory=str(self.folder),
+            batches=sorted(self.points),
+            live=self.live,
+        )
         self.setup_ns = answer["setup_ns"]
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
         ready.write_text(

@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from frameworktax.engines.in_place import InPlace
+from frameworktax.engines.local import Worker
 from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
@@ -58,10 +60,14 @@ class Setup:
         self._spawn = spawn
         self._reporter = reporter
         self._session = session
+        self._workshop: Worker | InPlace | None = None
         self._deadline = time.monotonic() + SHARE * plan.budget_s
 
     def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
         """Set up every series, references, floor and twins included.
+
+        One set-up process reads the model and exports it for one runtime after another, so that
+        the model's library is imported once; measuring processes start beside it.
 
         Raises:
             UsageError: what was asked for cannot be, found by whoever tried first.
@@ -73,23 +79,29 @@ class Setup:
         self._add_references()
         self._add_floor()
         wanted = [s for s in self._series if s.dead is None]
-        describing = {
-            config: pool.submit(self._describe, series)
-            for config, series in {s.config: s for s in wanted if not s.is_floor}.items()
-        }
-        futures = [pool.submit(self._make_ready, s) for s in wanted]
-        await_all(list(describing.values()), self._reporter, "reading the model")
-        facts = {config: future.result() for config, future in describing.items()}
-        twins = self._add_twins(facts, has_sampler)
-        futures += [pool.submit(self._make_ready, s) for s in twins]
-        await_all(futures, self._reporter, "exports, compilation, loading")
+        starts = [pool.submit(self.make_ready, s) for s in wanted if not s.runtime.prepares]
+        try:
+            facts = {}
+            for config, series in {s.config: s for s in wanted if not s.is_floor}.items():
+                self._reporter.progress(0, len(wanted), f"reading {series.workload.model}")
+                facts[config] = self._describe(series)
+            twins = self._add_twins(facts, has_sampler)
+            starts += [pool.submit(self.make_ready, s) for s in twins if not s.runtime.prepares]
+            exports = [s for s in wanted + twins if s.runtime.prepares]
+            for number, series in enumerate(sorted(exports, key=lambda s: s.runtime.compiles)):
+                self._reporter.progress(number, len(exports), f"exporting for {series.label}")
+                if self._prepare(series):
+                    starts.append(pool.submit(self.make_ready, series))
+        finally:
+            if self._workshop is not None:
+                self._workshop.kill()
+        await_all(starts, self._reporter, "loading and compiling")
         for series in self._series:
             self._ledger.subjects(series, facts.get(series.config, {}))
 
     def _describe(self, series: Series) -> dict[str, Any]:
-        worker = self._spawn(f"describe {series.workload.model}")
         try:
-            return worker.request(
+            return self._in_workshop().request(
                 "describe",
                 timeout_s=max(8.0, SHARE / 2 * self._plan.budget_s),
                 workload=asdict(series.workload),
@@ -101,13 +113,31 @@ class Setup:
         except WorkerError as error:
             # Counting is not measuring: the model may still run where it cannot be described.
             return {"facts": {}, "has_twin": False, "notes": [("not-described", str(error))]}
-        finally:
-            worker.kill()
 
-    def _make_ready(self, series: Series) -> None:
-        """Prepare, start process 0 and bind the smallest batch that works."""
+    def _in_workshop(self, *, fresh: bool = False) -> Worker | InPlace:
+        if self._workshop is not None and fresh:
+            self._workshop.kill()
+        if self._workshop is None or not self._workshop.alive:
+            self._workshop = self._spawn("set-up")
+        return self._workshop
+
+    def _prepare(self, series: Series) -> bool:
+        """Export for one runtime; where that fails, once more in a fresh process."""
         try:
-            series.prepare(self._spawn, self._left())
+            try:
+                series.prepare(self._in_workshop(), self._left())
+            except WorkerError as error:
+                if error.status == "timeout":
+                    raise
+                series.prepare(self._in_workshop(fresh=True), self._left())
+        except WorkerError as error:
+            self._ledger.bury(series, self._explain(error))
+            return False
+        return True
+
+    def make_ready(self, series: Series) -> None:
+        """Start process 0 and bind the smallest batch that works."""
+        try:
             for batch in sorted(series.points):
                 try:
                     if not (0 in series.workers and series.workers[0].alive):

@@ -31,6 +31,10 @@ from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
+START_SHARE = 0.4
+"""Share of the time left after set-up that further processes may take to start."""
+OWED_SHARE = 0.5
+"""Share of the time budget by which a session may run over, to tell each runtime's first point."""
 ADMIT_SHARE = 0.85
 """Share of the time left that is given out: costs are estimates."""
 
@@ -133,16 +137,28 @@ class Sweep:
         return worker
 
     def _shifts(self) -> list[list[int]]:
-        """Split processes into groups that fit in memory together."""
+        """Split processes into groups that fit in memory together, as many as time allows."""
+        processes = self._affordable_processes()
         used = 0
         for series in self._series:
             for worker in series.workers.values():
                 with contextlib.suppress(WorkerError):
                     used += worker.request("memory", timeout_s=30.0)["resident_bytes"]
         room = MEMORY_SHARE * host.memory_available_bytes()
-        together = max(1, min(self._plan.processes, 1 + int(room // max(1, used))))
-        order = list(range(self._plan.processes))
+        together = max(1, min(processes, 1 + int(room // max(1, used))))
+        order = list(range(processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
+
+    def _affordable_processes(self) -> int:
+        """Return how many processes a point can have: few and measured beat many and not."""
+        left_ns = START_SHARE * (self._deadline - time.monotonic()) * 1e9
+        one_more_ns = sum(
+            s.load_ns[0]
+            for s in self._series
+            if s.dead is None and 0 in s.load_ns and s.processes(2) > 1
+        ) / max(1, len(host.usable_cpus()))
+        affordable = 1 + int(max(0.0, left_ns) // max(1.0, one_more_ns))
+        return min(self._plan.processes, affordable)
 
     def _shift(self, pool: ThreadPoolExecutor, processes: list[int], deadline: float) -> None:
         self._reporter.phase("starting processes")
@@ -199,7 +215,7 @@ class Sweep:
     def _admit(
         self, todo: set[tuple[str, int]], processes: int, deadline: float
     ) -> list[tuple[Series, int]]:
-        """Take the cheapest points first, as many as the time left holds; at least one."""
+        """Take the cheapest points first, as many as the time left holds."""
         left = ADMIT_SHARE * (deadline - time.monotonic())
         candidates = sorted(
             (self._cost_s(series, batch, processes), batch, number)
@@ -208,14 +224,18 @@ class Sweep:
             if (series.key, batch) in todo and series.dead is None
         )
         wave: list[tuple[Series, int]] = []
-        owed = not self._rounds.begun  # a session says something, whatever its budget
+        # Set-up may have taken all the time: every runtime's first point is told nevertheless.
+        owed = 0.0 if self._rounds.begun else OWED_SHARE * self._plan.budget_s
+        told: set[int] = set()
         for cost, batch, number in candidates:
-            series = self._series[number]
-            is_answer = not (series.is_floor or series.is_twin)
-            if cost <= left or (owed and is_answer):
+            if cost <= left:
                 left -= cost
-                owed = owed and not is_answer
-                wave.append((series, batch))
+            elif number not in told and cost <= owed + max(0.0, left):
+                owed -= cost
+            else:
+                continue
+            told.add(number)
+            wave.append((self._series[number], batch))
         return wave
 
     def _bind_wave(self, pool: ThreadPoolExecutor, wave: list[tuple[Series, int]]) -> None:

@@ -67,7 +67,7 @@ def test_terminal_fits_80_columns_without_colour(run):
     assert "\x1b" not in text
     lines = text.splitlines()
     (eager,) = [line for line in lines if line.startswith("eager ") and line.count(" M")]
-    cells = "4.40 2% F 4.60 2% M 4.80 2% M 7.20 2% M 12.9 2% M"
+    cells = "4.40 2 F 4.60 2 M 4.80 2 M 7.20 2 M 12.9 2 M"
     assert eager.split() == ["eager", *cells.split(), "4.1"]
     assert any(line.startswith("openvino ≠") for line in lines)
     assert "aot-inductor crashed: segmentation fault" in text

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from frameworktax.analysis.bill import TWIN, Bill, share_interval
 from frameworktax.analysis.points import PointRecords
+from frameworktax.analysis.words import times
 from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity
 from frameworktax.stats import ratio_interval
 
@@ -98,7 +99,7 @@ def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], l
         if proven(parity):
             ranked.append((reading, gain))
         elif gain.low > 1:
-            text = f"{runtime} is {gain.value:.1f} × faster but not ranked: {difference(parity)}"
+            text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
             notes.append(Note("not-ranked", text))
     return sorted(ranked, key=lambda item: -item[1].value), notes
 
@@ -166,7 +167,7 @@ def _name(m: Measurement) -> str:
 def _faster(reading: Reading, gain: Estimate) -> Advice:
     m = reading.measurement
     return Advice(
-        action=f"use {m.runtime}: {gain.value:.1f} × faster at batch {m.workload.batch}",
+        action=f"use {m.runtime}: {times(gain.value)} faster at batch {m.workload.batch}",
         evidence=f"{m.workload.model}: paired with eager in every round; {difference(m.parity)}",
         gain=gain,
         kind="measured",
@@ -212,7 +213,7 @@ def _faster_kernels(reading: Reading) -> Advice | None:
     )
     cause = "faster math kernels" if m.platform == "cpu" else "a faster device"
     return Advice(
-        action=f"{cause} would give at most {gain.value:.1f} × with {m.runtime} "
+        action=f"{cause} would give at most {times(gain.value)} with {m.runtime} "
         f"at batch {m.workload.batch}",
         evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
         f"({bill.method})",
@@ -229,7 +230,7 @@ def _no_tax(reading: Reading) -> Advice | None:
     if gain is None:
         return None
     return Advice(
-        action=f"the same kernels without any framework tax would give {gain.value:.1f} × over "
+        action=f"the same kernels without any framework tax would give {times(gain.value)} over "
         f"{m.runtime} at batch {m.workload.batch}",
         evidence=f"{_name(m)}: kernels take {percent(1 - bill.share.value)} of the latency; "
         "a larger gain needs other kernels",

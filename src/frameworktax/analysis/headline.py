@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from frameworktax.analysis.advice import FLOOR, REFERENCE, percent, proven
 from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.words import times
 from frameworktax.records import Curve, Measurement
 
 
@@ -77,11 +78,11 @@ def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
     if not faster:
         return ""
     ratio, runtime = min(faster, key=lambda item: item[0].value)
-    return f"{runtime} is {1 / ratio.value:.1f} × faster at batch {smallest}"
+    return f"{runtime} is {times(1 / ratio.value)} faster at batch {smallest}"
 
 
 def _bound(m: Measurement) -> str:
     if m.tax_share is None or m.tax_share.low <= 0:
         return ""
     cause = "faster math kernels" if m.platform == "cpu" else "a faster device"
-    return f"{cause} would give at most {1 / m.tax_share.value:.1f} ×"
+    return f"{cause} would give at most {times(1 / m.tax_share.value)}"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 DEFAULT_LENGTH = 128
+TWIN_LENGTH = 8
+"""Tokens of a twin: what the framework costs does not grow with the length, kernels do."""
 
 BERT_SIZES: dict[str, tuple[int, int, int]] = {
     "bert-tiny": (2, 128, 2),
@@ -60,6 +62,8 @@ def build(name: str, workload: Workload) -> Model:
             f"{name} takes lengths from 1 to {config.max_position_embeddings}, not {length}; "
             "choose another --length"
         )
+    if workload.twin:
+        length = min(length, TWIN_LENGTH)
 
     def inputs(batch: int) -> Inputs:
         # What a tokenizer gives for sentences without padding.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from frameworktax.records import Measurement
@@ -38,6 +39,13 @@ SHAPES = {
     "memory-bound": "triangle-up",
     "kernel-flat": "triangle-down",
     "not known": "cross",
+}
+BANDS = {
+    "framework-bound": "#d55e00",
+    "mixed": "#e3b341",
+    "compute-bound": "#0f7fc4",
+    "memory-bound": "#8a6fd1",
+    "kernel-flat": "#17a2a2",
 }
 HEIGHT = 340
 LABEL_GAP = 15
@@ -107,6 +115,7 @@ def latency_chart(family: Family, *, wide: bool = True) -> Spec:
         "legend": {"title": None, "orient": "bottom", "columns": 3 if wide else 2},
     }
     layers: list[Spec] = [
+        *_bands(family, low, high, right if wide else batches[-1] * 1.08, x, y),
         {
             "mark": {"type": "rule", "strokeWidth": 2},
             "encoding": {
@@ -153,6 +162,65 @@ def latency_chart(family: Family, *, wide: bool = True) -> Spec:
         "autosize": {"type": "fit-x", "contains": "padding"},
         "layer": layers,
     }
+
+
+def _bands(family: Family, low: float, high: float, right: float, x: Spec, y: Spec) -> list[Spec]:
+    """Shade the regimes of the first runtime, from halfway to halfway between its batch sizes."""
+    points = [m for m in family.measured if m.runtime == family.runtimes[0]]
+    points = sorted(points, key=lambda m: m.workload.batch)
+    if not any(m.regime for m in points):
+        return []
+    batches = [m.workload.batch for m in points]
+    middles = [math.sqrt(a * b) for a, b in pairwise(batches)]
+    edges = [family.batches[0] / 1.08, *middles, min(right, batches[-1] * 1.3)]
+    bands: list[dict[str, Any]] = []
+    for m, (start, end) in zip(points, pairwise(edges), strict=True):
+        if bands and bands[-1]["regime"] == m.regime:
+            bands[-1]["end"] = end
+        elif m.regime:
+            said = f"{m.runtime}: {m.regime}" if not bands else m.regime
+            bands.append({"regime": m.regime, "start": start, "end": end, "said": said})
+    for band in bands:
+        band |= {"low": low, "high": high}
+    place = {
+        "x": {**x, "field": "start"},
+        "x2": {"field": "end"},
+        "y": {**y, "field": "low"},
+        "y2": {"field": "high"},
+    }
+    return [
+        {
+            "data": {"values": bands},
+            "mark": {"type": "rect", "tooltip": None},
+            "encoding": {
+                **place,
+                "fill": {
+                    "field": "regime",
+                    "type": "nominal",
+                    "scale": {"domain": list(BANDS), "range": list(BANDS.values())},
+                    "legend": None,
+                },
+                "fillOpacity": {"value": 0.13},
+            },
+        },
+        {
+            "data": {"values": bands},
+            "mark": {
+                "type": "text",
+                "align": "left",
+                "baseline": "top",
+                "dx": 5,
+                "dy": 5,
+                "fontSize": 11,
+                "fontStyle": "italic",
+            },
+            "encoding": {
+                "x": place["x"],
+                "y": {**y, "field": "high"},
+                "text": {"field": "said", "type": "nominal"},
+            },
+        },
+    ]
 
 
 def _tooltip(*names: str) -> list[Spec]:

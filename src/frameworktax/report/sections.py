@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Advice, Environment, Measurement, Run
 from frameworktax.report.tables import Family
 from frameworktax.report.words import (
@@ -65,7 +66,7 @@ def tiles(run: Run, family: Family) -> str:
     fastest = _fastest(family, batch)
     if fastest is not None and fastest.ratio_to_eager is not None:
         about = f"{fastest.runtime} over eager at batch {batch}, outputs equal"
-        made.append(("Fastest runtime", f"{1 / fastest.ratio_to_eager.value:.1f} ×", about))
+        made.append(("Fastest runtime", times(1 / fastest.ratio_to_eager.value), about))
     cells = "".join(
         f"<div><dt>{esc(name)}</dt><dd>{esc(value)}<small>{esc(about)}</small></dd></div>"
         for name, value, about in made
@@ -200,7 +201,7 @@ def advice_section(advice: Sequence[Advice]) -> str:
     if not advice:
         return ""
     items = "".join(
-        f'<li><b class="gain {a.kind}">{"≤ " if a.kind == "bound" else ""}{a.gain.value:.1f} ×</b>'
+        f'<li><b class="gain {a.kind}">{"≤ " if a.kind == "bound" else ""}{times(a.gain.value)}</b>'
         f"<div><p>{esc(a.action)}</p><p>{esc(a.kind)}, {a.gain.low:.2f} to {a.gain.high:.2f} ×. "
         f"{esc(a.evidence)}</p></div></li>"
         for a in advice

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import (
@@ -102,7 +103,7 @@ def _latencies(family: Family, console: Console) -> None:
     room = console.width - (NAME_WIDTH + 1) - FREE_WIDTH
     across = max(1, room // (CELL_WIDTH + 1))
     batches = family.batches
-    _heading("Latency, ms, and half-width of its interval", console)
+    _heading("Latency, ms, and half-width of its 95 % interval, %", console)
     for start in range(0, len(batches), across):
         part = batches[start : start + across]
         table = _table()
@@ -133,7 +134,7 @@ def _cell(m: Measurement | None) -> Text:
         return Text("–", style="dim")
     mark = REGIME_MARKS[m.regime] if m.regime else " "
     text = Text(milliseconds(m.latency_ns.value))
-    text.append(f" {half_width(m.latency_ns):>3}", style="dim")
+    text.append(f" {half_width(m.latency_ns).rstrip('%'):>2}", style="dim")
     return text.append(f" {mark}", style=REGIME_STYLES.get(m.regime or "", ""))
 
 
@@ -250,9 +251,8 @@ def _advice(run: Run, console: Console) -> None:
     table.add_column(width=7, justify="right")
     table.add_column()
     for item in run.advice:
-        gain = Text(f"{item.gain.value:.1f} ×", style="bold" if item.kind == "measured" else "")
-        if item.kind == "bound":
-            gain = Text(f"≤ {item.gain.value:.1f} ×")
+        bold = "bold" if item.kind == "measured" else ""
+        gain = Text(f"{'≤ ' if item.kind == 'bound' else ''}{times(item.gain.value)}", style=bold)
         text = Text(item.action, style="bold" if item.kind == "measured" else "")
         low, high = f"{item.gain.low:.2f}", f"{item.gain.high:.2f}"
         text.append(f"\n{item.kind}, {low} to {high} ×; {item.evidence}", style="dim not bold")

@@ -1,0 +1,305 @@
+"""The main job on real input: one session measured once, looked at from every side."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from frameworktax import store
+from frameworktax.analysis.document import build
+from frameworktax.records import BILL
+
+RUNTIMES = "eager,inference-mode,torchscript-frozen,onnxruntime,openvino,cuda-graph,null"
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """Return (folder, run document, terminal output) of one measured session."""
+    from conftest import Shell
+
+    folder = tmp_path_factory.mktemp("session")
+    home, temporary = folder / "home", folder / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    work = folder / "work"
+    work.mkdir()
+    shell = Shell(work)
+    ran = shell(
+        *[
+            "measure",
+            "bert-tiny",
+            "--length",
+            "16",
+            "--batch",
+            "1,2",
+            "--time-budget",
+            "45s",
+            "--runtimes",
+        ],
+        RUNTIMES,
+        *["--store", "results", "--json", "run.json", "--report", "report.html"],
+        HOME=str(home),
+        TMPDIR=str(temporary),
+        XDG_CACHE_HOME=str(home / ".cache"),
+    )
+    assert ran.code == 0, ran.err
+    return folder, json.loads((work / "run.json").read_text()), ran
+
+
+def points(run):
+    return {(m["runtime"], m["workload"]["batch"]): m for m in run["measurements"]}
+
+
+def test_every_runtime_that_can_is_measured(session):
+    _, run, _ = session
+    found = points(run)
+    for runtime in RUNTIMES.split(","):
+        status = "unavailable" if runtime == "cuda-graph" else "ok"
+        assert {found[runtime, b]["status"] for b in (1, 2)} == {status}
+    assert "GPU" in found["cuda-graph", 1]["reason"]
+    assert found["cuda-graph", 1]["latency_ns"] is None
+
+
+def test_numbers_hang_together(session):
+    _, run, _ = session
+    for m in run["measurements"]:
+        if m["status"] != "ok" or m["runtime"] == "null":
+            continue
+        latency = m["latency_ns"]
+        assert latency["low"] <= latency["value"] <= latency["high"]
+        assert sum(m["bill_ns"].values()) == pytest.approx(latency["value"])
+        assert set(m["bill_ns"]) <= set(BILL)
+        assert m["tax_ns"]["value"] == pytest.approx(latency["value"] - m["kernel_ns"]["value"])
+        share = m["tax_share"]["value"]
+        assert share == pytest.approx(m["tax_ns"]["value"] / latency["value"])
+        assert 0 < m["kernel_ns"]["value"] < latency["value"]
+        assert len(m["samples_ns"]) == 3
+        assert m["parity"]["within_tolerance"] is True
+        assert m["regime"] in ("framework-bound", "mixed", "compute-bound")
+
+
+def test_methods_are_named(session):
+    _, run, _ = session
+    found = points(run)
+    assert found["onnxruntime", 1]["bill_method"] == "width-shrunk-twin"
+    assert found["openvino", 1]["bill_method"] == "width-shrunk-twin"
+    for runtime in ("eager", "inference-mode", "torchscript-frozen"):
+        assert found[runtime, 1]["bill_method"].startswith("program-counter-sampling")
+    assert found["eager", 1]["warm_overhead_ns"]["value"] > 0
+    assert found["eager", 1]["latency_ns"]["method"] == "process-medians-of-block-medians"
+
+
+def test_counts_are_those_of_the_model(session):
+    _, run, _ = session
+    found = points(run)
+    assert found["eager", 1]["parameters"] == 4_385_920  # BERT-tiny with its pooler
+    assert found["eager", 2]["macs"] == 2 * found["eager", 1]["macs"]
+
+
+def test_the_floor_is_measured(session):
+    _, run, _ = session
+    assert 0 < run["harness_floor_ns"]["value"] < 1_000
+
+
+def test_the_document_follows_its_schema(session, shell):
+    _, run, _ = session
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(run, json.loads(shell("schema").out))
+
+
+def test_the_store_tells_the_same(session):
+    folder, run, _ = session
+    records, notes = store.read(folder / "work" / "results")
+    assert notes == []
+    again = build(records)
+    assert again.headline == run["headline"]
+    assert len(again.measurements) == len(run["measurements"])
+
+
+def test_report_redraws_without_measuring(session, shell):
+    folder, run, _ = session
+    kept = folder / "work" / "results"
+    before = sorted(p.name for p in kept.iterdir())
+    for suffix in ("html", "json", "md", "csv", "svg"):
+        ran = shell("report", str(kept), "-o", f"out.{suffix}")
+        assert (ran.code, ran.err) == (0, "")
+        assert (shell.folder / f"out.{suffix}").stat().st_size > 500
+    assert json.loads((shell.folder / "out.json").read_text())["headline"] == run["headline"]
+    assert sorted(p.name for p in kept.iterdir()) == before
+
+
+def test_nothing_is_written_outside_the_chosen_folders(session):
+    folder, _, _ = session
+    assert [str(p) for p in (folder / "home").rglob("*") if p.is_file()] == []
+    assert [str(p) for p in (folder / "tmp").rglob("*") if p.is_file()] == []
+    work = folder / "work"
+    assert sorted(p.name for p in work.iterdir()) == ["report.html", "results", "run.json"]
+    assert not list((work / "results" / "cache").glob("scratch-*"))
+
+
+def test_the_terminal_tells_the_verdict_in_80_columns(session):
+    _, run, ran = session
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80 or max(len(x) for x in lines if "samples in" not in x) <= 80
+    assert " ".join(run["headline"].split()[:4]) in " ".join(ran.out.split())
+    assert "Where the time goes" in ran.out
+    assert "\x1b[" not in ran.out
+
+
+def test_resume_measures_only_what_is_missing(session, shell):
+    folder, run, _ = session
+    ran = shell(
+        *["measure", "bert-tiny", "--length", "16", "--batch", "1,2", "--resume", "--quiet"],
+        "--runtimes",
+        "eager,inference-mode",
+        "--store",
+        str(folder / "work" / "results"),
+    )
+    assert (ran.code, ran.out) == (0, "")
+    shards = list((folder / "work" / "results").glob("*.jsonl"))
+    assert len(shards) == 1
+
+
+def test_json_to_standard_output_is_alone_there(shell):
+    ran = shell(
+        *[
+            "measure",
+            "mlp",
+            "--width",
+            "0.1",
+            "--runtimes",
+            "null",
+            "--batch",
+            "1",
+            "--json",
+            "-",
+            "--time-budget",
+            "3s",
+        ]
+    )
+    assert ran.code == 0, ran.err
+    assert ran.json()["schema"] == "frameworktax.run"
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
+    words = [
+        "measure",
+        "mlp",
+        "--width",
+        "0.1",
+        "--runtimes",
+        "eager",
+        "--batch",
+        "1..4",
+        "--time-budget",
+        "60s",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "frameworktax", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    kept = tmp_path / "frameworktax-results"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not _blocks(kept):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    last = err.strip().splitlines()[-1]
+    assert "--resume" in last and "frameworktax-results" in last
+    records, _ = store.read(kept)
+    assert any(r.kind == "block" for r in records)
+    assert not list((kept / "cache").glob("scratch-*"))
+    assert _children_of(process.pid) == []
+
+
+def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, shell):
+    words = [
+        "measure",
+        "mlp",
+        "--width",
+        "0.1",
+        "--runtimes",
+        "eager",
+        "--batch",
+        "1",
+        "--time-budget",
+        "60s",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "frameworktax", *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    kept = tmp_path / "frameworktax-results"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not _blocks(kept):
+        time.sleep(0.2)
+    workers = _children_of(process.pid)
+    assert workers
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
+        time.sleep(0.1)
+    assert not any(_is_worker(pid) for pid in workers)
+    ran = shell("report", str(kept), "--json", "-")
+    assert ran.code == 0
+    assert ran.json()["measurements"]
+
+
+def _blocks(folder: Path) -> bool:
+    return any('"record":"block"' in p.read_text() for p in folder.glob("*.jsonl"))
+
+
+def _children_of(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"frameworktax.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_list_and_doctor_speak_json(shell):
+    models = {row["name"] for row in shell("list", "models", "--json").json()}
+    assert {"bert-base", "gpt2", "resnet-50", "mlp"} <= models
+    runtimes = {row["name"]: row for row in shell("list", "runtimes", "--json").json()}
+    assert runtimes["eager"]["available"] is True
+    assert runtimes["cuda-graph"]["available"] is False and runtimes["cuda-graph"]["reason"]
+    checks = shell("doctor", "--json").json()
+    assert {"cores", "load", "sampler", "gpu"} <= {check["code"] for check in checks}
+    assert all(check["remedy"] for check in checks if check["status"] == "warning")
+    assert shell("list", "studies", "--json").json() == []
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom frameworktax import cli\nsys.argv=['frameworktax','--help']\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        "print(sorted(set(sys.modules) & {'numpy','torch','pydantic','scipy','pandas'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,70 @@
+"""From Python: names, live modules, and modules that cannot travel."""
+
+import pytest
+
+import frameworktax as ft
+from frameworktax.errors import UsageError
+
+torch = pytest.importorskip("torch")
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.linear(x))
+
+
+def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path):
+    module = Scale()
+    results = ft.measure(
+        module,
+        torch.randn(1, 16),
+        runtimes=["eager", "inference-mode"],
+        batch=[1, 4],
+        time_budget=15,
+        processes=1,
+        store=tmp_path / "s",
+    )
+    found = {(m.runtime, m.workload.batch): m for m in results if m.runtime != "null"}
+    assert set(found) == {(r, b) for r in ("eager", "inference-mode") for b in (1, 4)}
+    assert all(m.status == "ok" and m.workload.model == "Scale" for m in found.values())
+    assert all(m.parity.within_tolerance for m in found.values())  # eval: dropout does nothing
+    assert module.training  # the caller's own module is as it was
+    assert "in-place" not in [n.code for n in results.run.notes]
+    assert not list((tmp_path / "s" / "cache").glob("live-*"))
+    frame = results.to_dataframe()
+    assert len(frame) == len(results) and frame["latency_ns"].notna().any()
+    assert "<table" in results._repr_html_() and "Scale" in repr(results)
+
+
+def test_a_module_that_cannot_travel_is_measured_in_place_with_a_note(tmp_path):
+    import threading
+
+    module = Scale()
+    module.lock = threading.Lock()  # no lock can be pickled
+
+    module.__deepcopy__ = lambda memo: module
+    results = ft.measure(
+        module, torch.randn(1, 16), runtimes="eager", batch=1, time_budget=6, store=tmp_path / "s"
+    )
+    (found,) = [m for m in results if m.runtime == "eager"]
+    assert found.status == "ok"
+    note = next(n for n in results.run.notes if n.code == "in-place")
+    assert "lock" in note.text
+
+
+def test_a_live_module_needs_inputs(tmp_path):
+    with pytest.raises(UsageError, match="example inputs"):
+        ft.measure(Scale(), runtimes="eager", store=tmp_path / "s")
+
+
+def test_impossible_arguments_are_one_line(tmp_path):
+    for bad in ({"batch": 0}, {"processes": 0}, {"device": "tpu"}, {"twin": "maybe"}):
+        with pytest.raises(UsageError) as refused:
+            ft.measure("mlp", store=tmp_path / "s", **bad)
+        assert "\n" not in str(refused.value)
+    assert not (tmp_path / "s").exists()

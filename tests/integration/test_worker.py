@@ -1,0 +1,96 @@
+"""The measuring process: its diet, its protocol, its end."""
+
+from dataclasses import asdict
+
+import pytest
+
+from frameworktax.engines.local import Worker
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.records import Workload
+from frameworktax.runtimes.base import Target
+
+FORBIDDEN = {"pydantic", "rich", "typer", "click", "pandas", "scipy", "matplotlib", "vl_convert"}
+
+
+@pytest.fixture
+def worker():
+    made = Worker("test")
+    yield made
+    made.kill()
+
+
+def load(worker, tmp_path, runtime, model="mlp", **workload):
+    return worker.request(
+        "load",
+        timeout_s=120,
+        workload=asdict(Workload(model=model, **workload)),
+        runtime=runtime,
+        target=asdict(Target()),
+        directory=str(tmp_path),
+    )
+
+
+def modules(worker) -> set[str]:
+    found = worker.request("modules", timeout_s=30)["modules"]
+    return {name.partition(".")[0] for name in found}
+
+
+def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
+    load(worker, tmp_path, "eager", width=0.1)
+    worker.request("bind", timeout_s=60, batch=2, limit_ns=10**9)
+    worker.request("block", timeout_s=60, batch=2, calls=5)
+    worker.request("sample", timeout_s=60, batch=2, duration_ns=10**8, stretches=2)
+    assert "torch" in modules(worker)
+    assert not modules(worker) & FORBIDDEN
+
+
+def test_the_null_runtime_loads_no_engine(worker, tmp_path):
+    load(worker, tmp_path, "null")
+    worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
+    block = worker.request("block", timeout_s=60, batch=1, calls=50)
+    assert len(block["latency_ns"]) == 50
+    assert not modules(worker) & (FORBIDDEN | {"torch", "onnxruntime", "openvino", "transformers"})
+
+
+def test_a_block_has_as_many_calls_as_asked(worker, tmp_path):
+    load(worker, tmp_path, "eager", width=0.1)
+    worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
+    block = worker.request("block", timeout_s=60, batch=1, calls=7)
+    assert len(block["latency_ns"]) == block["pipelined_calls"] == 7
+    assert block["pipelined_ns"] == sum(block["latency_ns"])
+    assert block["enqueue_ns"] is None
+
+
+def test_wrong_use_comes_back_as_such(worker, tmp_path):
+    with pytest.raises(UsageError, match="unknown model"):
+        load(worker, tmp_path, "eager", model="nothing")
+    load(worker, tmp_path, "eager", width=0.1)  # it is still there
+
+
+def test_a_silent_worker_is_ended_in_time(worker):
+    worker.request("memory", timeout_s=30)
+    with pytest.raises(WorkerError) as failed:
+        worker.request("calibrate", timeout_s=0.05, calls=10**6)
+    assert failed.value.status == "timeout"
+    assert not worker.alive
+    with pytest.raises(WorkerError, match="has ended"):
+        worker.request("memory", timeout_s=1)
+
+
+def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x + torch.ones(2**30).sum()\n"
+        "def build():\n"
+        "    return Net(), torch.ones(1, 2)\n"
+    )
+    worker = Worker("test", memory_bytes=2 * 2**30)
+    try:
+        load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
+        with pytest.raises(WorkerError) as failed:
+            worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
+        assert failed.value.status == "out-of-memory"
+    finally:
+        worker.kill()
