@@ -331,6 +331,8 @@ def main() -> None:
     os.set_inheritable(int(write_fd), False)
     die_with_parent()
     faulthandler.enable()
+    # OpenVINO reports its use to a server and to the home folder, unless this package is missing.
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     if int(memory_bytes):
         # Anonymous memory only (RLIMIT_DATA): address space is no measure, CUDA maps terabytes.
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))

@@ -14,6 +14,7 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.records import BILL
 
+SMALL = ("measure", "mlp", "--width", "0.1")
 RUNTIMES = "eager,inference-mode,torchscript-frozen,onnxruntime,openvino,cuda-graph,null"
 
 
@@ -152,7 +153,7 @@ def test_the_terminal_tells_the_verdict_in_80_columns(session):
 
 
 def test_resume_measures_only_what_is_missing(session, shell):
-    folder, run, _ = session
+    folder, _, _ = session
     ran = shell(
         *["measure", "bert-tiny", "--length", "16", "--batch", "1,2", "--resume", "--quiet"],
         "--runtimes",
@@ -211,7 +212,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
     while time.monotonic() < deadline and not _blocks(kept):
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err
     last = err.strip().splitlines()[-1]

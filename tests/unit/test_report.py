@@ -200,7 +200,14 @@ def test_csv_runs_nothing_in_a_spreadsheet(run):
 
 @pytest.mark.parametrize(
     ("ns", "text"),
-    [(4_400_000, "4.40"), (12_340_000, "12.3"), (234_000_000, "234"), (200, "0.0002"), (None, "–")],
+    [
+        (4_400_000, "4.40"),
+        (12_340_000, "12.3"),
+        (234_000_000, "234"),
+        (200, "0.0002"),
+        (94_300, "0.094"),
+        (None, "–"),
+    ],
 )
 def test_milliseconds(ns, text):
     assert milliseconds(ns) == text

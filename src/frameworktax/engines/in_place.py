@@ -7,6 +7,7 @@ and a fault of the model is a fault of the caller. Records made so carry the not
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ class InPlace:
             return {}  # pinning the caller's process would outlive the measurement
         answer = self._server.handle({"do": do, **arguments})
         if "ok" in answer:
-            return dict(answer["ok"])
+            return dict(json.loads(json.dumps(answer["ok"])))  # as it comes over the pipe
         problem = answer["error"]
         if problem["status"] in ("usage", "user-model"):
             raise UsageError(problem["message"])

@@ -155,6 +155,8 @@ def worker_environment(threads: int) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         # The order of sets, and with it the order of generated code, is the same every time.
         "PYTHONHASHSEED": "0",
+        # Its telemetry writes a database to the home folder and keeps a thread for sending.
+        "ORT_DISABLE_TELEMETRY": "1",
         # A stack for crashes, which become records.
         "PYTHONFAULTHANDLER": "1",
     }

@@ -7,6 +7,7 @@ processes that one starts; no other pickle is ever read.
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ def send(module: Any, inputs: Any, path: Path) -> None:
 
     with path.open("xb") as file:
         path.chmod(0o600)
+        # What can be imported travels by name: the other side must look where this one looks.
+        cloudpickle.dump(sys.path, file)
         cloudpickle.dump((module, inputs), file)
 
 
@@ -42,6 +45,7 @@ def build_live(live: Any, workload: Workload, device: str) -> Model:
         import pickle
 
         with Path(live).open("rb") as file:
+            sys.path.extend(p for p in pickle.load(file) if p not in sys.path)
             module, inputs = pickle.load(file)
     else:
         module, inputs = live

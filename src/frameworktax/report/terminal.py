@@ -48,7 +48,7 @@ NAME_WIDTH = 20
 CELL_WIDTH = 10
 FREE_WIDTH = 4
 BAR_WIDTH = 22
-LEADER_WIDTH = 18
+LEADER_WIDTH = 16
 
 
 def print_run(run: Run, console: Console) -> None:
@@ -167,8 +167,8 @@ def _bills(family: Family, console: Console) -> None:
     _heading(f"Where the time goes at batch {batch}", console)
     table = _table()
     table.add_column("", width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
-    table.add_column("ms", width=5, justify="right", no_wrap=True)
-    table.add_column("tax", width=11, justify="right", no_wrap=True)
+    table.add_column("ms", width=6, justify="right", no_wrap=True)
+    table.add_column("tax", width=12, justify="right", no_wrap=True)
     table.add_column("", width=BAR_WIDTH, no_wrap=True)
     table.add_column("most of the tax", width=LEADER_WIDTH, no_wrap=True)
     for m, bill in billed:

@@ -32,12 +32,14 @@ MEANINGS = {
 
 
 def milliseconds(ns: float | None) -> str:
-    """Return a time in ms with three significant digits."""
+    """Return a time in ms with three significant digits, no more than three decimals."""
     if ns is None:
         return "–"
     value = ns / 1e6
     if value and abs(value) < 0.001:
         return f"{value:.2g}"
+    if abs(value) < 0.1:
+        return f"{value:.3f}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
