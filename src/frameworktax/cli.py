@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from frameworktax.errors import FrameworktaxError, UsageError
@@ -36,6 +35,8 @@ app.add_typer(lister, name="list")
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 INTERRUPTED = 130
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
 
 
 def main() -> None:
@@ -44,14 +45,14 @@ def main() -> None:
         code = app(standalone_mode=False)
     except FrameworktaxError as error:
         _fail(str(error), error.exit_code)
-    except click.exceptions.Exit as leaving:
+    except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())  # noqa: T201 - the help itself
-        sys.exit(2)
-    except click.ClickException as error:
-        _fail(error.format_message().replace("\n", " "), 2)
-    except (click.Abort, KeyboardInterrupt):
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # noqa: T201 - the help itself
+            sys.exit(2)
+        _fail(error.format_message(), 2)
+    except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left; there is nobody to tell

@@ -40,7 +40,7 @@ def measure(shell, fault: str, *words: str):
         "--twin",
         "none",
         "--time-budget",
-        "15s",
+        "10s",
         "--json",
         "-",
         *words,

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from frameworktax.attribution.sampler import Ticks, sample
-from frameworktax.errors import UsageError
+from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
 
 
@@ -79,5 +79,5 @@ def test_the_wait_for_a_device_is_left_out():
 
 
 def test_a_sampler_that_cannot_pause_is_refused_for_a_device():
-    with pytest.raises(UsageError, match="perf-event"):
+    with pytest.raises(WorkerError, match="perf-event"):
         sample(lambda: None, Counting(), settle=lambda: None, clock=FakeClock())

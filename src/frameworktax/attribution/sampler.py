@@ -123,7 +123,10 @@ def sample(
     is over and ``min_calls`` were made.
     """
     if settle is not None and not isinstance(sampler, Pausable):
-        raise UsageError(f"{sampler.name} cannot leave out the wait for a device; allow perf-event")
+        raise WorkerError(
+            "unavailable",
+            f"{sampler.name} cannot leave out the wait for a device; allow perf-event",
+        )
     stretch_ns = duration_ns // stretches
     latencies: list[int] = []
     clocks: list[tuple[int, int, int, int | None]] = []

@@ -11,7 +11,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from frameworktax.errors import UsageError, WorkerError
+from frameworktax.engines.local import problem
 from frameworktax.worker import Server
 
 
@@ -32,10 +32,7 @@ class InPlace:
         answer = self._server.handle({"do": do, **arguments})
         if "ok" in answer:
             return dict(json.loads(json.dumps(answer["ok"])))  # as it comes over the pipe
-        problem = answer["error"]
-        if problem["status"] in ("usage", "user-model"):
-            raise UsageError(problem["message"])
-        raise WorkerError(problem["status"], problem["message"])
+        raise problem(do, **answer["error"])
 
     def kill(self) -> None:
         """Let go of the model."""

@@ -19,12 +19,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, get_args
 
-from frameworktax.errors import UsageError, UserModelError, WorkerError
+from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
+SETTING_UP = ("describe", "prepare", "load")
 GRACE_S = 2.0
 """How long a worker may take to end by itself once told to."""
 
@@ -124,12 +125,7 @@ class Worker:
         answer = self._receive(do, timeout_s)
         if "ok" in answer:
             return dict(answer["ok"])
-        problem = answer["error"]
-        if problem["status"] == "user-model":
-            raise UserModelError(problem["message"])
-        if problem["status"] == "usage":
-            raise UsageError(problem["message"])
-        raise WorkerError(problem["status"], problem["message"])
+        raise problem(do, **answer["error"])
 
     def _receive(self, do: str, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
@@ -185,6 +181,20 @@ class Worker:
         self._selector.close()
         os.close(self._requests)
         os.close(self._answers)
+
+
+def problem(do: str, status: str, message: str) -> UsageError | WorkerError:
+    """Return what a worker's error answer means here.
+
+    Before anything runs, wrong use is the user's to mend and ends the session; later it is one
+    step that failed.
+    """
+    if do in SETTING_UP and status == "user-model":
+        return UserModelError(message)
+    if do in SETTING_UP and status == "usage":
+        return UsageError(message)
+    fault = next((known for known in get_args(Fault) if known == status), "failed")
+    return WorkerError(fault, message)
 
 
 def _python_line(output: str) -> str:

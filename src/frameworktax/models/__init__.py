@@ -11,9 +11,10 @@ import importlib
 import importlib.util
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ def check(workload: Workload) -> None:
     """
     if is_user_model(workload.model):
         _refuse(workload, "your own model", length=False, image=False, scales=False)
+        where = workload.model.rpartition(":")[0]
+        if where.endswith(".py") and not Path(where).is_file():
+            raise UserModelError(f"no file {where} (for {workload.model}); check the path")
         return
     known = _registry()
     entry = known.get(workload.model)
