@@ -123,10 +123,8 @@ def sample(
     is over and ``min_calls`` were made.
     """
     if settle is not None and not isinstance(sampler, Pausable):
-        raise WorkerError(
-            "unavailable",
-            f"{sampler.name} cannot leave out the wait for a device; allow perf-event",
-        )
+        text = f"{sampler.name} cannot leave out the wait for a device; allow perf-event"
+        raise WorkerError("unavailable", text)
     stretch_ns = duration_ns // stretches
     latencies: list[int] = []
     clocks: list[tuple[int, int, int, int | None]] = []

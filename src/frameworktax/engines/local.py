@@ -193,8 +193,8 @@ def problem(do: str, status: str, message: str) -> UsageError | WorkerError:
         return UserModelError(message)
     if do in SETTING_UP and status == "usage":
         return UsageError(message)
-    fault = next((known for known in get_args(Fault) if known == status), "failed")
-    return WorkerError(fault, message)
+    faults: dict[str, Fault] = {known: known for known in get_args(Fault)}
+    return WorkerError(faults.get(status, "failed"), message)
 
 
 def _python_line(output: str) -> str:
