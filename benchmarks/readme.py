@@ -1,0 +1,122 @@
+"""Fill in what the documents say was measured, so that no number in them is typed by hand.
+
+    python benchmarks/readme.py [RUN_JSON]     take this run, or redraw the one kept in docs/
+    python benchmarks/readme.py --check        exit 1 where a document tells something else
+
+README.md's first block and pictures come from a run of ``make demo``, kept in
+``docs/results/demo`` with everything the tool printed about it (the README leaves the notes out);
+the table of checks in docs/method.md from the files that ``make bench`` and ``make gpu`` leave in
+``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from frameworktax.records import Environment, Run
+from frameworktax.report.html import figure
+from frameworktax.report.json_document import load
+from frameworktax.report.terminal import print_run
+
+ROOT = Path(__file__).resolve().parents[1]
+README, METHOD = ROOT / "README.md", ROOT / "docs" / "method.md"
+KEPT = ROOT / "docs" / "results" / "demo"
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURES = ("latency", "bill")
+WIDTH = 80
+ENGINES = ("frameworktax", "torch", "onnxruntime", "openvino")
+
+
+def printed(run: Run) -> str:
+    """Return what the command line prints about a run, without colour, 80 columns wide."""
+    text = io.StringIO()
+    print_run(run, Console(file=text, width=WIDTH, color_system=None, highlight=False))
+    lines = text.getvalue().strip("\n").splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def without_notes(run: Run) -> Run:
+    return replace(run, measurements=tuple(replace(m, notes=()) for m in run.measurements))
+
+
+def where(found: Environment | None) -> str:
+    """Return the machine and the versions in a line."""
+    if found is None:
+        return ""
+    place = f", {found.virtualization}" if found.virtualization else ""
+    versions = [f"{name} {found.libraries[name]}" for name in ENGINES if name in found.libraries]
+    return f"Measured on {found.cpu}, {found.cores} processors{place}; {', '.join(versions)}.\n"
+
+
+def demo(run: Run) -> str:
+    return f"```text\n{printed(without_notes(run))}```\n\n{where(run.environment)}"
+
+
+def checks(results: Path) -> str:
+    """Return a table of every check that a benchmark held against a target."""
+    rows = list(_rows(results))
+    if not rows:
+        return "Not measured yet: `make bench` leaves its results in `benchmarks/results`.\n"
+    head = ["| from | check | found | target | met |", "|---|---|---|---|---|"]
+    return "\n".join(head + rows) + "\n"
+
+
+def _rows(results: Path) -> Iterator[str]:
+    for path in sorted(results.glob("*.json")):
+        data: dict[str, Any] = json.loads(path.read_text())
+        for check in data.get("checks", []):
+            value = check.get("shown") or check["value"]
+            found = f"{value:.4g}" if isinstance(value, float) else str(value)
+            met = "yes" if check["ok"] else "**no**"
+            link = f"[{path.stem}](../benchmarks/results/{path.name})"
+            yield f"| {link} | {check['check']} | {found} | {check['target']} | {met} |"
+
+
+def filled(document: Path, name: str, block: str) -> str:
+    """Return the document with what stands between its marks replaced."""
+    start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
+    pattern = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
+    text, found = pattern.subn(lambda _: start + block + end, document.read_text())
+    if found != 1:
+        raise SystemExit(f"{document.name} needs one pair of {name}:start and {name}:end")
+    return text
+
+
+def texts() -> dict[Path, str]:
+    """Return every file made of results, as it should be."""
+    run = load(KEPT / "run.json")
+    return {
+        README: filled(README, "demo", demo(run)),
+        METHOD: filled(METHOD, "checks", checks(RESULTS)),
+        KEPT / "demo.txt": printed(run),
+    }
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if words == ["--check"]:
+        stale = [p for p, text in texts().items() if not p.exists() or p.read_text() != text]
+        sys.exit(f"stale: {', '.join(p.name for p in stale)}; run make readme" if stale else 0)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    if words and Path(words[0]).resolve() != KEPT / "run.json":
+        shutil.copyfile(words[0], KEPT / "run.json")
+    for path, text in texts().items():
+        path.write_text(text)
+    run = load(KEPT / "run.json")
+    for name in PICTURES:
+        figure(run, name, KEPT / f"{name}.svg")
+    print(f"README.md tells: {run.headline}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The documentation is true: its examples run, its links lead somewhere, its words exist.
+
+Blocks of bash, console and python run as a reader would run them, in order, in one folder for each
+document; nothing is substituted. A block that is not run says why in a comment right above, and is
+a skipped test here with that reason.
+"""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import markdown_blocks
+import source_notes
+
+from frameworktax import store
+from frameworktax.records import RECORDS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+BLOCKS = [block for document in DOCUMENTS for block in markdown_blocks.blocks(document)]
+RUN = ("bash", "console", "python")
+KNOWN = {*RUN, "text", "json", "toml", ""}
+OTHERS = {
+    "--cap-add": "docker",
+    "--native": "py-spy",
+    "--nonblocking": "py-spy",
+    "--strict": "mypy",
+}
+"""Options of other programs, and whose they are."""
+VERBS = ("measure", "report", "list models", "list runtimes", "list studies", "doctor", "schema")
+
+
+def name(block) -> str:
+    return f"{block.document.name}-{block.line}-{block.language or 'plain'}"
+
+
+def run(command: list[str], folder: Path, **options) -> subprocess.CompletedProcess:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, **options
+    )
+
+
+# --- examples ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Return a document's folder, with the files that stand in it."""
+
+    @functools.cache
+    def made(document: Path) -> Path:
+        folder = tmp_path_factory.mktemp(document.stem)
+        markdown_blocks.write_files(document, folder)
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language in RUN and not b.file], ids=name)
+def test_example(block, folder_of):
+    if block.not_run is not None:
+        pytest.skip(f"not run: {block.not_run}")
+    folder = folder_of(block.document)
+    if block.language == "console":
+        check_session(block, folder)
+        return
+    if block.language == "bash":
+        ran = run(["bash", "-euo", "pipefail", "-c", block.text], folder)
+    else:
+        (folder / "example.py").write_text(block.text)
+        ran = run([sys.executable, "example.py"], folder)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def check_session(block, folder: Path) -> None:
+    """Run what stands after ``$`` and compare what it prints with the lines below it."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        ran = run(["bash", "-c", command], folder)
+        assert (ran.stdout + ran.stderr).strip() == expected.strip()
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.file], ids=name)
+def test_a_file_in_the_documentation_is_used(block):
+    if block.language == "python":
+        compile(block.text, str(block.file), "exec")
+    rest = [b.text for b in BLOCKS if b.document == block.document and b is not block]
+    assert Path(block.file).name == "pyproject.toml" or any(
+        Path(block.file).stem in text for text in rest
+    )
+
+
+def test_every_block_says_what_it_is():
+    """A block of an unknown language would be neither run nor missed."""
+    assert {block.language for block in BLOCKS} <= KNOWN
+    unnamed = [name(b) for b in BLOCKS if b.language in ("", "text") and "frameworktax " in b.text]
+    assert unnamed == [], "commands belong into bash or console blocks"
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "json"], ids=name)
+def test_json(block):
+    data = json.loads(block.text)
+    if data.get("schema") == store.HEADER["schema"]:
+        assert data == store.HEADER
+    elif "record" in data:
+        cls = RECORDS[data.pop("record")]
+        assert set(data) == {field.name for field in fields(cls)}
+        store.decode(cls, data)
+
+
+def test_what_stands_for_results_is_made_of_results():
+    if not (ROOT / "docs" / "results" / "demo" / "run.json").exists():
+        pytest.skip("no results yet: make demo, then make readme")
+    ran = run([sys.executable, str(ROOT / "benchmarks" / "readme.py"), "--check"], ROOT)
+    assert ran.returncode == 0, ran.stderr
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ +(.+)$", markdown_blocks.prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def links(document: Path) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", markdown_blocks.prose(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_links_lead_somewhere(document):
+    for link in links(document):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
+    assert {d for d in DOCUMENTS if d.name not in ("README.md", "CHANGELOG.md")} <= reached
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def options() -> set[str]:
+    """Return every option of the command line, from its help."""
+    found = {"--help", "--version"}
+    for verb in VERBS:
+        ran = run([sys.executable, "-m", "frameworktax", *verb.split(), "--help"], ROOT)
+        assert ran.returncode == 0, ran.stderr
+        found |= set(re.findall(r"--[a-z][a-z-]+", ran.stdout))
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_options_exist(document):
+    spans = re.findall(r"`([^`\n]+)`", markdown_blocks.prose(document))
+    lines = [span for span in spans if re.match(r"--|frameworktax |py-spy ", span)]
+    for block in markdown_blocks.blocks(document):
+        if block.language in ("bash", "console"):
+            joined = block.text.replace("\\\n", " ")
+            lines += [line for line in joined.splitlines() if "frameworktax " in line]
+    named = {option for line in lines for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line)}
+    assert named - options() - OTHERS.keys() == set()
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        named = set(re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.MULTILINE))
+        assert named <= targets, document.name
+
+
+def test_extras_exist():
+    import tomllib
+
+    have = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sentence = re.search(r"Extras, one a need:(.*?)\.\n", (ROOT / "README.md").read_text(), re.S)
+    assert set(re.findall(r"`([\w-]+)`", sentence[1])) == have.keys() - {"dev", "docs"}
+
+
+READING = ROOT / "docs" / "reading.md"
+QUOTED = re.findall(r"^\*\*`([a-z-]+)`\*\*\n((?:> .*\n)+)", READING.read_text(), re.MULTILINE)
+
+
+def test_every_note_is_explained_once_and_none_that_is_not():
+    codes = [code for code, _ in QUOTED]
+    assert len(codes) == len(set(codes))
+    assert set(codes) == source_notes.codes()
+
+
+@pytest.mark.parametrize(("code", "quote"), QUOTED, ids=[code for code, _ in QUOTED])
+def test_notes_are_quoted_as_they_are(code, quote):
+    text = " ".join(line.removeprefix("> ").strip() for line in quote.splitlines())
+    if text != source_notes.GAP:  # a note that is nothing but its reason
+        assert text in source_notes.sentences()
+
+
+def test_every_status_and_every_line_of_the_bill_is_explained():
+    from frameworktax.records import BILL, STATUSES
+
+    rows = set(re.findall(r"^\| `?([\w -]+?)`? \|", READING.read_text(), re.MULTILINE))
+    assert {line.replace("_", " ") for line in BILL} <= rows
+    assert set(STATUSES) - {"ok"} <= rows
+
+
+def test_architecture_names_every_file():
+    source = ROOT / "src" / "frameworktax"
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("## File by file")[2].partition("\n## ")[0]
+    named, folders = set(), set()
+    for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE):
+        paths = re.findall(r"`([^`]+)`", row)
+        parent = paths[0].rpartition("/")[0]
+        for path in paths:
+            if path.endswith("/"):
+                folders.add(path)
+            else:
+                named.add(path if "/" in path or not parent else f"{parent}/{path}")
+    missing = {path for path in named if not (source / path).is_file()}
+    assert missing == set()
+    files = {str(path.relative_to(source)) for path in source.rglob("*.py")}
+    trivial = {"__init__.py", "__main__.py", "version.py"} | {
+        file for file in files if file.endswith("/__init__.py")
+    }
+    untold = {f for f in files - named - trivial if not f.startswith(tuple(folders))}
+    assert untold == set()

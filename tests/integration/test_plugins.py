@@ -1,0 +1,153 @@
+"""The examples of CONTRIBUTING.md as a package of its own: found by name, listed, measured.
+
+The files and the commands are taken from the document. The package is not installed, for that
+would need the network: beside its files stands the metadata that installing would have written.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import markdown_blocks
+
+from frameworktax import models, runtimes
+from frameworktax.records import Workload
+from frameworktax.runtimes.base import Target
+
+DOCUMENT = Path(__file__).parents[2] / "CONTRIBUTING.md"
+GROUPS = (runtimes.GROUP, models.GROUP)
+
+
+def install(folder: Path) -> dict:
+    """Write the package's files and its metadata; return its ``[project]`` table."""
+    markdown_blocks.write_files(DOCUMENT, folder)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    name = project["name"].replace("-", "_")
+    metadata = folder / f"{name}-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return project
+
+
+def commands() -> list[list[str]]:
+    """Return the document's ``frameworktax`` commands, as words."""
+    texts = [b.text for b in markdown_blocks.blocks(DOCUMENT) if b.language == "bash"]
+    lines = "\n".join(texts).replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("frameworktax ")]
+
+
+def command(*start: str) -> list[str]:
+    (found,) = [words for words in commands() if tuple(words[: len(start)]) == start]
+    return found
+
+
+def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "frameworktax", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("plugin")
+    install(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("runtimes", "example-runtime"), ("models", "example-model")]
+)
+def test_it_is_listed(plugin, kind, name):
+    ran = run(plugin, command("list", kind))
+    assert ran.returncode == 0, ran.stderr
+    (row,) = [row for row in json.loads(ran.stdout) if row["name"] == name]
+    if kind == "runtimes":
+        assert row["paradigm"] == "deferred"
+        assert row["available"] or "torch not installed" in row["reason"]
+    else:
+        assert row["summary"] == "from example_plugin.model:build"
+
+
+def test_it_is_measured(plugin):
+    pytest.importorskip("torch")
+    words = command("measure")
+    ran = run(plugin, words)
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads((plugin / words[words.index("--json") + 1]).read_text())
+    found = {m["runtime"]: m for m in document["measurements"]}
+    assert {"eager", "example-runtime"} <= found.keys()
+    ours = found["example-runtime"]
+    assert ours["status"] == "ok" and ours["latency_ns"]["value"] > 0
+    assert ours["workload"]["model"] == "example-model"
+    assert ours["parity"]["within_tolerance"] is True
+    assert ours["ratio_to_eager"] is not None
+    assert "example-traced" in [note["code"] for note in ours["notes"]]
+    assert found["eager"]["warm_overhead_ns"] is not None, "the example model has a twin"
+
+
+def test_a_taken_name_is_an_error_that_names_the_second(plugin, tmp_path):
+    second = tmp_path / "second-1.dist-info"
+    second.mkdir()
+    (second / "METADATA").write_text("Metadata-Version: 2.1\nName: second\nVersion: 1\n")
+    (second / "entry_points.txt").write_text(
+        f"[{runtimes.GROUP}]\nexample-runtime = other_package.runtime:Other\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "frameworktax", "list", "runtimes"],
+        env={**os.environ, "PYTHONPATH": f"{plugin}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 2
+    (line,) = ran.stderr.splitlines()
+    assert "'example-runtime' is registered twice" in line and "other_package.runtime" in line
+
+
+def registry_line(start: str) -> str:
+    (block,) = [b for b in markdown_blocks.blocks(DOCUMENT) if b.text.startswith(f'"{start}":')]
+    return block.text
+
+
+def test_inside_the_project_a_registry_line_is_enough(tmp_path, monkeypatch):
+    markdown_blocks.write_files(DOCUMENT, tmp_path)  # no metadata: only the line tells of them
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ((name, target),) = eval("{" + registry_line("example-runtime") + "}").items()
+    monkeypatch.setitem(runtimes.BUILT_IN, name, _moved(target, "runtime"))
+    assert runtimes.get("example-runtime").missing(Target(device="cuda:0")) is not None
+    (entry,) = eval(  # the line itself decides which fields it gives
+        "{" + registry_line("example-model") + "}",
+        {"Entry": lambda target, *rest: models.Entry(_moved(target, "model"), *rest)},
+    ).items()
+    monkeypatch.setitem(models.BUILT_IN, *entry)
+    assert models.describe_names()[-1].family == "synthetic"
+    pytest.importorskip("torch")
+    model = models.build(Workload(model="example-model", width=0.5, depth=0.25))
+    assert next(tuple(p.shape) for p in model.module.parameters()) == (128, 128)
+    twin = models.build(Workload(model="example-model", twin=True))
+    assert max(max(p.shape) for p in twin.module.parameters()) == 1
+    assert model.has_twin and model.inputs(3).args[0].shape == (3, 128)
+
+
+def _moved(target: str, module: str) -> str:
+    """Return the registry's target as it stands in the example package."""
+    place, _, name = target.partition(":")
+    assert place == f"frameworktax.{module}s.example"
+    return f"example_plugin.{module}:{name}"
