@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check bench gpu docs clean
+.PHONY: help install demo readme test check bench bench-peer gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
 	@echo "make demo      measure a BERT in several runtimes, write store, JSON and report to demo/"
+	@echo "make readme    put the demo's output into the README and docs/results"
 	@echo "make test      every test that needs no GPU"
 	@echo "make check     ruff, mypy, import-linter"
 	@echo "make bench     cost of the tool, agreement with other timers, repeatability"
+	@echo "make bench-peer   the same grid with optimum-benchmark, in an environment of its own"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
 
@@ -25,9 +27,13 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: install
-	$(BIN)/frameworktax measure bert-mini --length 32 --batch 1..16 \
-	  --runtimes eager,inference-mode,torchscript-frozen,inductor,aot-inductor,onnxruntime,openvino \
-	  --time-budget 120s --store demo/store --json demo/run.json --report demo/report.html
+	$(BIN)/frameworktax measure bert-tiny --length 32 --batch 1..16 \
+	  --runtimes eager,inference-mode,torchscript-frozen,onnxruntime,openvino \
+	  --store demo/store --json demo/run.json --report demo/report.html
+	@echo "store: demo/store   document: demo/run.json   report: demo/report.html"
+
+readme: install
+	$(BIN)/python benchmarks/readme.py $(wildcard demo/run.json)
 
 test: install
 	$(BIN)/pytest -m "not gpu"
@@ -41,6 +47,9 @@ check: install
 bench: install
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/agreement.py
+
+bench-peer: install
+	$(BIN)/python benchmarks/peer.py
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu:

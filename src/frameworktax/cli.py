@@ -246,7 +246,8 @@ def _deliver(results: Results, json_file: str | None, report: Path | None, quiet
 def report_command(
     store: Annotated[Path, typer.Argument(help="A store's folder.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help=".html, .json, .md or .csv file.")
+        Path | None,
+        typer.Option("-o", "--output", help="File: .html .json .md .csv .svg .png .pdf."),
     ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
@@ -268,6 +269,8 @@ def report_command(
     results = api.read_store(store)
     if output is not None:
         write(results.run, output)
+        if not quiet and json_file != "-":
+            print(f"written: {output}")  # noqa: T201
     _deliver(results, json_file, None, quiet or output is not None)
 
 

@@ -29,6 +29,7 @@ class Plan:
         folder: where exports, compiled code and temporary files go.
         live: file holding a live module sent from Python; the (module, inputs) pair itself where
             it is measured in place; None otherwise.
+        why: the reason for ``in_place``.
         in_place: measure in this process, because the live module cannot be sent to another.
     """
 

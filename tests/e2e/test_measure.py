@@ -128,7 +128,7 @@ def test_report_redraws_without_measuring(session, shell):
     before = sorted(p.name for p in kept.iterdir())
     for suffix in ("html", "json", "md", "csv", "svg"):
         ran = shell("report", str(kept), "-o", f"out.{suffix}")
-        assert (ran.code, ran.err) == (0, "")
+        assert (ran.code, ran.out, ran.err) == (0, f"written: out.{suffix}\n", "")
         assert (shell.folder / f"out.{suffix}").stat().st_size > 500
     assert json.loads((shell.folder / "out.json").read_text())["headline"] == run["headline"]
     assert sorted(p.name for p in kept.iterdir()) == before

@@ -19,6 +19,8 @@ REFERENCE = "eager"
 FLOOR = "null"
 PACKING = 0.10
 """Share of latency spent packing weights above which it is worth a word."""
+WORTH = 1.03
+"""A gain below this is no advice: it costs more to act on than it gives."""
 ALLOCATOR = 0.08
 """Share of latency in malloc and the page faults behind it above which it is worth a word."""
 THREADING = 0.10
@@ -151,7 +153,7 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         curve = next((c for c in curves if c.runtime == runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
         advice += [_packing(focus), _allocator(same), _threads(focus)]
-    kept = [a for a in advice if a is not None and a.gain.low > 1]
+    kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return sorted(kept, key=lambda a: (KINDS.index(a.kind), -a.gain.value)), notes
 
 

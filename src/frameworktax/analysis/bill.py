@@ -139,10 +139,10 @@ def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill
     }
     if "kernel" not in shares:
         shares["kernel"] = Estimate(value=0.0, low=0.0, high=0.0, method=method, n=len(stretches))
-    lines = {n: shares[n].value * latency.value for n in shares if n != "remainder"}
+    lines = {name: share.value * latency.value for name, share in shares.items()}
+    lines.setdefault("remainder", 0.0)
     if timed:
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
-    lines["remainder"] = latency.value - sum(lines.values())
     tax_share = one_minus(shares["kernel"])
     sampled = median(a.latency_ns for a in used)
     return Bill(
@@ -278,10 +278,6 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     else:
         notes.append(Note("starvation-not-split", "no host samples: starvation is one line"))
     lines["remainder"] = latency.value - sum(lines.values())
-    if span is None:
-        notes.append(Note("no-span", "device span not measured: gaps are part of starvation"))
-    if len({count for a in device for count in a.kernels}) > 1:
-        notes.append(Note("kernel-count-varies", "the number of kernels differs between calls"))
     tax = difference(latency, kernel, DEVICE)
     launches = [count for a in device for count in a.launches]
     return Bill(

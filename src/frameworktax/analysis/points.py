@@ -52,8 +52,12 @@ class PointRecords:
 
     @property
     def measured(self) -> bool:
-        """Whether there is anything to tell: a block, or a reason why there is none."""
-        return bool(self.blocks) or any(o.status != "ok" for o in self.outcomes)
+        """Whether there is anything to tell: a block, or a reason why there is none.
+
+        Process 0 tells whether a point can be measured; that a further one did not start in time
+        is no such reason.
+        """
+        return bool(self.blocks) or any(o.status != "ok" and not o.process for o in self.outcomes)
 
     def by_process(self) -> list[list[Block]]:
         """Return the blocks of each process, in the order of their rounds."""

@@ -48,6 +48,8 @@ BANDS = {
     "kernel-flat": "#17a2a2",
 }
 HEIGHT = 340
+LETTER_WIDTH = 0.0095
+"""Share of the drawing's width that a letter of a band's name takes."""
 LABEL_GAP = 15
 """Pixels between two names at the ends of lines."""
 
@@ -180,8 +182,12 @@ def _bands(family: Family, low: float, high: float, right: float, x: Spec, y: Sp
         elif m.regime:
             said = f"{m.runtime}: {m.regime}" if not bands else m.regime
             bands.append({"regime": m.regime, "start": start, "end": end, "said": said})
+    whole = math.log(right / edges[0])
     for band in bands:
         band |= {"low": low, "high": high}
+        # A name that does not fit into its band is left to the shape of the points.
+        if len(band["said"]) * LETTER_WIDTH > math.log(band["end"] / band["start"]) / whole:
+            band["said"] = ""
     place = {
         "x": {**x, "field": "start"},
         "x2": {"field": "end"},

@@ -75,8 +75,8 @@ def print_run(run: Run, console: Console) -> None:
 def print_rows(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a plain table; cells are text from anywhere and mean nothing to the terminal."""
     table = _table()
-    for title in head:
-        table.add_column(title)
+    for number, title in enumerate(head):
+        table.add_column(title, no_wrap=not number)
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
@@ -177,16 +177,27 @@ def _bills(family: Family, console: Console) -> None:
             Text(m.runtime), milliseconds(total), _tax(m), _bar(bill, total), _leader(bill, total)
         )
     console.print(table)
-    used = [name for name in BILL if any(bill.get(name) for _, bill in billed)]
-    key = Text(style="dim")
-    for name in used:
-        key.append(LETTERS[name], style=LINE_STYLES[name])
-        key.append(f"\N{NO-BREAK SPACE}{label(name).replace(' ', chr(160))}  ")
-    console.print(key)
+    _bill_key([name for name in BILL if any(bill.get(name) for _, bill in billed)], console)
     methods = dict.fromkeys(m.bill_method or "" for m, _ in billed)
     for method in methods:
         names = ", ".join(m.runtime for m, _ in billed if m.bill_method == method)
         console.print(Text(f"{method}: {names}", style="dim"))
+
+
+def _bill_key(used: Sequence[str], console: Console) -> None:
+    """Print the letters and their lines, no line broken between the two."""
+    key, width = Text(style="dim"), 0
+    for name in used:
+        item = f"{LETTERS[name]} {label(name)}"
+        if width and width + 2 + len(item) > console.width:
+            key.append("\n")
+            width = 0
+        elif width:
+            key.append("  ")
+            width += 2
+        key.append(LETTERS[name], style=LINE_STYLES[name]).append(item[1:])
+        width += len(item)
+    console.print(key)
 
 
 def _tax(m: Measurement) -> Text:
