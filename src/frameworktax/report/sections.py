@@ -94,7 +94,8 @@ def family_section(family: Family, number: int, charts: Sequence[str]) -> str:
         "latency": (
             "Latency against batch size",
             "Both axes logarithmic. Bars are 95 % intervals; the shape of a point names its "
-            "regime. Click a name in the legend to see it alone, shift-click to add.",
+            f"regime, the shading the regimes of {esc(next(iter(family.runtimes), 'none'))}. "
+            "Click a name in the legend to see it alone, shift-click to add.",
         ),
         "bill": (
             "Where the time of a call goes",

@@ -1,0 +1,148 @@
+"""When a point is done, what is asked of whom, and what a dying process leaves behind."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from frameworktax import store
+from frameworktax.errors import WorkerError
+from frameworktax.ledger import Ledger
+from frameworktax.plan import Plan
+from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
+from frameworktax.rounds import MAX_BLOCKS, Rounds, processes_differ
+from frameworktax.series import Cell, Series
+from frameworktax.sweep import Silent
+from frameworktax.testing import FakeRuntime
+
+FOREVER = float("inf")
+
+
+class FakeWorker:
+    """Answers blocks with scripted medians; ``None`` in the script is a crash."""
+
+    def __init__(self, script):
+        self.script = list(script)
+        self.alive = True
+        self.asked = []
+        self.output = SimpleNamespace(total_bytes=0)
+
+    def request(self, do, *, timeout_s, **arguments):
+        self.asked.append(do)
+        if do == "block":
+            value = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+            if value is None:
+                self.alive = False
+                raise WorkerError("crashed", "SIGSEGV during block")
+            return {
+                "latency_ns": [value] * 5,
+                "pipelined_ns": 5 * value,
+                "pipelined_calls": 5,
+                "cpu_ns": 5 * value,
+                "enqueue_ns": None,
+            }
+        if do == "sample":
+            return {
+                "method": "perf-event",
+                "calls": 1,
+                "wall_ns": 10,
+                "latency_ns": 10,
+                "samples": [{"kernel": 1}],
+                "notes": [("a-code", "a text")],
+            }
+        return {"latency_ns": [1]}
+
+    def kill(self):
+        self.alive = False
+
+
+def run(tmp_path, scripts, *, deadline=FOREVER, until=0.03):
+    """Run one point with a process per script; return (records, workers)."""
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+    series = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
+    for process, script in enumerate(scripts):
+        series.workers[process] = FakeWorker(script)
+        series.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
+    workers = dict(series.workers)
+    plan = Plan(points=(point,), folder=tmp_path, until=until, budget_s=0.001)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        Rounds(
+            plan, [series], Ledger(writer, "session"), Silent(),
+            cpus=[0], has_sampler=True, seed="seed",
+        ).run(deadline)  # fmt: skip
+    records, notes = store.read(tmp_path / "s")
+    assert notes == []
+    return records, workers
+
+
+def noise(share):
+    """Three processes of one speed, blocks that vary by ``share``."""
+    rng = random.Random(3)
+    return [[round(10_000 * (1 + rng.gauss(0, share))) for _ in range(20)] for _ in range(3)]
+
+
+def blocks(records):
+    return [r for r in records if isinstance(r, Block)]
+
+
+def test_a_steady_point_is_done_after_the_first_rounds(tmp_path):
+    records, workers = run(tmp_path, [[100], [101], [100]])
+    assert len(blocks(records)) == 9
+    assert {r.round for r in blocks(records)} == {0, 1, 2}
+    assert [w.asked.count("sample") for w in workers.values()] == [1, 1, 1]
+    (found, *_) = [r for r in records if isinstance(r, Attribution)]
+    assert found.samples == ({"kernel": 1},) and found.notes[0].code == "a-code"
+
+
+def test_a_noisy_point_goes_on_to_the_limit(tmp_path):
+    records, _ = run(tmp_path, noise(0.2))
+    assert len(blocks(records)) == MAX_BLOCKS
+
+
+def test_processes_that_differ_stop_it_early(tmp_path):
+    records, _ = run(tmp_path, [[100], [150], [200]])
+    assert len(blocks(records)) == 9
+
+
+def test_one_process_makes_five_blocks(tmp_path):
+    records, _ = run(tmp_path, [[100]])
+    assert len(blocks(records)) == 5
+
+
+def test_a_wider_target_is_reached_sooner(tmp_path):
+    few, _ = run(tmp_path / "few", noise(0.2), until=0.9)
+    many, _ = run(tmp_path / "many", noise(0.2), until=0.0001)
+    assert len(blocks(few)) == 9
+    assert len(blocks(many)) == MAX_BLOCKS
+
+
+def test_after_the_deadline_two_rounds_are_made_and_attributed(tmp_path):
+    records, workers = run(tmp_path, [[100], [100], [100]], deadline=0.0)
+    assert len(blocks(records)) == 6
+    assert [w.asked.count("sample") for w in workers.values()] == [1, 1, 1]
+
+
+def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):
+    records, _ = run(tmp_path, [[100], [100, None], [100], [100]])
+    assert {r.process for r in blocks(records) if r.round == 2} == {0, 2, 3}
+    (lost,) = [r for r in records if isinstance(r, Outcome)]
+    assert (lost.process, lost.status) == (1, "crashed")
+    assert "SIGSEGV" in lost.reason
+
+
+def test_no_calibrator_no_calibration(tmp_path):
+    records, _ = run(tmp_path, [[100]])
+    assert not [r for r in records if isinstance(r, Calibration)]
+
+
+@pytest.mark.parametrize(
+    ("medians", "differ"),
+    [
+        ([[100.0] * 3, [150.0] * 3, [200.0] * 3], True),
+        ([[80.0, 120.0, 100.0], [120.0, 80.0, 100.0], [80.0, 120.0, 101.0]], False),
+        ([[100.0, 101.0, 102.0]], False),
+        ([[100.0], [200.0]], False),
+    ],
+)
+def test_whether_more_rounds_would_help(medians, differ):
+    assert processes_differ(medians) is differ
