@@ -16,8 +16,8 @@ from frameworktax.runtimes.export import Exported, export, manifest_of, static_n
 from frameworktax.runtimes.inductor import missing_triton
 from frameworktax.runtimes.torch_common import (
     TorchArtifactLoaded,
+    configure,
     missing_compiler,
-    pin_threads,
     use_directory,
 )
 
@@ -83,7 +83,7 @@ class AotInductor(Runtime):
         import torch
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-        pin_threads(target)
+        configure(target)
         # Probing for vector instructions compiles five files, and loading a package asks again:
         # these stay (0.7 instead of 6.8 s to load), what compiling leaves does not.
         valid_vec_isa_list()
@@ -114,7 +114,7 @@ class AotInductor(Runtime):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was compiled."""
         use_directory(directory)
-        pin_threads(target)
+        configure(target)
         return _Loaded(Artifact(directory), target, directory)
 
 

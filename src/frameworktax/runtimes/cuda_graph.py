@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.errors import WorkerError
 from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import TorchLoaded, given, pin_threads
+from frameworktax.runtimes.torch_common import TorchLoaded, configure, given
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -44,7 +44,7 @@ class CudaGraph(Runtime):
         """Wrap the module; graphs are captured when a batch size is bound."""
         import torch
 
-        pin_threads(target)
+        configure(target)
         torch.cuda.set_device(target.device)  # capture is on the current device
         built = given(model)
         return GraphLoaded(built, target, built.module, torch.inference_mode)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import TorchLoaded, given, pin_threads
+from frameworktax.runtimes.torch_common import TorchLoaded, configure, given
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -27,7 +27,7 @@ class Eager(Runtime):
         """Wrap the module."""
         import torch
 
-        pin_threads(target)
+        configure(target)
         return TorchLoaded(given(model), target, given(model).module, torch.no_grad)
 
 
@@ -45,5 +45,5 @@ class InferenceMode(Runtime):
         """Wrap the module."""
         import torch
 
-        pin_threads(target)
+        configure(target)
         return TorchLoaded(given(model), target, given(model).module, torch.inference_mode)

@@ -10,9 +10,9 @@ from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.torch_common import (
     TorchLoaded,
+    configure,
     given,
     missing_compiler,
-    pin_threads,
     use_directory,
 )
 
@@ -55,7 +55,7 @@ class Inductor(Runtime):
         import torch
         import torch._dynamo
 
-        pin_threads(target)
+        configure(target)
         torch._dynamo.config.recompile_limit = MAX_BATCHES
         # Without it, the second batch size would turn the shapes dynamic and slow both down.
         compiled = torch.compile(given(model).module, dynamic=False)

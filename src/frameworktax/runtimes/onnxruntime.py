@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.export import export, manifest_of
-from frameworktax.runtimes.torch_common import pin_threads
+from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ class OnnxRuntime(Runtime):
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
         """Export to ONNX."""
-        pin_threads(target)
+        configure(target)
         export_onnx(model, batches, directory)
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:

@@ -14,7 +14,7 @@ from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.export import export, manifest_of
 from frameworktax.runtimes.onnxruntime import wide
-from frameworktax.runtimes.torch_common import pin_threads
+from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class OpenVino(Runtime):
         import openvino
         import torch
 
-        pin_threads(target)
+        configure(target)
         notes: list[tuple[str, str]] = []
         full = model if target.precision == "float32" else _widened(model)
         with staged(directory) as folder, torch.no_grad():

@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 
-def pin_threads(target: Target) -> None:
-    """Give torch this many threads inside an operator and one between operators.
+def configure(target: Target) -> None:
+    """Set torch's threads, and have float32 mean float32 on a GPU.
 
-    Compilers bake the number into the loops they write, so it is set before compiling too.
+    One thread between operators. Compilers bake the number into the loops they write, so it is
+    set before compiling too. By default cuDNN computes float32 convolutions in TF32, which other
+    runtimes do not: a workload says float32, so TF32 is off.
     """
     import torch
 
     torch.set_num_threads(target.threads)
     if torch.get_num_interop_threads() != 1:  # settable once, and only before the pool starts
         torch.set_num_interop_threads(1)
+    if target.is_cuda and target.precision == "float32":
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def flatten(output: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.export import manifest_of, positional, split, static_note
-from frameworktax.runtimes.torch_common import TorchArtifactLoaded, pin_threads, to_arrays
+from frameworktax.runtimes.torch_common import TorchArtifactLoaded, configure, to_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ class TorchScriptFrozen(Runtime):
         """Trace once if the trace serves other batch sizes too, otherwise once for each."""
         import torch
 
-        pin_threads(target)
+        configure(target)
         module = positional(model)
         notes: list[tuple[str, str]] = []
         with staged(directory) as folder, torch.no_grad():
@@ -73,7 +73,7 @@ class TorchScriptFrozen(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was traced."""
-        pin_threads(target)
+        configure(target)
         return _Loaded(Artifact(directory), target)
 
 
