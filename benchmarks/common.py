@@ -1,0 +1,284 @@
+"""What the benchmarks share: parts that may fail, checks with their targets, results as a file.
+
+A benchmark is a list of parts. A part that cannot be measured becomes a row with the reason and
+the others go on. After each part the result file is written anew, so that what was measured stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from frameworktax import host, store
+from frameworktax.attribution import available_samplers
+from frameworktax.errors import FrameworktaxError
+from frameworktax.records import Record
+from frameworktax.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+Row = dict[str, Any]
+
+
+class BenchmarkError(Exception):
+    """A part could not be measured; the message says why."""
+
+
+class Bench:
+    """One benchmark: runs parts, holds checks against targets, writes the result file."""
+
+    def __init__(
+        self, name: str, options: argparse.Namespace, estimates_s: Sequence[float]
+    ) -> None:
+        self.name = name
+        self.quick: bool = options.quick
+        self._only: list[str] = options.only.split(",") if options.only else []
+        whole = not (self.quick or self._only)
+        trial = Path(tempfile.gettempdir()) / f"frameworktax-{name}-trial.json"
+        self.out: Path = options.out or (RESULTS / f"{name}.json" if whole else trial)
+        self._begin = time.monotonic()
+        self._parts = 0
+        self._estimates = list(estimates_s)
+        self._rows: list[tuple[str, str]] = []
+        self.data: Row = {
+            "benchmark": name,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "version": __version__,
+            "commit": commit(),
+            "quick": self.quick,
+            "environment": environment(),
+            "parts": {},
+            "checks": [],
+        }
+        print(f"{name}: about {sum(estimates_s):.0f} s, results in {self.out}", flush=True)
+
+    def part(self, name: str, title: str, run: Callable[[], Row]) -> Row | None:
+        """Run one part; return what it found, None where it could not be measured."""
+        estimate = self._estimates[self._parts]
+        self._parts += 1
+        if self._only and name not in self._only:
+            return None
+        say(f"[{self._parts}/{len(self._estimates)}] {title}, about {estimate:.0f} s")
+        begin = time.monotonic()
+        found: Row | None
+        try:
+            found = run()
+            self.data["parts"][name] = found
+        except (BenchmarkError, FrameworktaxError, OSError, subprocess.SubprocessError) as error:
+            found = None
+            reason = shown(error)
+            self.data["parts"][name] = {"error": reason}
+            self.check(title, None, f"not measured: {reason[:200]}", "measured", False)
+        took = time.monotonic() - begin
+        self.data["parts"][name]["seconds"] = round(took, 1)
+        self.save()
+        return found
+
+    def row(self, what: str, value: str) -> None:
+        """Add a line to the table."""
+        self._rows.append((what, value))
+        say(f"  {what}: {value}")
+
+    def check(self, what: str, value: float | None, told: str, target: str, ok: bool) -> None:
+        """Add a line that has a target; ``value``, in words ``told``, comes from this run."""
+        self.data["checks"].append(
+            {"check": what, "value": value, "shown": told, "target": target, "ok": ok}
+        )
+        self.row(what, f"{told}  [{'ok' if ok else 'MISSED'}: {target}]")
+
+    def save(self) -> None:
+        """Write everything found so far."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.data, indent=1, ensure_ascii=False, allow_nan=False)
+        self.out.write_text(text + "\n", encoding="utf-8")
+
+    def finish(self) -> int:
+        """Print the table and return the exit code: 0 once the benchmark ran to its end."""
+        self.data["seconds"] = round(time.monotonic() - self._begin, 1)
+        self.data["load_1min_after"] = os.getloadavg()[0]
+        self.save()
+        width = max((len(what) for what, _ in self._rows), default=0)
+        print(f"\n{self.name}{' (quick: numbers prove nothing)' if self.quick else ''}")
+        for what, value in self._rows:
+            print(f"{what:<{width}}  {value}")
+        checks = self.data["checks"]
+        met = sum(check["ok"] for check in checks)
+        print(f"{met} of {len(checks)} targets met, {self.data['seconds']:.0f} s, {self.out}")
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRun:
+    """One run of ``frameworktax measure``."""
+
+    document: Row
+    records: list[Record]
+    wall_s: float
+    folder: Path
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a smoke test: few repeats")
+    parser.add_argument("--only", metavar="PART,PART", help="some parts, a trial as well")
+    parser.add_argument("--out", type=Path, help="result file; a trial's is a temporary file")
+    return parser
+
+
+def shown(reason: object) -> str:
+    """Return a reason in one line, files of this checkout by their names in it."""
+    return " ".join(str(reason).split()).replace(f"{ROOT}/", "")
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def environment() -> Row:
+    """Return where this runs, the machine's name left out, and how busy others keep it."""
+    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+    found = asdict(host.environment(sampler=sampler))
+    del found["host"]
+    load = host.foreign_load(1.0)
+    return {**found, "foreign_load": load.foreign if load else None}
+
+
+def commit() -> str | None:
+    """Return which commit is measured, with a plus where files differ from it; None if unknown."""
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        return head + ("+" if git("status", "--porcelain", "--", "src", "benchmarks/*.py") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run_command(
+    command: Sequence[str],
+    limit_s: float,
+    *,
+    env: dict[str, str] | None = None,
+    folder: Path | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[str, float]:
+    """Run a command in a process group of its own; return its output and wall time in s.
+
+    Args:
+        command: to run.
+        limit_s: ended with everything it started after this long.
+        env: variables over this process's own.
+        folder: to run in.
+        watch: called with its process id every 0.1 s while it runs.
+
+    Raises:
+        BenchmarkError: it failed or ran out of time; with its last line.
+    """
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=folder or ROOT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, begin + limit_s, watch)
+            wall_s = time.monotonic() - begin
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        file.seek(0)
+        text = file.read()
+    if code != 0:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        ended = f"not done after {limit_s:.0f} s" if code is None else f"exit {code}"
+        raise BenchmarkError(f"{Path(command[0]).name} {ended}: {lines[-1] if lines else ''}")
+    return text, wall_s
+
+
+def child(script: Path, arguments: Sequence[str], limit_s: float) -> Row:
+    """Run a part in a fresh process set up like a measuring process; return what it prints last.
+
+    Not in this process: its threads, processor and modules must not reach what is started later.
+    """
+    command = [sys.executable, str(script.resolve()), *arguments]
+    env = {**host.worker_environment(1), "PYTHONPATH": str(ROOT / "src")}
+    text, _ = run_command(command, limit_s, env=env)
+    return dict(json.loads(text.strip().splitlines()[-1]))
+
+
+def _wait(
+    process: subprocess.Popen[bytes], deadline: float, watch: Callable[[int], None] | None
+) -> int | None:
+    if watch is None:
+        try:
+            return process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+    while time.monotonic() < deadline:
+        watch(process.pid)
+        try:
+            return process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+    return None
+
+
+def measure(
+    arguments: Sequence[str],
+    folder: Path,
+    limit_s: float,
+    *,
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> SessionRun:
+    """Run ``frameworktax measure`` as a user does and return what it wrote.
+
+    ``folder`` gets the store and the document and must be new.
+    """
+    document = folder / "run.json"
+    command = [python, "-m", "frameworktax", "measure", *arguments]
+    command += ["--store", str(folder / "store"), "--json", str(document)]
+    folder.mkdir(parents=True)
+    _, wall_s = run_command(command, limit_s, env=env, folder=folder, watch=watch)
+    records, _ = store.read(folder / "store")
+    return SessionRun(json.loads(document.read_text()), records, wall_s, folder)
+
+
+def half_width(estimate: Row) -> float:
+    """Return an interval's half-width as a share of its value."""
+    return float((estimate["high"] - estimate["low"]) / 2 / abs(estimate["value"]))
+
+
+def plain(estimate: Any) -> Row:
+    """Return an ``Estimate`` as plain data.
+
+    Raises:
+        BenchmarkError: there is none, because too little was measured.
+    """
+    if estimate is None:
+        raise BenchmarkError("too few blocks for an interval")
+    return asdict(estimate)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f} %"

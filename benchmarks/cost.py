@@ -1,0 +1,361 @@
+"""What the tool itself costs: per call, per sample, per command, per stored block.
+
+    python benchmarks/cost.py [--quick] [--only PART] [--out FILE]
+
+Parts: the harness per call, the sampler, starting the command, a round trip to a measuring
+process, and the demo of the Makefile: time to verdict, the parent's own time and memory, the size
+of its store. Results go to ``benchmarks/results/cost.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from common import (
+    ROOT,
+    Bench,
+    BenchmarkError,
+    Row,
+    child,
+    measure,
+    options,
+    percent,
+    plain,
+    run_command,
+)
+from floor import floor, tell_floor
+from frameworktax import cli, host, models, runtimes, stats, timing
+from frameworktax.attribution import available_samplers
+from frameworktax.attribution.sampler import Sampler, open_sampler
+from frameworktax.engines.local import Worker
+from frameworktax.plan import DEFAULT_BUDGET_S
+from frameworktax.records import Block, Workload, to_json
+from frameworktax.rounds import BLOCK_NS
+from frameworktax.runtimes.base import Target
+
+SAMPLER_TARGET = 0.03
+SAMPLED = (
+    Workload(model="bert-tiny", length=32, batch=1),
+    Workload(model="bert-mini", length=128, batch=1),
+)
+SAMPLER_PROCESSES = 3
+SEED = 11
+
+
+def main() -> int:
+    parser = options(str(__doc__).partition("\n")[0])
+    parser.add_argument("--sampled", nargs=2, type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.sampled:
+        case, rounds = given.sampled
+        print(json.dumps(sampled_blocks(SAMPLED[case], rounds)))
+        return 0
+    quick = given.quick
+    demo_arguments, budget_s = demo_command(quick)
+    bench = Bench("cost", given, (5, 25 if quick else 75, 5 if quick else 30, 2, budget_s))
+    found = bench.part("harness", "harness per call", lambda: floor(quick))
+    if found:
+        tell_floor(bench, found)
+    found = bench.part("sampler", "sampler", lambda: sampler(quick))
+    if found:
+        tell_sampler(bench, found)
+    found = bench.part("start", "starting a command", lambda: start(3 if quick else 20))
+    if found:
+        tell_start(bench, found)
+    found = bench.part("round_trip", "round trip to a measuring process", lambda: round_trip(quick))
+    if found:
+        tell_round_trip(bench, found)
+    found = bench.part("demo", "time to verdict", lambda: demo(demo_arguments, budget_s))
+    if found:
+        tell_demo(bench, found)
+    return bench.finish()
+
+
+# --- the sampler --------------------------------------------------------------------------------
+
+
+def sampler(quick: bool) -> Row:
+    """Return how much slower calls are while their program counter is sampled."""
+    rounds, processes = (10, 1) if quick else (60, SAMPLER_PROCESSES)
+    cases = []
+    for case, workload in enumerate(SAMPLED):
+        answers = [
+            child(Path(__file__), ["--sampled", str(case), str(rounds)], 120)
+            for _ in range(processes)
+        ]
+        cases.append(
+            {
+                "workload": f"{workload.model}, length {workload.length}, batch {workload.batch}",
+                "method": answers[0]["method"],
+                "period_ns": answers[0]["period_ns"],
+                "processes": processes,
+                "pairs": processes * rounds,
+                "latency_ns": median(ns for a in answers for ns in a["medians_off_ns"]),
+                "ratio": paired_ratio(answers, "means"),
+                "ratio_of_medians": paired_ratio(answers, "medians"),
+            }
+        )
+    return {"cases": cases}
+
+
+def paired_ratio(answers: Sequence[Row], what: str) -> Row:
+    on, off = (
+        {
+            (process, number): value
+            for process, answer in enumerate(answers)
+            for number, value in enumerate(answer[f"{what}_{side}_ns"])
+        }
+        for side in ("on", "off")
+    )
+    return plain(stats.ratio_interval(on, off))
+
+
+def sampled_blocks(workload: Workload, rounds: int) -> Row:
+    """Time blocks of eager with and without the sampler, side by side in shuffled order.
+
+    The cost is told by block means: a tick comes once a millisecond, so that the median of calls
+    that are shorter shows a whole tick or none.
+    """
+    host.pin(host.pick_cpus(1))
+    method = next((name for name, usable, _ in available_samplers() if usable), None)
+    if method is None:
+        raise BenchmarkError("; ".join(why for _, _, why in available_samplers()))
+    loaded = runtimes.get("eager").load(models.build(workload, "cpu"), Target(), Path())
+    call = loaded.bind(workload.batch)
+    calls = timing.calls_for(timing.warm_up(call).call_ns, BLOCK_NS)
+    gc.collect()
+    gc.freeze()  # as in a measuring process
+    shuffle = random.Random(SEED)
+    found: Row = {
+        f"{what}_{side}_ns": [] for what in ("means", "medians") for side in ("on", "off")
+    }
+    with open_sampler(method, 50 * BLOCK_NS) as active:
+        for _ in range(rounds):
+            for side in shuffle.sample(("on", "off"), 2):
+                with Sampling(active) if side == "on" else nullcontext():
+                    block = timing.time_block(call, calls=calls)
+                found[f"means_{side}_ns"].append(block.pipelined_ns / block.pipelined_calls)
+                found[f"medians_{side}_ns"].append(float(median(block.latency_ns)))
+        return {"method": method, "period_ns": active.period_ns, **found}
+
+
+class Sampling:
+    """Samples while it is entered."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def __enter__(self) -> None:
+        self._sampler.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._sampler.stop()
+
+
+def tell_sampler(bench: Bench, found: Row) -> None:
+    for case in found["cases"]:
+        ratio = case["ratio"]
+        off = ratio["value"] - 1
+        bench.check(
+            f"sampler {case['method']}, {case['workload']}",
+            off,
+            f"{100 * off:+.2f} % of {case['latency_ns'] / 1e6:.2f} ms "
+            f"({100 * (ratio['low'] - 1):+.2f} to {100 * (ratio['high'] - 1):+.2f} %, "
+            f"{case['pairs']} pairs, {case['processes']} processes; of the median call "
+            f"{100 * (case['ratio_of_medians']['value'] - 1):+.2f} %)",
+            f"under {SAMPLER_TARGET:.0%}",
+            off < SAMPLER_TARGET,
+        )
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def start(repeats: int) -> Row:
+    """Return the median wall time of short commands, run by turns."""
+    script = Path(sys.executable).parent / "frameworktax"
+    tool = [str(script)] if script.exists() else [sys.executable, "-m", "frameworktax"]
+    commands: dict[str, Sequence[str]] = {
+        "python": [sys.executable, "-c", "pass"],
+        "import": [sys.executable, "-c", "import frameworktax"],
+        "measure": [sys.executable, "-c", "from frameworktax import measure"],
+        "help": [*tool, "--help"],
+        "list": [*tool, "list", "runtimes", "--json"],
+    }
+    for command in commands.values():  # once unmeasured: byte code is written, files are read
+        run_command(command, 60)
+    walls: dict[str, list[float]] = {name: [] for name in commands}
+    shuffle = random.Random(SEED)
+    for _ in range(repeats):
+        for name in shuffle.sample(list(commands), len(commands)):
+            walls[name].append(run_command(commands[name], 60)[1])
+    return {
+        "repeats": repeats,
+        "commands": {
+            name: shlex.join(Path(c).name if c[:1] == "/" else c for c in command)
+            for name, command in commands.items()
+        },
+        "median_s": {name: median(values) for name, values in walls.items()},
+        "min_s": {name: min(values) for name, values in walls.items()},
+        "max_s": {name: max(values) for name, values in walls.items()},
+    }
+
+
+def tell_start(bench: Bench, found: Row) -> None:
+    bare = found["median_s"]["python"]
+    for name, command in found["commands"].items():
+        wall = found["median_s"][name]
+        more = "" if name == "python" else f", {1e3 * (wall - bare):+.0f} ms over bare Python"
+        bench.row(command, f"{1e3 * wall:.0f} ms{more}")
+
+
+# --- a round trip -------------------------------------------------------------------------------
+
+
+def round_trip(quick: bool) -> Row:
+    """Return how long the cheapest request takes, and how long a process takes to start."""
+    begin = time.monotonic()
+    worker = Worker("round trip", environment=host.worker_environment(1))
+    trips_ns = []
+    try:
+        worker.request("memory", timeout_s=30)
+        start_s = time.monotonic() - begin
+        for _ in range(50 if quick else 1000):
+            before = time.perf_counter_ns()
+            worker.request("memory", timeout_s=30)
+            trips_ns.append(time.perf_counter_ns() - before)
+    finally:
+        worker.stop()
+    return {"start_s": start_s, "median_ns": median(trips_ns), "max_ns": max(trips_ns)}
+
+
+def tell_round_trip(bench: Bench, found: Row) -> None:
+    bench.row(
+        "round trip to a measuring process",
+        f"{found['median_ns'] / 1e3:.0f} us (starting one, nothing loaded: "
+        f"{found['start_s']:.2f} s)",
+    )
+
+
+# --- the demo -----------------------------------------------------------------------------------
+
+
+def demo_command(quick: bool) -> tuple[list[str], float]:
+    """Return the arguments of ``measure`` in the Makefile's demo, without its outputs, and budget.
+
+    Raises:
+        BenchmarkError: the Makefile has no such line.
+    """
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    line = re.search(r"^demo:.*\n\t\S+/frameworktax measure (.*)$", text, re.MULTILINE)
+    if line is None:
+        raise BenchmarkError("the Makefile's demo target has no 'frameworktax measure'")
+    words = shlex.split(line[1])
+    for option in ("--store", "--json", "--report"):
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
+    if quick:
+        words += ["--batch", "1", "--time-budget", "15s", "--runtimes", "eager,inference-mode"]
+    budgets = [after for word, after in pairwise(words) if word == "--time-budget"]
+    return words, cli.parse_seconds(budgets[-1]) if budgets else DEFAULT_BUDGET_S
+
+
+def demo(arguments: Sequence[str], budget_s: float) -> Row:
+    """Run the demo in an empty folder; watch its parent process from outside."""
+    parent = Watch()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "demo"
+        report = folder / "report.html"
+        session = measure(
+            [*arguments, "--report", str(report)], folder, 2 * budget_s + 60, watch=parent
+        )
+        store_bytes = sum(f.stat().st_size for f in (folder / "store").glob("*.jsonl"))
+        report_bytes = report.stat().st_size
+    blocks = [record for record in session.records if isinstance(record, Block)]
+    if not blocks:
+        raise BenchmarkError("the demo timed no block")
+    lines = [len(json.dumps(to_json(block), separators=(",", ":"))) + 1 for block in blocks]
+    cells = session.document["measurements"]
+    return {
+        "command": "frameworktax measure " + shlex.join(arguments),
+        "wall_s": session.wall_s,
+        "budget_s": budget_s,
+        "headline": session.document["headline"],
+        "points": len(cells),
+        "points_ok": sum(cell["status"] == "ok" for cell in cells),
+        "points_left_out": len(session.document["left_out"]),
+        "points_too_wide": sum(
+            any(note["code"] == "wide-interval" for note in cell["notes"]) for cell in cells
+        ),
+        "parent_cpu_s": parent.cpu_s,
+        "parent_peak_bytes": parent.peak_bytes,
+        "store_bytes": store_bytes,
+        "report_bytes": report_bytes,
+        "blocks": len(blocks),
+        "calls": sum(len(block.latency_ns) for block in blocks),
+        "block_bytes_median": median(lines),
+        "store_bytes_per_block": store_bytes / len(blocks),
+    }
+
+
+class Watch:
+    """Reads a process's own CPU time and largest resident size while it runs, children left out.
+
+    Last read at most 0.1 s before its end.
+    """
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.peak_bytes = 0
+
+    def __call__(self, pid: int) -> None:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return  # it has just ended
+        self.cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+        if peak:  # absent once it is a zombie
+            self.peak_bytes = 1024 * int(peak[1])
+
+
+def tell_demo(bench: Bench, found: Row) -> None:
+    bench.row(
+        "time to verdict, the demo",
+        f"{found['wall_s']:.1f} s (budget {found['budget_s']:.0f} s), {found['points_ok']} of "
+        f"{found['points']} points, {found['points_too_wide']} wider than asked for, "
+        f"{found['points_left_out']} left out",
+    )
+    bench.row("its verdict", found["headline"])
+    share = found["parent_cpu_s"] / found["wall_s"]
+    bench.row(
+        "its parent process",
+        f"{found['parent_cpu_s']:.1f} s of CPU ({percent(share)} of one processor), "
+        f"{found['parent_peak_bytes'] / 1e6:.0f} MB",
+    )
+    bench.row(
+        "its store",
+        f"{found['store_bytes'] / 1e3:.0f} kB, {found['store_bytes_per_block']:.0f} bytes a block "
+        f"({found['blocks']} blocks, {found['calls']} calls; report "
+        f"{found['report_bytes'] / 1e6:.1f} MB)",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
