@@ -11,12 +11,13 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
-from frameworktax.records import Note
+from frameworktax.records import Note, Workload
 from frameworktax.series import Cell, Series
 from frameworktax.setup import Reporter
 from frameworktax.stats import process_interval, relative_half_width, spread
@@ -142,19 +143,27 @@ class Rounds:
         self._ledger.block(cell, self._round, answer)
 
     def _retire(self, rounds: int) -> None:
-        """Take out the points that are told well enough, or that more rounds cannot tell better."""
-        points: dict[str, list[Cell]] = {}
+        """Take out the points that are told well enough, or that more rounds cannot tell better.
+
+        Points that are compared with one another, the runtimes at one batch size, leave together:
+        a ratio is taken over the rounds that both were in.
+        """
+        groups: dict[Workload, dict[str, list[Cell]]] = {}
         for _, cell in self._active():
+            points = groups.setdefault(cell.point.workload, {})
             points.setdefault(cell.point.key(), []).append(cell)
-        for cells in points.values():
-            medians = [cell.medians for cell in cells]
-            count = sum(map(len, medians))
-            if rounds < FIRST_ROUNDS or count < MIN_BLOCKS:
-                continue
-            told = relative_half_width(process_interval(medians)) <= self._plan.until
-            if told or count >= MAX_BLOCKS or processes_differ(medians):
-                for cell in cells:
+        for points in groups.values():
+            if rounds >= FIRST_ROUNDS and all(map(self._is_told, points.values())):
+                for cell in chain.from_iterable(points.values()):
                     cell.done = True
+
+    def _is_told(self, cells: Sequence[Cell]) -> bool:
+        medians = [cell.medians for cell in cells]
+        count = sum(map(len, medians))
+        if count < MIN_BLOCKS:
+            return False
+        told = relative_half_width(process_interval(medians)) <= self._plan.until
+        return told or count >= MAX_BLOCKS or processes_differ(medians)
 
     def _attribute(self, deadline: float) -> None:
         """Ask every cell where its time goes: once, in a run of its own."""

@@ -246,13 +246,16 @@ class Sweep:
             if not series.timed:  # the reference follows whoever is compared with it
                 mine = {b for s, b in wave if s.config == series.config}
             batches[series.key] = sorted(mine)
-        jobs = [
-            pool.submit(self._bind, series, process, batches[series.key])
-            for series in self._series
-            if series.dead is None and batches[series.key]
-            for process in list(series.workers)
-        ]
-        await_all(jobs, self._reporter, "warm-up")
+        for later in (False, True):
+            # What one process has compiled lies in a cache for those after it.
+            jobs = [
+                pool.submit(self._bind, series, process, batches[series.key])
+                for series in self._series
+                if series.dead is None and batches[series.key]
+                for process in list(series.workers)
+                if later == (series.runtime.compiles and process != min(series.workers))
+            ]
+            await_all(jobs, self._reporter, "warm-up")
         for series in self._series:
             if series.dead is None and not series.is_twin and not series.is_floor:
                 self._compare(series, batches[series.key])

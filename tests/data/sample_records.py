@@ -131,16 +131,17 @@ def sampled(at: Point, latency_ns: float, shares: dict[str, int], batch: int = 1
         counts[first] += shift
         stretches.append({"kernel": 1000 - sum(rest.values()) - shift, **counts})
     kernel = 10 * (1000 - sum(rest.values()))
+    wall_ns = round(2000 * latency_ns * 1.02)
     return Attribution(
         session=SESSION,
         point=at.key(),
         process=0,
         method="perf-event",
         calls=2000,
-        wall_ns=10_000_000_000,
+        wall_ns=wall_ns,
         latency_ns=round(latency_ns * 1.02),
         period_ns=1_000_000,
-        off_cpu_ns=round(OFF_CPU * 10_000_000_000),
+        off_cpu_ns=round(OFF_CPU * wall_ns),
         samples=tuple(stretches),
         detail={
             "gemm": round(kernel * 0.5),

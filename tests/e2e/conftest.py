@@ -43,6 +43,11 @@ class Shell:
         return path
 
 
+@pytest.fixture(scope="session")
+def make_shell() -> type[Shell]:
+    return Shell
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)

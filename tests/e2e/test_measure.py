@@ -19,17 +19,15 @@ RUNTIMES = "eager,inference-mode,torchscript-frozen,onnxruntime,openvino,cuda-gr
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory):
+def session(tmp_path_factory, make_shell):
     """Return (folder, run document, terminal output) of one measured session."""
-    from conftest import Shell
-
     folder = tmp_path_factory.mktemp("session")
     home, temporary = folder / "home", folder / "tmp"
     home.mkdir()
     temporary.mkdir()
     work = folder / "work"
     work.mkdir()
-    shell = Shell(work)
+    shell = make_shell(work)
     ran = shell(
         *[
             "measure",

@@ -130,6 +130,27 @@ def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):
     assert "SIGSEGV" in lost.reason
 
 
+def test_points_that_are_compared_leave_together(tmp_path):
+    """A steady runtime stays in until the noisy one beside it is told as well."""
+    series, workers = [], []
+    for name, scripts in (("steady", [[100]] * 3), ("noisy", noise(0.2))):
+        point = Point(workload=Workload(model="m", batch=1), runtime=name)
+        made = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
+        for process, script in enumerate(scripts):
+            made.workers[process] = FakeWorker(script)
+            made.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
+        series.append(made)
+        workers.append(list(made.workers.values()))
+    plan = Plan(points=(), folder=tmp_path, budget_s=0.001)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        Rounds(
+            plan, series, Ledger(writer, "session"), Silent(),
+            cpus=[0], has_sampler=False, seed="seed",
+        ).run(FOREVER)  # fmt: skip
+    asked = [[worker.asked.count("block") for worker in group] for group in workers]
+    assert asked == [[MAX_BLOCKS // 3] * 3] * 2
+
+
 def test_no_calibrator_no_calibration(tmp_path):
     records, _ = run(tmp_path, [[100]])
     assert not [r for r in records if isinstance(r, Calibration)]

@@ -108,7 +108,9 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 
-def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill | None:
+def from_samples(
+    latency: Estimate, attributions: Sequence[Attribution], mean_ns: float | None = None
+) -> Bill | None:
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
     Line = (1 − blocked share) × share of samples × unprofiled latency. The line ``wait`` is time
@@ -118,6 +120,8 @@ def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill
     Args:
         latency: unprofiled, ns.
         attributions: of this point; those without samples are passed over.
+        mean_ns: mean call without a profiler, to tell what sampling costs; a median would not do,
+            a short call holds either a whole tick or none.
     """
     used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
     if not used:
@@ -144,7 +148,8 @@ def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill
     if timed:
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
     tax_share = one_minus(shares["kernel"])
-    sampled = median(a.latency_ns for a in used)
+    sampled = own_ns / sum(a.calls for a in used)
+    inflation = sampled / (latency.value if mean_ns is None else mean_ns) - 1
     return Bill(
         method=method,
         lines={name: lines[name] for name in BILL if name in lines},
@@ -153,8 +158,8 @@ def from_samples(latency: Estimate, attributions: Sequence[Attribution]) -> Bill
         share=tax_share,
         detail=_detail(used, sum(totals), (1 - wait) * latency.value),
         shares=shares,
-        inflation=sampled / latency.value - 1,
-        notes=tuple(_sampling_notes(used, sum(totals), timed, sampled / latency.value - 1)),
+        inflation=inflation,
+        notes=tuple(_sampling_notes(used, sum(totals), timed, inflation)),
     )
 
 

@@ -187,7 +187,8 @@ def _bill(
         return None  # it has no kernels: its latency is the harness's own
     if point.platform != "cpu":
         return billing.from_device(latency, records.attributions)
-    sampled = billing.from_samples(latency, records.attributions)
+    mean = points.pipelined(records)
+    sampled = billing.from_samples(latency, records.attributions, mean.value if mean else None)
     if sampled is None and warm is not None:
         return billing.from_twin(latency, warm)
     return sampled
