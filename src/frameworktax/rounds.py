@@ -148,14 +148,18 @@ class Rounds:
         Points that are compared with one another, the runtimes at one batch size, leave together:
         a ratio is taken over the rounds that both were in.
         """
-        groups: dict[Workload, dict[str, list[Cell]]] = {}
-        for _, cell in self._active():
-            points = groups.setdefault(cell.point.workload, {})
+        groups: dict[tuple[Workload, bool], dict[str, list[Cell]]] = {}
+        for series, cell in self._active():
+            points = groups.setdefault((cell.point.workload, series.is_floor), {})
             points.setdefault(cell.point.key(), []).append(cell)
         for points in groups.values():
             if rounds >= FIRST_ROUNDS and all(map(self._is_told, points.values())):
                 for cell in chain.from_iterable(points.values()):
                     cell.done = True
+        left = self._active()
+        if rounds >= MIN_BLOCKS and all(s.is_floor or s.is_twin for s, _ in left):
+            for _, cell in left:  # nobody asked for these: they do not make a session longer
+                cell.done = True
 
     def _is_told(self, cells: Sequence[Cell]) -> bool:
         medians = [cell.medians for cell in cells]

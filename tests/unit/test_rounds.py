@@ -151,6 +151,25 @@ def test_points_that_are_compared_leave_together(tmp_path):
     assert asked == [[MAX_BLOCKS // 3] * 3] * 2
 
 
+def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
+    series = []
+    for twin, scripts in ((False, [[100]] * 3), (True, noise(0.2)[:1])):
+        point = Point(workload=Workload(model="m", batch=1, twin=twin), runtime="fake")
+        made = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
+        for process, script in enumerate(scripts):
+            made.workers[process] = FakeWorker(script)
+            made.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
+        series.append(made)
+    workers = [worker for made in series for worker in made.workers.values()]
+    plan = Plan(points=(), folder=tmp_path, budget_s=0.001)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        Rounds(
+            plan, series, Ledger(writer, "session"), Silent(),
+            cpus=[0], has_sampler=False, seed="seed",
+        ).run(FOREVER)  # fmt: skip
+    assert [worker.asked.count("block") for worker in workers] == [3, 3, 3, 5]
+
+
 def test_no_calibrator_no_calibration(tmp_path):
     records, _ = run(tmp_path, [[100]])
     assert not [r for r in records if isinstance(r, Calibration)]
