@@ -18,6 +18,8 @@ from frameworktax.series import Series, Spawn, series_of
 SHARE = 0.6
 """Share of the time budget within which a runtime must be ready."""
 
+LOAD_S = 10.0
+"""Loading a model that needs no compiler may take this long whatever the budget."""
 DESCRIBE_SHARE = 0.05
 """Share of the time budget after which no larger batch size is run to count its operations."""
 
@@ -88,7 +90,8 @@ class Setup:
             twins = self._add_twins(facts, has_sampler)
             starts += [pool.submit(self.make_ready, s) for s in twins if not s.runtime.prepares]
             exports = [s for s in wanted + twins if s.runtime.prepares]
-            for number, series in enumerate(sorted(exports, key=lambda s: s.runtime.compiles)):
+            exports.sort(key=lambda s: (s.runtime.compiles, s.is_twin))  # what is asked for, first
+            for number, series in enumerate(exports):
                 self._reporter.progress(number, len(exports), f"exporting for {series.label}")
                 if self._prepare(series):
                     starts.append(pool.submit(self.make_ready, series))
@@ -141,12 +144,13 @@ class Setup:
             for batch in sorted(series.points):
                 try:
                     if not (0 in series.workers and series.workers[0].alive):
-                        series.start(0, self._spawn, self._left())
-                    series.bind(0, batch, self._left())
+                        series.start(0, self._spawn, self._left(LOAD_S))
+                    least = 0.0 if series.runtime.compiles else LOAD_S
+                    series.bind(0, batch, self._left(least))
                     return
                 except WorkerError as error:
-                    if 0 not in series.load_ns:
-                        raise  # loading failed: no batch size has anything to do with it
+                    if 0 not in series.load_ns or error.status == "timeout":
+                        raise  # no other batch size would fare better
                     series.failed.add(batch)
                     self._ledger.outcome(series, batch, 0, self._explain(error))
                     last = error
@@ -154,8 +158,16 @@ class Setup:
         except WorkerError as error:
             self._ledger.bury(series, self._explain(error))
 
-    def _left(self) -> float:
-        return max(10.0, self._deadline - time.monotonic())
+    def _left(self, least: float = 0.0) -> float:
+        """Return the seconds a step of set-up may take, ``least`` however little time is left.
+
+        Raises:
+            WorkerError: none is left, and the step is not to be begun.
+        """
+        left = max(least, self._deadline - time.monotonic())
+        if left <= 0:
+            raise WorkerError("timeout", "not begun in time")
+        return left
 
     def _explain(self, error: WorkerError) -> WorkerError:
         if error.status != "timeout":

@@ -31,8 +31,6 @@ from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
-START_SHARE = 0.4
-"""Share of the time left after set-up that further processes may take to start."""
 OWED_SHARE = 0.5
 """Share of the time budget by which a session may run over, to tell each runtime's first point."""
 ADMIT_SHARE = 0.85
@@ -151,14 +149,14 @@ class Sweep:
 
     def _affordable_processes(self) -> int:
         """Return how many processes a point can have: few and measured beat many and not."""
-        left_ns = START_SHARE * (self._deadline - time.monotonic()) * 1e9
-        one_more_ns = sum(
-            s.load_ns[0]
-            for s in self._series
-            if s.dead is None and 0 in s.load_ns and s.processes(2) > 1
-        ) / max(1, len(host.usable_cpus()))
-        affordable = 1 + int(max(0.0, left_ns) // max(1.0, one_more_ns))
-        return min(self._plan.processes, affordable)
+        left = ADMIT_SHARE * (self._deadline - time.monotonic())
+        ready = [s for s in self._series if s.dead is None and s.timed and s.call_ns]
+        starting = sum(s.load_ns[0] / 1e9 for s in ready if s.processes(2) > 1)
+        for count in range(self._plan.processes, 1, -1):
+            first = sum(self._cost_s(s, min(s.call_ns), count) for s in ready)
+            if (count - 1) * starting / len(host.usable_cpus()) + first <= left:
+                return count
+        return 1
 
     def _shift(self, pool: ThreadPoolExecutor, processes: list[int], deadline: float) -> None:
         self._reporter.phase("starting processes")
@@ -207,10 +205,12 @@ class Sweep:
         if not known:
             return 0.0
         call_ns = int(series.call_ns[max(known)] * batch / max(known))
+        count = min(processes, series.processes(processes))
         rounds = FIRST_ROUNDS * (1 + timing.calls_for(call_ns, BLOCK_NS))
-        calls = 1 + timing.WARMUP_CALLS + rounds
-        each = call_ns * calls + max(SAMPLE_NS[0], 3 * call_ns)
-        return min(processes, series.processes(processes)) * each / 1e9
+        each = call_ns * rounds + max(SAMPLE_NS[0], 3 * call_ns)
+        warm = sum(b == batch for _, b in series.bound)
+        warming = call_ns * (1 + timing.WARMUP_CALLS) * max(0, count - warm)
+        return (count * each + warming) / 1e9
 
     def _admit(
         self, todo: set[tuple[str, int]], processes: int, deadline: float
@@ -223,6 +223,8 @@ class Sweep:
             for batch in series.points
             if (series.key, batch) in todo and series.dead is None
         )
+        # The reference's first point comes first: without it nothing is ranked.
+        candidates.sort(key=lambda c: not self._is_first_reference(self._series[c[2]], c[1]))
         wave: list[tuple[Series, int]] = []
         # Set-up may have taken all the time: every runtime's first point is told nevertheless.
         owed = 0.0 if self._rounds.begun else OWED_SHARE * self._plan.budget_s
@@ -237,6 +239,9 @@ class Sweep:
             told.add(number)
             wave.append((self._series[number], batch))
         return wave
+
+    def _is_first_reference(self, series: Series, batch: int) -> bool:
+        return series.runtime.name == "eager" and not series.is_twin and batch == min(series.points)
 
     def _bind_wave(self, pool: ThreadPoolExecutor, wave: list[tuple[Series, int]]) -> None:
         self._reporter.phase("warming up")
