@@ -206,8 +206,8 @@ class Sweep:
             return 0.0
         call_ns = int(series.call_ns[max(known)] * batch / max(known))
         count = min(processes, series.processes(processes))
-        rounds = FIRST_ROUNDS * (1 + timing.calls_for(call_ns, BLOCK_NS))
-        each = call_ns * rounds + max(SAMPLE_NS[0], 3 * call_ns)
+        block = timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns, BLOCK_NS))
+        each = FIRST_ROUNDS * block + max(SAMPLE_NS[0], 3 * call_ns)
         warm = sum(b == batch for _, b in series.bound)
         warming = call_ns * (1 + timing.WARMUP_CALLS) * max(0, count - warm)
         return (count * each + warming) / 1e9

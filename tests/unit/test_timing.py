@@ -17,6 +17,25 @@ def test_a_host_block_drops_the_first_call_and_counts_both_timings():
     assert block.enqueue_ns is None
 
 
+def test_calls_are_dropped_until_caches_are_warm():
+    clock = FakeClock()
+    slow_at_first = [5_000_000, 4_000_000, 4_000_000, 3_000_000] + [2_000_000] * 20
+    call = FakeLoaded(clock, cost_ns=lambda batch, number: slow_at_first[number]).bind(1)
+    # 5 + 4 + 4 + 3 ms are the first 15 ms; what is timed comes after them
+    assert timing.time_block(call, calls=10, clock=clock).latency_ns == [2_000_000] * 10
+
+
+def test_one_call_is_dropped_where_one_is_long():
+    clock, made = FakeClock(), []
+
+    def call():
+        made.append(1)
+        clock.work(40_000_000)
+
+    timing.time_block(call, calls=5, clock=clock)
+    assert len(made) == 6
+
+
 def test_a_host_block_carries_one_clock_reading_a_call():
     clock = FakeClock(tick_ns=7)
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 1_000).bind(1)
@@ -52,7 +71,7 @@ def test_the_collector_is_off_inside_and_back_on_after_a_block():
 
     seen = []
     timing.time_block(lambda: seen.append(gc.isenabled()), calls=5)
-    assert seen == [False] * 6
+    assert seen == [False] * 10
     assert gc.isenabled()
 
 
