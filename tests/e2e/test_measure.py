@@ -90,7 +90,7 @@ def test_methods_are_named(session):
     for runtime in ("eager", "inference-mode", "torchscript-frozen"):
         assert found[runtime, 1]["bill_method"].startswith("program-counter-sampling")
     assert found["eager", 1]["warm_overhead_ns"]["value"] > 0
-    assert found["eager", 1]["latency_ns"]["method"] == "process-medians-of-block-medians"
+    assert found["eager", 1]["latency_ns"]["method"].startswith("process-medians-of-block-medians")
 
 
 def test_counts_are_those_of_the_model(session):

@@ -111,12 +111,12 @@ def test_kernel_detail_is_a_part_of_kernel_time():
 
 def test_twin_is_the_warm_overhead_and_the_difference_is_signed():
     twin = Estimate(value=500_000.0, low=470_000.0, high=530_000.0, n=3)
-    found = bill.from_twin(LATENCY, twin)
+    found = bill.from_twin(LATENCY, twin, bill.quotient(twin, LATENCY, bill.TWIN))
     assert found.method == "width-shrunk-twin"
     assert found.lines == {"kernel": 3_500_000, "runtime": 500_000, "remainder": 0}
     assert found.kernel.high - found.kernel.value == pytest.approx(50_000)
     assert found.share.value == 0.125
-    slow = bill.from_twin(twin, LATENCY)
+    slow = bill.from_twin(twin, LATENCY, bill.quotient(LATENCY, twin, bill.TWIN))
     assert slow.kernel.value == -3_500_000
 
 

@@ -1,3 +1,4 @@
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis import points
-from frameworktax.records import Note, Outcome, Session, Subject
+from frameworktax.records import Calibration, Note, Outcome, Session, Subject
 
 
 def subject(at, session=data.SESSION, **more):
@@ -112,3 +113,23 @@ def test_the_width_asked_for_decides_about_the_note():
 def test_host_drift():
     assert points.host_drift([100.0, 110.0, 105.0]) == pytest.approx(10 / 105)
     assert points.host_drift([100.0]) is None
+
+
+def test_an_interval_is_widened_by_the_calibrator():
+    rounds = [
+        Calibration(session=data.SESSION, round=i, latency_ns=(ns,) * 3)
+        for i, ns in enumerate((98_000, 100_000, 102_000))
+    ]
+    plain = points.latency(one([subject(AT), *data.blocks(AT, 1_000_000)]))
+    (moved,) = points.gather([subject(AT), *data.blocks(AT, 1_000_000), *rounds])[0]
+    assert moved.calibrator_spread == pytest.approx(0.02)
+    found = points.latency(moved)
+    half = math.hypot(plain.high - plain.value, 1.96 * 0.02 * 1_000_000)
+    assert found.value == plain.value == 1_000_000
+    assert (found.low, found.high) == pytest.approx((1_000_000 - half, 1_000_000 + half))
+    assert found.method.endswith("widened by the calibrator's spread")
+
+
+def test_two_rounds_of_the_calibrator_say_nothing():
+    assert points.relative_spread([1.0, 2.0]) == 0
+    assert points.relative_spread([1.0, 1.0, 1.0]) == 0

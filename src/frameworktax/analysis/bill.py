@@ -205,12 +205,13 @@ def _sampling_notes(
     return notes
 
 
-def from_twin(latency: Estimate, twin: Estimate) -> Bill:
+def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
     """Return the bill of a point whose symbols are stripped, from its width-shrunk twin.
 
     Args:
         latency: of the point, ns.
         twin: latency of the twin in the same runtime, ns: the warm overhead.
+        share: twin over latency, without the host's drift, which both of them share.
     """
     text = (
         "kernels and executor cannot be told apart here: the tax is the latency of a "
@@ -228,7 +229,7 @@ def from_twin(latency: Estimate, twin: Estimate) -> Bill:
             method=TWIN,
             n=twin.n,
         ),
-        share=quotient(twin, latency, TWIN),
+        share=share,
         notes=(Note("twin-tax", text),),
     )
 

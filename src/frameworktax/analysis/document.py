@@ -129,7 +129,7 @@ def _reading(
     status, reason = points.status(records)
     latency = points.latency(records)
     warm = points.latency(twin) if twin is not None else None
-    bill = _bill(records.point, latency, warm, records) if latency is not None else None
+    bill = _bill(records, latency, twin, warm) if latency is not None else None
     notes = points.notes(records, until)
     if bill is not None:
         codes = {note.code for note in notes}
@@ -181,17 +181,21 @@ def _reading(
 
 
 def _bill(
-    point: Point, latency: Estimate, warm: Estimate | None, records: PointRecords
+    records: PointRecords, latency: Estimate, twin: PointRecords | None, warm: Estimate | None
 ) -> billing.Bill | None:
+    point = records.point
     if point.runtime == FLOOR:
         return None  # it has no kernels: its latency is the harness's own
     if point.platform != "cpu":
         return billing.from_device(latency, records.attributions)
     mean = points.pipelined(records)
     sampled = billing.from_samples(latency, records.attributions, mean.value if mean else None)
-    if sampled is None and warm is not None:
-        return billing.from_twin(latency, warm)
-    return sampled
+    if sampled is not None or twin is None or warm is None:
+        return sampled
+    own, shrunk = points.undrifted(records), points.undrifted(twin)
+    if own is None or shrunk is None:
+        return None
+    return billing.from_twin(latency, warm, billing.quotient(shrunk, own, billing.TWIN))
 
 
 def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median, stdev
 
 from frameworktax.records import (
     Attribution,
     Block,
+    Calibration,
     Estimate,
     LeftOut,
     Note,
@@ -27,6 +29,9 @@ WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
 MIN_BLOCKS = 5
 """Blocks a point needs at least, over its processes together (METHOD, section 4)."""
+MIN_ROUNDS = 3
+"""Rounds of the calibrator below which nothing is said of the host's drift."""
+NORMAL_95 = 1.96
 UNTIL = 0.03
 """Half-width, as a share of the value, that a measurement aims at."""
 WORST_FIRST: tuple[Status, ...] = (
@@ -40,7 +45,11 @@ WORST_FIRST: tuple[Status, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRecords:
-    """Every record of one point in one session."""
+    """Every record of one point in one session.
+
+    ``calibrator_spread`` is the relative standard deviation of the session's calibrator from round
+    to round: how far the host's own speed moved.
+    """
 
     point: Point
     session: str
@@ -49,6 +58,7 @@ class PointRecords:
     attributions: tuple[Attribution, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     parity: Parity | None = None
+    calibrator_spread: float = 0.0
 
     @property
     def measured(self) -> bool:
@@ -97,6 +107,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     order: dict[str, Point] = {}
     started: dict[str, str] = {}
     found: dict[tuple[str, str], _Gathered] = defaultdict(_Gathered)
+    calibrations: dict[str, list[float]] = defaultdict(list)
     for record in records:
         match record:
             case Session():
@@ -112,7 +123,9 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 found[record.point, record.session].parity = record
             case Outcome():
                 found[record.point, record.session].outcomes.append(record)
-            case _:  # a calibration belongs to a session, not to a point
+            case Calibration():
+                calibrations[record.session].append(median(record.latency_ns))
+            case _:  # told elsewhere
                 continue
     points: dict[str, list[PointRecords]] = {key: [] for key in order}
     orphans = 0
@@ -129,6 +142,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 attributions=tuple(group.attributions),
                 outcomes=tuple(group.outcomes),
                 parity=group.parity,
+                calibrator_spread=relative_spread(calibrations[session]),
             )
         )
     notes = []
@@ -140,6 +154,30 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         for sessions in points.values()
     ]
     return newest, notes
+
+
+def relative_spread(rounds: Sequence[float]) -> float:
+    """Return the relative standard deviation, 0 where three values are not there to take it of."""
+    return stdev(rounds) / fmean(rounds) if len(rounds) >= MIN_ROUNDS else 0.0
+
+
+def _widened(estimate: Estimate | None, records: PointRecords) -> Estimate | None:
+    """Add the host's drift to an interval: half-width √(h² + (1.96 · s · value)²).
+
+    All blocks of a session stand on one stretch of a drifting clock, so the spread between
+    processes does not hold the drift; the calibrator's does. It is not divided by the number of
+    rounds: drift is slow, and rounds that follow each other share it. Ratios are not touched.
+    """
+    drift = records.calibrator_spread
+    if estimate is None or not drift:
+        return estimate
+    extra = NORMAL_95 * drift * estimate.value
+    return replace(
+        estimate,
+        low=estimate.value - math.hypot(estimate.value - estimate.low, extra),
+        high=estimate.value + math.hypot(estimate.high - estimate.value, extra),
+        method=f"{estimate.method}, widened by the calibrator's spread",
+    )
 
 
 def status(records: PointRecords) -> tuple[Status, str | None]:
@@ -154,25 +192,30 @@ def status(records: PointRecords) -> tuple[Status, str | None]:
 
 
 def latency(records: PointRecords) -> Estimate | None:
-    """Return the latency of one call, ns, over processes and their blocks."""
+    """Return the latency of one call, ns, over processes and their blocks, host drift included."""
+    return _widened(undrifted(records), records)
+
+
+def undrifted(records: PointRecords) -> Estimate | None:
+    """Return the latency with the session's own spread alone: for ratios within the session."""
     return process_interval(records.block_medians())
 
 
 def pipelined(records: PointRecords) -> Estimate | None:
     """Return the time per call with one synchronise per block, ns."""
-    return process_interval(
-        [
-            [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
-            for blocks in records.by_process()
-        ]
-    )
+    by_process = [
+        [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
+        for blocks in records.by_process()
+    ]
+    return _widened(process_interval(by_process), records)
 
 
 def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
-    return process_interval(
-        [[median(b.enqueue_ns) for b in blocks if b.enqueue_ns] for blocks in records.by_process()]
-    )
+    by_process = [
+        [median(b.enqueue_ns) for b in blocks if b.enqueue_ns] for blocks in records.by_process()
+    ]
+    return _widened(process_interval(by_process), records)
 
 
 def spreads(records: PointRecords) -> tuple[float | None, float | None]:
