@@ -133,3 +133,10 @@ def test_an_interval_is_widened_by_the_calibrator():
 def test_two_rounds_of_the_calibrator_say_nothing():
     assert points.relative_spread([1.0, 2.0]) == 0
     assert points.relative_spread([1.0, 1.0, 1.0]) == 0
+
+
+def test_one_disturbed_round_of_many_is_no_drift():
+    steady = [100.0, 101.0] * 5
+    assert points.relative_spread([*steady, 150.0]) < 0.01
+    drifting = [100.0 + i for i in range(11)]
+    assert points.relative_spread(drifting) == pytest.approx(0.0324, abs=0.001)

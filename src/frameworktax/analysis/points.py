@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median, stdev
+from statistics import fmean, median, quantiles, stdev
 
 from frameworktax.records import (
     Attribution,
@@ -31,6 +31,7 @@ MIN_BLOCKS = 5
 """Blocks a point needs at least, over its processes together (METHOD, section 4)."""
 MIN_ROUNDS = 3
 """Rounds of the calibrator below which nothing is said of the host's drift."""
+ROBUST_ROUNDS = 6
 NORMAL_95 = 1.96
 UNTIL = 0.03
 """Half-width, as a share of the value, that a measurement aims at."""
@@ -157,8 +158,17 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
 
 
 def relative_spread(rounds: Sequence[float]) -> float:
-    """Return the relative standard deviation, 0 where three values are not there to take it of."""
-    return stdev(rounds) / fmean(rounds) if len(rounds) >= MIN_ROUNDS else 0.0
+    """Return the relative standard deviation, 0 where three values are not there to take it of.
+
+    From ``ROBUST_ROUNDS`` on it is half the way from the 16th to the 84th percentile: a single
+    round that others disturbed moves no median of blocks either.
+    """
+    if len(rounds) < MIN_ROUNDS:
+        return 0.0
+    if len(rounds) < ROBUST_ROUNDS:
+        return stdev(rounds) / fmean(rounds)
+    cuts = quantiles(rounds, n=100, method="inclusive")
+    return (cuts[83] - cuts[15]) / 2 / median(rounds)
 
 
 def _widened(estimate: Estimate | None, records: PointRecords) -> Estimate | None:
