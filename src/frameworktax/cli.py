@@ -217,8 +217,11 @@ def _check_writable(json_file: str | None, report: Path | None) -> None:
             raise UsageError(f"{path} is a folder; name a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            existed = path.exists()
             with path.open("a"):
                 pass
+            if not existed:
+                path.unlink()  # what is refused later leaves nothing behind
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
 

@@ -80,6 +80,7 @@ def test_an_unwritable_report_is_found_before_measuring(shell):
 
 def test_no_store_to_report(shell):
     refused(shell("report", "nowhere", "-o", "r.html"), "nowhere")
+    assert list(shell.folder.iterdir()) == []
 
 
 def test_a_file_that_is_no_store(shell):
