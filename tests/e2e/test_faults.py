@@ -98,7 +98,7 @@ def test_a_model_that_hangs(shell):
 
 def test_a_model_that_prints_without_end(shell):
     fault = (
-        "print('x' * 20_000_000) if len(x) == 1 and not hasattr(self, 'n') else None; self.n = 1"
+        "print('x' * 100_000_000) if len(x) == 1 and not hasattr(self, 'n') else None; self.n = 1"
     )
     ran = measure(shell, fault, "--batch", "1")
     found = by_batch(ran)[1]
