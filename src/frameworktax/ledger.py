@@ -41,7 +41,7 @@ class Ledger:
         if not series.timed:
             return
         known = [Note(*n) for n in described.get("notes", [])] + series.notes
-        counted = series.runtime.name != "null" and not series.is_twin
+        counted = not (series.is_floor or series.is_twin)
         for batch, point in series.points.items():
             facts = dict(described.get("facts", {}).get(str(batch), {})) if counted else {}
             extra = [Note(*n) for n in facts.pop("notes", [])]

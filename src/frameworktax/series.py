@@ -87,7 +87,7 @@ class Series:
     @property
     def is_floor(self) -> bool:
         """Whether this does nothing: the harness's own cost."""
-        return self.runtime.name == "null"
+        return self.runtime.name == runtimes.FLOOR
 
     @property
     def is_twin(self) -> bool:

@@ -13,6 +13,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
 from frameworktax.records import Workload
+from frameworktax.runtimes import FLOOR
 from frameworktax.series import Series, Spawn, series_of
 
 SHARE = 0.6
@@ -193,7 +194,7 @@ class Setup:
     def _add_floor(self) -> None:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
-            point = replace(self._plan.points[0], runtime="null", platform="cpu")
+            point = replace(self._plan.points[0], runtime=FLOOR, platform="cpu")
             self._series += series_of((point,), self._plan.folder, None, self._session)
 
     def _add_twins(self, facts: dict[Workload, dict[str, Any]], has_sampler: bool) -> list[Series]:

@@ -313,14 +313,11 @@ def die_with_parent() -> None:
 
 
 def serve(read_fd: int, write_fd: int) -> None:
-    """Answer requests until the parent closes its end or says ``stop``."""
+    """Answer requests until the parent closes its end."""
     server = Server()
     with os.fdopen(read_fd, "r", encoding="utf-8") as requests, os.fdopen(write_fd, "w") as answers:
         for line in requests:
-            request = json.loads(line)
-            if request["do"] == "stop":
-                return
-            answers.write(json.dumps(server.handle(request)) + "\n")
+            answers.write(json.dumps(server.handle(json.loads(line))) + "\n")
             answers.flush()
 
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import IO, Any, get_args
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
@@ -160,16 +160,6 @@ class Worker:
             return WorkerError("crashed", f"{name} during {do}{where}")
         return WorkerError("crashed", f"exited with code {code} during {do}{where}")
 
-    def stop(self) -> None:
-        """Ask it to end, then end it and everything it started."""
-        if not self._ended:
-            try:
-                os.write(self._requests, b'{"do": "stop"}\n')
-                self._process.wait(GRACE_S)
-            except (BrokenPipeError, subprocess.TimeoutExpired):
-                pass  # it is ended by force below
-        self.kill()
-
     def kill(self) -> None:
         """End the whole process group now."""
         if self._ended:
@@ -204,9 +194,3 @@ def _python_line(output: str) -> str:
         return f" at {fault[1]}:{fault[2]} in {fault[3]}"
     raised = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', output)
     return f" at {raised[-1][0]}:{raised[-1][1]} in {raised[-1][2]}" if raised else ""
-
-
-def stop_all(workers: Sequence[Worker]) -> None:
-    """End several workers, whatever state they are in."""
-    for worker in workers:
-        worker.kill()

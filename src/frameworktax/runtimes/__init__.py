@@ -10,7 +10,7 @@ import importlib
 from importlib.metadata import entry_points
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.runtimes.base import Runtime
 
 GROUP = "frameworktax.runtimes"
 
@@ -27,6 +27,7 @@ BUILT_IN: dict[str, str] = {
     "null": "frameworktax.runtimes.null:Null",
 }
 FLOOR = "null"
+"""Does nothing: what its calls take is the harness's own."""
 
 
 def _registry() -> dict[str, str]:
@@ -67,8 +68,3 @@ def get(name: str) -> Runtime:
     if not isinstance(runtime, Runtime):
         raise UsageError(f"runtime '{name}' ({known[name]}) is no Runtime; uninstall its package")
     return runtime
-
-
-def default_names(target: Target) -> list[str]:
-    """Return the names of all runtimes that can run here, the floor left out."""
-    return [n for n in names() if n != FLOOR and get(n).missing(target) is None]
