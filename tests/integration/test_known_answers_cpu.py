@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import random
 import shutil
 import subprocess
 import time
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     not available_samplers()[0][1], reason=f"perf-event: {available_samplers()[0][2]}"
 )
 
-ROUNDS = 5
+ROUNDS = 7
 
 
 def share(record, *buckets):
@@ -72,16 +73,31 @@ class Spin:
         self.calls += 1
 
 
-def attribute_in_turn(plain, changed):
-    """Return, per round, the attributions of two calls made right after one another."""
+def own_time(native):
+    """CPU time of a call by itself, ns: the median of 30."""
+    spent = []
+    for _ in range(30):
+        begin = time.thread_time_ns()
+        native()
+        spent.append(time.thread_time_ns() - begin)
+    return median(spent)
+
+
+def attribute_in_turn(plain, changed, native=None):
+    """Return, per round, the attributions of two calls, and what ``native`` took around them.
+
+    All three are of the same seconds: a host changes its clock by a quarter within a minute.
+    """
     rounds = []
     for i in range(ROUNDS):
         pair = {}
+        truth = [own_time(native)] if native else []
         for name, call in (("plain", plain), ("changed", changed))[:: 1 if i % 2 else -1]:
             pair[name] = attribute_cpu(
                 call, method="perf-event", stretches=3, duration_ns=800_000_000
             )
-        rounds.append((pair["plain"], pair["changed"]))
+            truth += [own_time(native)] if native else []
+        rounds.append((pair["plain"], pair["changed"], sum(truth) / max(len(truth), 1)))
     return rounds
 
 
@@ -96,29 +112,33 @@ def test_time_in_the_interpreter_is_tax_and_leaves_kernel_time_alone(products, t
     rounds = attribute_in_turn(products, both)
     known = spin.spent_ns / spin.calls
     grown, kernel = [], []
-    for plain, changed in rounds:
+    for plain, changed, _ in rounds:
         before, after = cpu_per_call(plain), cpu_per_call(changed)
         tax = before * (1 - share(plain, "kernel")), after * (1 - share(changed, "kernel"))
         grown.append((tax[1] - tax[0]) / known)
         kernel.append(after * share(changed, "kernel") / (before * share(plain, "kernel")))
     print(f"tax grew by {median(grown):.3f} of {known / 1e6:.2f} ms: {grown}; kernel {kernel}")
     assert median(grown) == pytest.approx(1, abs=0.10)
-    assert median(kernel) == pytest.approx(1, abs=0.05)
+    assert median(kernel) == pytest.approx(1, abs=0.08)
 
 
 def test_native_work_of_a_library_nobody_named_is_kernel_time(products):
     """``zlib.crc32`` stands for a user's operator: C code in a library without a rule."""
-    data = bytes(16_000_000)
+    data = random.Random(0).randbytes(1 << 18)  # stays in the cache: its time is its own
+
+    def crc():
+        for _ in range(60):
+            zlib.crc32(data)
 
     def both():
-        zlib.crc32(data)
+        crc()
         products()
 
-    alone = attribute_cpu(lambda: zlib.crc32(data), stretches=3, duration_ns=500_000_000)
+    alone = attribute_cpu(crc, stretches=3, duration_ns=500_000_000)
     if not alone["detail"].get("other"):
         pytest.skip("zlib is part of the interpreter here")
     assert share(alone, "kernel") > 0.98
-    check_native(products, both, lambda: zlib.crc32(data))
+    check_native(products, both, crc)
 
 
 SPIN_C = """
@@ -182,16 +202,12 @@ def compiled(tmp_path):
 
 def check_native(products, both, native):
     """Kernel time grows by the native work's own time, the rest stays where it was."""
-    known = []
-    for _ in range(50):
-        begin = time.thread_time_ns()
-        native()
-        known.append(time.thread_time_ns() - begin)
-    grown = []
-    for plain, changed in attribute_in_turn(products, both):
+    known, grown = [], []
+    for plain, changed, truth in attribute_in_turn(products, both, native):
         before = cpu_per_call(plain) * share(plain, "kernel")
         after = cpu_per_call(changed) * share(changed, "kernel")
-        grown.append((after - before) / median(known))
+        known.append(truth)
+        grown.append((after - before) / truth)
     print(f"kernel grew by {median(grown):.3f} of {median(known) / 1e6:.2f} ms: {grown}")
     assert median(grown) == pytest.approx(1, abs=0.10)
 
