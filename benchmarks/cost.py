@@ -38,9 +38,10 @@ from common import (
     run_command,
 )
 from floor import floor, tell_floor
-from frameworktax import cli, host, models, runtimes, stats, timing
+from frameworktax import host, models, runtimes, stats, timing
 from frameworktax.attribution import available_samplers
 from frameworktax.attribution.sampler import Sampler, open_sampler
+from frameworktax.cli.parse import parse_seconds
 from frameworktax.engines.local import Worker
 from frameworktax.plan import DEFAULT_BUDGET_S
 from frameworktax.records import Block, Workload, to_json
@@ -272,7 +273,7 @@ def demo_command(quick: bool) -> tuple[list[str], float]:
     if quick:
         words += ["--batch", "1", "--time-budget", "15s", "--runtimes", "eager,inference-mode"]
     budgets = [after for word, after in pairwise(words) if word == "--time-budget"]
-    return words, cli.parse_seconds(budgets[-1]) if budgets else DEFAULT_BUDGET_S
+    return words, parse_seconds(budgets[-1]) if budgets else DEFAULT_BUDGET_S
 
 
 def demo(arguments: Sequence[str], budget_s: float) -> Row:

@@ -21,7 +21,7 @@ RUN_VERSION = 1
 
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 STATUSES: tuple[str, ...] = ("ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed")
-PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16")
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
 Regime = Literal["framework-bound", "compute-bound", "memory-bound", "mixed", "kernel-flat"]
 
 BILL: tuple[str, ...] = (
@@ -59,7 +59,15 @@ class Workload:
         image_size: pixels a side, for image models.
         width: factor on the layer widths.
         depth: factor on the number of layers.
+        input: ``dense``, or ``ragged``: sentences of drawn lengths, padded to ``length``.
+        phase: ``forward``, or ``generate``: greedy decoding of ``new_tokens`` tokens.
         batch_dim: the user's word on which dimension of the inputs is the batch.
+        length_mean: mean of the drawn lengths, tokens; ragged input only.
+        length_sd: their standard deviation, tokens.
+        new_tokens: tokens to generate.
+        kv_cache: ``none``, ``dynamic`` or ``static``; generate only.
+        channels_last: images and weights in that memory format.
+        trust_remote_code: the user's word that a hub model's own code may run.
     """
 
     model: str
@@ -73,6 +81,23 @@ class Workload:
     phase: str = "forward"
     batch_dim: int | None = None
     twin: bool = False
+    length_mean: float | None = None
+    length_sd: float | None = None
+    new_tokens: int | None = None
+    kv_cache: str | None = None
+    channels_last: bool = False
+    trust_remote_code: bool = False
+
+
+_LATER: dict[str, Any] = {
+    "length_mean": None,
+    "length_sd": None,
+    "new_tokens": None,
+    "kv_cache": None,
+    "channels_last": False,
+    "trust_remote_code": False,
+}
+"""Workload fields younger than the first stores, left out of a key while they say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +110,12 @@ class Point:
     threads: int = 1
 
     def key(self) -> str:
-        """Return the content key: 16 hex digits over every field."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        """Return the content key: 16 hex digits over every field that says something."""
+        data = asdict(self)
+        for name, silent in _LATER.items():
+            if data["workload"][name] == silent:
+                del data["workload"][name]
+        text = json.dumps(data, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -156,6 +185,7 @@ class Subject:
     operators: int | None = None
     setup_ns: int | None = None
     artifact_bytes: int | None = None
+    padding_share: float | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -168,6 +198,7 @@ class Block:
         pipelined_ns: wall time of ``pipelined_calls`` calls with one synchronise at the end.
         cpu_ns: CPU time of the calling thread over the ``latency_ns`` calls.
         enqueue_ns: host time of each call before the synchronise (GPU only).
+        first_token_ns: time to the first token of each call (generate only).
     """
 
     kind: ClassVar[str] = "block"
@@ -180,6 +211,7 @@ class Block:
     pipelined_calls: int
     cpu_ns: int
     enqueue_ns: tuple[int, ...] | None = None
+    first_token_ns: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +372,9 @@ class Measurement:
     energy_mj: float | None = None
     setup_ns: int | None = None
     artifact_bytes: int | None = None
+    padding_share: float | None = None
+    first_token_ns: Estimate | None = None
+    per_token_ns: Estimate | None = None
     regime: Regime | None = None
     parity: Parity | None = None
     process_spread: float | None = None
@@ -376,6 +411,31 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a change nobody measured would give; refused where no formula has earned trust.
+
+    Attributes:
+        change: what was asked, as typed: ``--device-speed 2``.
+        subject: the measured point or trace step it starts from.
+        formula: by name, as ``docs/method.md`` has it.
+        latency_ns: predicted, with its interval; None if refused.
+        factor: latency before over latency after (2 = twice as fast).
+        shown_error: median and 95th percentile of the relative error this formula has shown,
+            with the number of cases: ``{"median": 0.03, "p95": 0.07, "n": 11}``; None if never
+            checked.
+        reason: why it is refused.
+    """
+
+    change: str
+    subject: str
+    formula: str
+    latency_ns: Estimate | None = None
+    factor: Estimate | None = None
+    shown_error: Mapping[str, float] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The document written by ``--json``; ``headline`` is the answer in a sentence."""
 
@@ -390,3 +450,5 @@ class Run:
     advice: tuple[Advice, ...] = ()
     left_out: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+    trace: Mapping[str, Any] | None = None
+    predictions: tuple[Prediction, ...] = ()

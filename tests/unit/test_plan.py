@@ -2,7 +2,7 @@
 
 import pytest
 
-from frameworktax.cli import parse_numbers, parse_seconds, parse_share
+from frameworktax.cli.parse import parse_numbers, parse_seconds, parse_share
 from frameworktax.errors import UsageError
 from frameworktax.plan import points_for
 from frameworktax.records import Workload

@@ -1,0 +1,48 @@
+"""The command line: parse, call, print, exit code. One file a verb, no arithmetic."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from frameworktax.cli import doctor, lists, measure, report, schema  # noqa: F401 - verbs register
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import INTERRUPTED, fail
+from frameworktax.errors import FrameworktaxError
+from frameworktax.version import __version__
+
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except FrameworktaxError as error:
+        fail(str(error), error.exit_code)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # noqa: T201 - the help itself
+            sys.exit(2)
+        fail(error.format_message(), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+        sys.exit(0)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show:
+        print(__version__)  # noqa: T201
+        raise typer.Exit

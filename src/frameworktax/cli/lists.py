@@ -1,0 +1,81 @@
+"""`frameworktax list`: what there is, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import console
+
+lister = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Say what there is, and what is missing."
+)
+app.add_typer(lister, name="list")
+
+
+@lister.command("models")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Every model by name, and how to bring your own."""
+    from dataclasses import asdict
+
+    from frameworktax import models
+    from frameworktax.report.terminal import print_rows
+
+    rows = [asdict(row) for row in models.describe_names()]
+    if as_json:
+        print(json.dumps(rows, indent=1))  # noqa: T201
+        return
+    print_rows(
+        console(),
+        ["model", "family", "what it is", "missing"],
+        [[r["name"], r["family"], r["summary"], r["missing"] or ""] for r in rows],
+    )
+    print("your own: file.py:function or package.module:function")  # noqa: T201
+
+
+@lister.command("runtimes")
+def list_runtimes(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
+) -> None:
+    """Every runtime by name, and why one is not available here."""
+    from frameworktax import api, runtimes
+    from frameworktax.report.terminal import print_rows
+    from frameworktax.runtimes.base import Target
+
+    target = Target(device=api.pick_device(device))
+    rows = []
+    for name in runtimes.names():
+        runtime = runtimes.get(name)
+        reason = runtime.missing(target)
+        rows.append(
+            {
+                "name": name,
+                "paradigm": runtime.paradigm,
+                "devices": list(runtime.devices),
+                "precisions": list(runtime.precisions),
+                "available": reason is None,
+                "reason": reason,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=1))  # noqa: T201
+        return
+    print_rows(
+        console(),
+        ["runtime", "paradigm", f"on {target.device}"],
+        [[str(r["name"]), str(r["paradigm"]), str(r["reason"] or "available")] for r in rows],
+    )
+
+
+@lister.command("studies")
+def list_studies(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Studies that ship with this version."""
+    print("[]" if as_json else "no studies in this version yet")  # noqa: T201

@@ -1,0 +1,94 @@
+"""`frameworktax measure`: one model in several runtimes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, deliver, fail
+from frameworktax.cli.parse import parse_numbers, parse_seconds, parse_share, words
+
+
+@app.command()
+def measure(
+    model: Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")],
+    runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    batch: Annotated[str, typer.Option(help="1,2,4 or 1..64 (powers of two).")] = "1..64",
+    length: Annotated[int | None, typer.Option(help="Tokens a sample.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Pixels a side.")] = None,
+    precision: Annotated[str, typer.Option(help="float32,float16,bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    width: Annotated[float, typer.Option(help="Factor on layer widths.")] = 1.0,
+    depth: Annotated[float, typer.Option(help="Factor on the number of layers.")] = 1.0,
+    batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
+    time_budget: Annotated[str, typer.Option(help="Wall time for everything.")] = "60s",
+    until: Annotated[str, typer.Option(help="Stop at this half-width of the interval.")] = "3%",
+    processes: Annotated[int, typer.Option(help="Fresh processes a point.", min=1)] = 3,
+    twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
+    store: Annotated[Path, typer.Option(help="Folder that keeps every sample.")] = Path(
+        "frameworktax-results"
+    ),
+    resume: Annotated[bool, typer.Option(help="Leave out points the store holds.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the document; - for standard output.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+) -> None:
+    """Measure one model in several runtimes: latency, tax, regime, advice.
+
+    Examples:
+
+      frameworktax measure bert-base
+
+      frameworktax measure my_code.py:build --batch 1,8 --runtimes eager,onnxruntime
+    """
+    from frameworktax import api
+    from frameworktax.progress import Bar
+
+    check_writable(json_file, report)
+    budget = parse_seconds(time_budget)
+    arguments: dict[str, Any] = {
+        "runtimes": words(runtimes),
+        "batch": parse_numbers(batch, "--batch"),
+        "length": length,
+        "image_size": image_size,
+        "width": width,
+        "depth": depth,
+        "batch_dim": batch_dim,
+        "precision": words(precision),
+        "device": device,
+        "threads": threads,
+        "time_budget": budget,
+        "until": parse_share(until),
+        "processes": processes,
+        "twin": twin,
+        "store": store,
+        "resume": resume,
+        "command": sys.argv[1:],
+    }
+    try:
+        if quiet:
+            results = api.measure(model, **arguments)
+        else:
+            with Bar(console(stderr=True), budget) as bar:
+                results = api.measure(model, reporter=bar, **arguments)
+    except KeyboardInterrupt:
+        _interrupted(store)
+        return
+    deliver(results, json_file, report, quiet)
+
+
+def _interrupted(store: Path) -> None:
+    arguments = [word for word in sys.argv[1:] if word != "--resume"]
+    fail(
+        f"interrupted; what was measured is kept in {store}. See it: frameworktax report {store}; "
+        f"go on: frameworktax {shlex.join([*arguments, '--resume'])}",
+        INTERRUPTED,
+    )

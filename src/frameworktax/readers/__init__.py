@@ -1,0 +1,1 @@
+"""What other tools wrote: latency tables and benchmark reports, read as data."""
