@@ -341,7 +341,11 @@ def record_id(record: Record) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``."""
+    """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``.
+
+    ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns`` (round,
+    median latency) of the session's calibrator: what a later session is compared with.
+    """
 
     workload: Workload
     runtime: str
@@ -381,6 +385,9 @@ class Measurement:
     block_spread: float | None = None
     notes: tuple[Note, ...] = ()
     samples_ns: tuple[tuple[int, ...], ...] = ()
+    session: str | None = None
+    blocks_ns: tuple[tuple[int, int, float], ...] = ()
+    calibrator_ns: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

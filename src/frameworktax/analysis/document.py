@@ -176,6 +176,9 @@ def _reading(
         block_spread=within,
         notes=tuple(notes),
         samples_ns=points.samples(records),
+        session=records.session,
+        blocks_ns=tuple((p, r, ns) for (p, r), ns in sorted(records.by_round().items())),
+        calibrator_ns=tuple(sorted(records.calibrator.items())),
     )
     return Reading(records, measurement, bill)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, quantiles, stdev
 
@@ -49,7 +49,7 @@ class PointRecords:
     """Every record of one point in one session.
 
     ``calibrator_spread`` is the relative standard deviation of the session's calibrator from round
-    to round: how far the host's own speed moved.
+    to round: how far the host's own speed moved. ``calibrator`` holds round → its median, ns.
     """
 
     point: Point
@@ -60,6 +60,7 @@ class PointRecords:
     outcomes: tuple[Outcome, ...] = ()
     parity: Parity | None = None
     calibrator_spread: float = 0.0
+    calibrator: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -108,7 +109,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     order: dict[str, Point] = {}
     started: dict[str, str] = {}
     found: dict[tuple[str, str], _Gathered] = defaultdict(_Gathered)
-    calibrations: dict[str, list[float]] = defaultdict(list)
+    calibrations: dict[str, dict[int, float]] = defaultdict(dict)
     for record in records:
         match record:
             case Session():
@@ -125,7 +126,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             case Outcome():
                 found[record.point, record.session].outcomes.append(record)
             case Calibration():
-                calibrations[record.session].append(median(record.latency_ns))
+                calibrations[record.session][record.round] = median(record.latency_ns)
             case _:  # told elsewhere
                 continue
     points: dict[str, list[PointRecords]] = {key: [] for key in order}
@@ -143,7 +144,8 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 attributions=tuple(group.attributions),
                 outcomes=tuple(group.outcomes),
                 parity=group.parity,
-                calibrator_spread=relative_spread(calibrations[session]),
+                calibrator_spread=relative_spread(list(calibrations[session].values())),
+                calibrator=calibrations[session],
             )
         )
     notes = []
