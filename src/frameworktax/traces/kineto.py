@@ -57,10 +57,11 @@ COPY_LAUNCHES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy")
 MEMSET_LAUNCHES = ("cudaMemset", "cuMemset", "hipMemset")
 NOT_LAUNCHES = ("cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc")
 
-_LIMIT = 2**62  # anything above is no time, and sums must fit 64 bits
+LIMIT = 2**62
+"""Anything above is no time, and sums must fit 64 bits."""
 
 
-class _Decimal(str):
+class DecimalText(str):
     """A number with a fraction, kept as it was written."""
 
     __slots__ = ()
@@ -196,7 +197,7 @@ def parse(data: bytes | str, where: str = "trace") -> Trace:
         TraceError: the text is not JSON, or is no trace.
     """
     try:
-        document = json.loads(data, parse_float=_Decimal)
+        document = json.loads(data, parse_float=DecimalText)
     except (ValueError, RecursionError) as error:  # also bad UTF-8, numbers of 5,000 digits
         raise TraceError(f"{where}: not JSON, or cut off: {error}") from error
     if isinstance(document, dict):
@@ -217,14 +218,22 @@ def to_ns(value: Any) -> int | None:
         return None
     if isinstance(value, int):
         ns = value * 1000
-    elif isinstance(value, _Decimal):
+    elif isinstance(value, DecimalText):
         number = Decimal(value)
         if number.adjusted() > 18:  # before it becomes an integer of a million digits
             return None
         ns = round(number * 1000)
     else:
         return None
-    return ns if abs(ns) < _LIMIT else None
+    return ns if abs(ns) < LIMIT else None
+
+
+def text_to_ns(text: bytes) -> int | None:
+    """Return microseconds, as written, in whole nanoseconds; None if that is no time."""
+    try:
+        return to_ns(json.loads(text, parse_float=DecimalText))
+    except (ValueError, RecursionError):  # not a number, or one of 5,000 digits
+        return None
 
 
 def _collect(document: list[dict[str, Any]]) -> Trace:
@@ -243,7 +252,7 @@ def _collect(document: list[dict[str, Any]]) -> Trace:
             invalid += 1
             continue
         for value in (event["ts"], event["dur"]):
-            if decimals < 3 and isinstance(value, _Decimal):
+            if decimals < 3 and isinstance(value, DecimalText):
                 decimals = max(decimals, min(3, len(value.partition(".")[2].rstrip("0"))))
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
@@ -256,15 +265,16 @@ def _collect(document: list[dict[str, Any]]) -> Trace:
                 start,
                 start + duration,
                 threads.setdefault(thread, len(threads)),
-                _index(args.get("device")),
-                _index(args.get("stream")),
-                _index(args.get("correlation")),
+                index(args.get("device")),
+                index(args.get("stream")),
+                index(args.get("correlation")),
             )
         )
     table = np.array(rows, dtype=np.int64).reshape(-1, 8)
     return Trace(Events(tuple(names), *table.T.copy()), 10 ** (3 - decimals), invalid)
 
 
-def _index(value: Any) -> int:
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LIMIT
+def index(value: Any) -> int:
+    """Return a number of a device, stream or launch; -1 for what is none."""
+    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LIMIT
     return value if usable else -1
