@@ -1,4 +1,4 @@
-"""The models by name, and the way to the user's own.
+"""The models by name, and the way to any other: torchvision's, timm's, Hugging Face's, your own.
 
 The registry holds strings, so that asking what there is imports no engine. A family is one file
 with ``build(name, workload) -> Model``; it builds in float32 on the CPU, and ``build`` here moves
@@ -9,34 +9,30 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
-from frameworktax.models.base import Inputs, Model
+from frameworktax.models.place import finish, place
+from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry
+from frameworktax.models.torchvision_operators import declare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from frameworktax.models.base import Model
     from frameworktax.records import Workload
 
+__all__ = [
+    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_names",
+    "is_user_model", "names", "place",
+]  # fmt: skip
+
 GROUP = "frameworktax.models"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One registered model; ``target`` is ``module:function`` with ``build(name, workload)``."""
-
-    target: str
-    family: str
-    summary: str
-    packages: tuple[str, ...] = ("torch",)
-    has_length: bool = False
-    has_image_size: bool = False
-    default_length: int | None = None
-    default_image_size: int | None = None
+PLUGIN = "other"
+"""The family of models from other packages: what they support is for them to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +47,9 @@ class ModelInfo:
     has_image_size: bool
     default_length: int | None
     default_image_size: int | None
-
-
-def _text(summary: str) -> Entry:
-    return Entry(
-        "frameworktax.models.language:build",
-        "language",
-        summary,
-        packages=("torch", "transformers"),
-        has_length=True,
-        default_length=128,
-    )
-
-
-def _image(summary: str) -> Entry:
-    return Entry(
-        "frameworktax.models.vision:build",
-        "vision",
-        summary,
-        has_image_size=True,
-        default_image_size=224,
-    )
-
-
-BUILT_IN: dict[str, Entry] = {
-    "bert-tiny": _text("BERT encoder, 2 layers, 128 wide, 2 heads"),
-    "bert-mini": _text("BERT encoder, 4 layers, 256 wide, 4 heads"),
-    "bert-small": _text("BERT encoder, 4 layers, 512 wide, 8 heads"),
-    "bert-base": _text("BERT encoder, 12 layers, 768 wide, 12 heads"),
-    "distilbert": _text("DistilBERT encoder, 6 layers, 768 wide, 12 heads"),
-    "gpt2": _text("GPT-2 decoder, 12 layers, 768 wide; one forward pass, no cache, no head"),
-    "resnet-18": _image("ResNet, 18 layers, basic blocks, 11.7 M parameters"),
-    "resnet-50": _image("ResNet, 50 layers, bottleneck blocks, 25.6 M parameters"),
-    "mobilenet-v2": _image("MobileNetV2, inverted residuals, 3.5 M parameters"),
-    "mlp": Entry(
-        "frameworktax.models.synthetic:build",
-        "synthetic",
-        "8 times linear (1024 to 1024) and ReLU",
-    ),
-}
+    max_length: int | None
+    factors: tuple[str, ...]
+    generates: bool
 
 
 def _registry() -> dict[str, Entry]:
@@ -105,7 +65,7 @@ def _registry() -> dict[str, Entry]:
                 f"model '{point.name}' is registered twice, the second time by {point.value}; "
                 "uninstall or rename one"
             )
-        known[point.name] = Entry(point.value, "other", f"from {point.value}", packages=())
+        known[point.name] = Entry(point.value, PLUGIN, f"from {point.value}", packages=())
     return known
 
 
@@ -115,85 +75,126 @@ def names() -> list[str]:
 
 
 def describe_names() -> list[ModelInfo]:
-    """Return a row for every registered name without importing any engine."""
-    rows = []
-    for name, entry in _registry().items():
-        absent = [p for p in entry.packages if importlib.util.find_spec(p) is None]
-        extra = (
-            "torch" if absent == ["torch"] and "transformers" not in entry.packages else "models"
+    """Return a row for every registered name, and every prefix, without importing any engine."""
+    return [
+        ModelInfo(
+            name,
+            entry.family,
+            entry.summary,
+            _missing(entry),
+            entry.has_length,
+            entry.has_image_size,
+            entry.default_length,
+            entry.default_image_size,
+            entry.max_length,
+            entry.factors,
+            entry.generates,
         )
-        missing = (
-            f"{', '.join(absent)} not installed; pip install 'frameworktax[{extra}]'"
-            if absent
-            else None
-        )
-        rows.append(
-            ModelInfo(
-                name,
-                entry.family,
-                entry.summary,
-                missing,
-                entry.has_length,
-                entry.has_image_size,
-                entry.default_length,
-                entry.default_image_size,
-            )
-        )
-    return rows
+        for name, entry in (_registry() | PREFIXES).items()
+    ]
+
+
+def _missing(entry: Entry) -> str | None:
+    absent = [p for p in entry.packages if importlib.util.find_spec(p) is None]
+    if not absent:
+        return None
+    return f"{', '.join(absent)} not installed; pip install 'frameworktax[{entry.extra}]'"
 
 
 def is_user_model(name: str) -> bool:
     """Return whether the name points at the user's own function (``file.py:function``)."""
-    return ":" in name
+    return ":" in name and _prefix(name) not in PREFIXES
+
+
+def _prefix(name: str) -> str:
+    return name.partition(":")[0] + ":NAME"
+
+
+def _entry(name: str) -> Entry:
+    """Return what is known about a name of any kind.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    if ":" in name:
+        return PREFIXES.get(_prefix(name), USER)
+    known = _registry()
+    if name not in known:
+        raise UsageError(
+            f"unknown model '{name}'{nearest(name, known)} "
+            "(see 'frameworktax list models'; your own: file.py:function)"
+        )
+    return known[name]
 
 
 def check(workload: Workload) -> None:
-    """Refuse a workload that names no model or asks for an axis that its model lacks.
+    """Refuse a workload that names no model or asks for what its model lacks.
 
-    Cheap: nothing is imported or built.
+    Cheap: no engine is imported, nothing is built.
 
     Raises:
         UsageError: one line that says what to change.
     """
-    if is_user_model(workload.model):
-        _refuse(workload, "your own model", length=False, image=False, scales=False)
-        where = workload.model.rpartition(":")[0]
+    name = workload.model
+    entry = _entry(name)
+    if entry is USER:
+        where = name.rpartition(":")[0]
         if where.endswith(".py") and not Path(where).is_file():
-            raise UserModelError(f"no file {where} (for {workload.model}); check the path")
-        return
-    known = _registry()
-    entry = known.get(workload.model)
-    if entry is None:
-        raise UsageError(
-            f"unknown model '{workload.model}'{nearest(workload.model, known)} "
-            "(see 'frameworktax list models'; your own: file.py:function)"
-        )
-    if entry.family != "other":  # what a plug-in supports is for the plug-in to say
-        _refuse(
-            workload,
-            workload.model,
-            length=entry.has_length,
-            image=entry.has_image_size,
-            scales=True,
-        )
+            raise UserModelError(f"no file {where} (for {name}); check the path")
+    missing = _missing(entry)
+    if missing is not None:
+        raise UsageError(f"model '{name}' cannot be built: {missing}")
+    _check_numbers(workload)
+    if entry.family != PLUGIN:
+        _check_support(workload, "your own model" if entry is USER else name, entry)
+    if entry.check:
+        module, _, function = entry.check.partition(":")
+        getattr(importlib.import_module(module), function)(workload)
 
 
-def _refuse(workload: Workload, name: str, *, length: bool, image: bool, scales: bool) -> None:
+def _check_numbers(workload: Workload) -> None:
     if workload.batch < 1:
         raise UsageError(f"batch {workload.batch} is impossible; choose 1 or more")
-    if workload.length is not None and not length:
-        raise UsageError(f"{name} has no length; leave out --length")
-    if workload.image_size is not None and not image:
-        raise UsageError(f"{name} has no image size; leave out --image-size")
     for option, factor in (("width", workload.width), ("depth", workload.depth)):
-        if factor != 1.0 and not scales:
-            raise UsageError(f"{name} has no {option} factor; leave out --{option}")
         if not 0 < factor < float("inf"):
             raise UsageError(f"--{option} {factor} is impossible; choose a number above 0")
-    if workload.batch_dim is not None and scales:
+
+
+def _check_support(workload: Workload, name: str, entry: Entry) -> None:
+    if workload.length is not None and not entry.has_length:
+        raise UsageError(f"{name} has no length; leave out --length")
+    if workload.image_size is not None and not entry.has_image_size:
+        raise UsageError(f"{name} has no image size; leave out --image-size")
+    for option, factor in (("width", workload.width), ("depth", workload.depth)):
+        if factor != 1.0 and option not in entry.factors:
+            raise UsageError(f"{name} has no {option} factor; leave out --{option}")
+    if workload.batch_dim is not None and not entry.asks_batch_dim:
         raise UsageError(f"{name} knows its batch dimension; leave out --batch-dim")
-    if workload.twin and not scales:
+    if workload.twin and "width" not in entry.factors:
         raise UsageError(f"{name} has no width to shrink; no twin can be built")
+    if workload.phase == "generate" and not entry.generates:
+        raise UsageError(
+            f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
+            "or choose gpt2"
+        )
+    if workload.input == "ragged" and not entry.has_length and entry is not USER:
+        raise UsageError(f"{name} takes no sentences; leave out --input ragged")
+    if workload.channels_last and not entry.has_image_size and entry is not USER:
+        raise UsageError("--channels-last is for models that take images; leave it out")
+    _check_sizes(workload, name, entry)
+
+
+def _check_sizes(workload: Workload, name: str, entry: Entry) -> None:
+    length, most, size = workload.length, entry.max_length, workload.image_size
+    if length is not None and (length < 1 or (most is not None and length > most)):
+        upto = f"from 1 to {most}" if most is not None else "of 1 or more"
+        raise UsageError(f"{name} takes lengths {upto}, not {length}; choose another --length")
+    least = entry.min_image_size or 1
+    if size is not None and size < least:
+        raise UsageError(
+            f"{name} takes images of {least} pixels a side or more, not {size}; "
+            "choose another --image-size"
+        )
 
 
 def build(workload: Workload, device: str = "cpu") -> Model:
@@ -201,44 +202,20 @@ def build(workload: Workload, device: str = "cpu") -> Model:
 
     Args:
         workload: what to build; ``batch`` is not used, ``Model.inputs`` serves any.
-        device: ``cpu`` or ``cuda:N``.
+        device: ``cpu``, ``cuda:N``, or ``meta``: shapes without data, to count parameters of
+            models of any size in a moment.
 
     Raises:
         UsageError: unknown name, or an axis the model does not have.
         UserModelError: the user's function is missing, raises or returns something else.
     """
     check(workload)
-    if is_user_model(workload.model):
-        user = importlib.import_module("frameworktax.models.user")
-        return place(user.build(workload.model, workload), workload.precision, device)
-    entry = _registry()[workload.model]
-    absent = [p for p in entry.packages if importlib.util.find_spec(p) is None]
-    if absent:
-        raise UsageError(
-            f"model '{workload.model}' needs {', '.join(absent)}; "
-            "pip install 'frameworktax[models]'"
-        )
-    module, _, function = entry.target.partition(":")
-    family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
-    return place(family(workload.model, workload), workload.precision, device)
-
-
-def place(model: Model, precision: str, device: str) -> Model:
-    """Return the model in eval mode, in this precision, on this device, and its inputs alike."""
+    entry = _entry(workload.model)
     import torch
 
-    dtype = getattr(torch, precision)
-
-    def moved(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-
-    def inputs(batch: int) -> Inputs:
-        made = model.inputs(batch)
-        return Inputs(
-            tuple(moved(value) for value in made.args),
-            {name: moved(value) for name, value in made.kwargs.items()},
-        )
-
-    return replace(model, module=model.module.eval().to(device=device, dtype=dtype), inputs=inputs)
+    declare()
+    module, _, function = entry.target.partition(":")
+    family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
+    with torch.device("meta" if device == "meta" else "cpu"):
+        model = family(workload.model, workload)
+    return finish(model, workload, device, entry.default_length)

@@ -102,7 +102,6 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
     copied. Returns None where the model needs values, as a mask that is asked ``.all()`` does.
     """
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
     memo: dict[int, Any] = {}
     for parameter in module.parameters():
@@ -115,7 +114,7 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
 
     try:
         ghost = copy.deepcopy(module, memo)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), _counter() as counter:
             ghost(
                 *(to_meta(value) for value in inputs.args),
                 **{name: to_meta(value) for name, value in inputs.kwargs.items()},
@@ -131,7 +130,6 @@ def _count_real(
     """Run once and count (macs, operators, flops); flops is None if an operator has no formula."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
     seen: list[str] = []
 
@@ -142,16 +140,13 @@ def _count_real(
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    def cpu_attention(
-        query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any
-    ) -> int:
-        return int(sdpa_flop_count(query, key, value))
-
-    # torch 2.13 has the formula for the CUDA kernels of attention only.
-    extra = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: cpu_attention}
     macs, handles = _hook_macs(module)
+    # The counter hooks inputs that want a gradient, and DeBERTa passes a weight as an input.
+    wanting = [p for p in module.parameters() if p.requires_grad]
     try:
-        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=extra) as counter:
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        with torch.no_grad(), _counter() as counter:
             module(*inputs.args, **inputs.kwargs)
         with torch.no_grad(), Operators():
             module(*inputs.args, **inputs.kwargs)
@@ -162,9 +157,37 @@ def _count_real(
     finally:
         for handle in handles:
             handle.remove()
+        for parameter in wanting:
+            parameter.requires_grad_(True)
     fused = any(name in operator for operator in seen for name in UNCOUNTED)
-    # The hooks saw both passes.
-    return sum(macs) // 2, len(seen), None if fused else int(counter.get_total_flops())
+    by_operator = {str(key): n for key, n in counter.get_flop_counts()["Global"].items()}
+    experts = by_operator.get("aten._grouped_mm", 0) // 2
+    # The hooks saw both passes. Experts are linear layers that are no modules.
+    linear = sum(macs) // 2 + experts
+    return linear, len(seen), None if fused else int(counter.get_total_flops())
+
+
+def _counter() -> Any:
+    """Return torch's counter, with formulas that torch 2.13 lacks.
+
+    It has the formula for the CUDA kernels of attention only, and none for a mixture's experts:
+    there every token's row meets the matrix of one expert, (tokens, k) with (experts, k, n).
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+    def attention(
+        query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any
+    ) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    def experts(tokens: Any, weights: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return 2 * int(tokens[-2]) * int(tokens[-1]) * int(weights[-1])
+
+    extra = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
+    if hasattr(torch.ops.aten, "_grouped_mm"):  # not in the oldest torch that this runs with
+        extra[torch.ops.aten._grouped_mm] = experts
+    return FlopCounterMode(display=False, custom_mapping=extra)
 
 
 def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:

@@ -1,11 +1,15 @@
-"""Language models: transformers' own classes from configurations written out here.
+"""What the language families share: sizes under the factors, transformers' classes, inputs.
 
-No download: weights are random from a fixed seed. Layer norms keep outputs of ordinary size, so
-nothing needs calibration. Attention is scaled-dot-product attention, what users run.
+The classes are transformers' own, the configurations are written out in the families' files: no
+download, weights are random from a fixed seed. Layer norms keep outputs of ordinary size, so
+nothing needs calibration. Attention is what the class takes by itself: scaled-dot-product
+attention where it has it, what users run.
 """
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
@@ -18,116 +22,107 @@ DEFAULT_LENGTH = 128
 TWIN_LENGTH = 8
 """Tokens of a twin: what the framework costs does not grow with the length, kernels do."""
 
-BERT_SIZES: dict[str, tuple[int, int, int]] = {
-    "bert-tiny": (2, 128, 2),
-    "bert-mini": (4, 256, 4),
-    "bert-small": (4, 512, 8),
-    "bert-base": (12, 768, 12),
-}
-"""Layers, hidden width, heads; Turc et al. 2019 (arXiv:1908.08962), table 1."""
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a transformer; ``inner`` is the width between a layer's two linear maps."""
+
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+
+    @property
+    def common(self) -> dict[str, int]:
+        """The names most of transformers' configurations use."""
+        return {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.inner,
+        }
 
 
-def scaled(layers: int, hidden: int, heads: int, workload: Workload) -> tuple[int, int, int]:
-    """Return (layers, hidden, intermediate) after the factors; the number of heads stays.
+def scaled(shape: Shape, workload: Workload, least_head: int = 1) -> Shape:
+    """Return the shape after the factors; the number of heads stays.
 
     Width scales the dimension of a head, so that hidden stays a multiple of the heads. The twin
-    has head dimension 1 and nothing wider than the sum of its heads.
+    has heads of dimension ``least_head`` (rotary positions need pairs) and nothing wider than the
+    sum of its heads.
     """
-    layers = max(1, round(layers * workload.depth))
+    layers = max(1, round(shape.layers * workload.depth))
     if workload.twin:
-        return layers, heads, heads
-    hidden = heads * max(1, round(hidden // heads * workload.width))
-    return layers, hidden, 4 * hidden
+        hidden = shape.heads * least_head
+        return Shape(layers, hidden, shape.heads, hidden)
+    head = shape.hidden // shape.heads
+    head = least_head * max(1, round(head * workload.width / least_head))
+    hidden = shape.heads * head
+    return Shape(layers, hidden, shape.heads, round(shape.inner / shape.hidden * hidden))
 
 
-def build(name: str, workload: Workload) -> Model:
-    """Build a language model in float32 on the CPU.
+def make(family: str, config: str, model: str, **settings: Any) -> Any:
+    """Return a seeded model of transformers' ``family`` with these settings."""
+    import torch
+
+    package = f"transformers.models.{family}"
+    configuration = importlib.import_module(f"{package}.configuration_{family}")
+    modeling = importlib.import_module(f"{package}.modeling_{family}")
+    torch.manual_seed(SEED)
+    return getattr(modeling, model)(getattr(configuration, config)(**settings))
+
+
+def length_of(workload: Workload) -> int:
+    """Return the tokens of a sample as asked for, the default included."""
+    return DEFAULT_LENGTH if workload.length is None else workload.length
+
+
+def model_of(
+    module: Any,
+    workload: Workload,
+    *,
+    mask: bool = True,
+    least: int = TWIN_LENGTH,
+    positions: int | None = None,
+) -> Model:
+    """Return a language model with its inputs: what a tokenizer gives for unpadded sentences.
+
+    Args:
+        module: takes ``input_ids``.
+        workload: says the length, 128 unless set, and the phase.
+        mask: whether the module takes an ``attention_mask``.
+        least: tokens of the twin.
+        positions: most tokens a sample may have, None where nothing bounds them.
 
     Raises:
-        UsageError: the length does not fit the model's positions.
+        UsageError: the length does not fit the positions.
     """
     import torch
 
-    torch.manual_seed(SEED)
-    if name in BERT_SIZES:
-        module = _bert(*BERT_SIZES[name], workload)
-    elif name == "distilbert":
-        module = _distilbert(workload)
-    else:
-        module = _gpt2(workload)
-    config = module.config
-    length = DEFAULT_LENGTH if workload.length is None else workload.length
-    if not 1 <= length <= config.max_position_embeddings:
+    length = length_of(workload)
+    if length < 1 or (positions is not None and length > positions):
+        upto = f"from 1 to {positions}" if positions else "of 1 or more"
         raise UsageError(
-            f"{name} takes lengths from 1 to {config.max_position_embeddings}, not {length}; "
-            "choose another --length"
+            f"{workload.model} takes lengths {upto}, not {length}; choose another --length"
         )
     if workload.twin:
-        length = min(length, TWIN_LENGTH)
+        length = min(length, least)
+    vocabulary = int(module.config.vocab_size)
 
     def inputs(batch: int) -> Inputs:
-        # What a tokenizer gives for sentences without padding.
         generator = torch.Generator().manual_seed(SEED)
         shape = (batch, length)
-        ids = torch.randint(0, config.vocab_size, shape, generator=generator)
-        return Inputs(
-            kwargs={"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64)}
-        )
+        kwargs = {"input_ids": torch.randint(0, vocabulary, shape, generator=generator)}
+        if mask:
+            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.int64)
+        return Inputs(kwargs=kwargs)
 
-    dims = {"kwargs.input_ids": 0, "kwargs.attention_mask": 0}
-    return Model(module, inputs, dims, has_twin=True)
-
-
-def _bert(layers: int, hidden: int, heads: int, workload: Workload) -> Any:
-    from transformers.models.bert.configuration_bert import BertConfig
-    from transformers.models.bert.modeling_bert import BertModel
-
-    layers, hidden, intermediate = scaled(layers, hidden, heads, workload)
-    return BertModel(
-        BertConfig(
-            vocab_size=30522,
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=intermediate,
-            max_position_embeddings=512,
-            attn_implementation="sdpa",
-        )
-    )
-
-
-def _distilbert(workload: Workload) -> Any:
-    from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
-    from transformers.models.distilbert.modeling_distilbert import DistilBertModel
-
-    layers, hidden, intermediate = scaled(6, 768, 12, workload)
-    return DistilBertModel(
-        DistilBertConfig(
-            vocab_size=30522,
-            dim=hidden,
-            n_layers=layers,
-            n_heads=12,
-            hidden_dim=intermediate,
-            max_position_embeddings=512,
-            attn_implementation="sdpa",
-        )
-    )
-
-
-def _gpt2(workload: Workload) -> Any:
-    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-    from transformers.models.gpt2.modeling_gpt2 import GPT2Model
-
-    layers, hidden, intermediate = scaled(12, 768, 12, workload)
-    return GPT2Model(
-        GPT2Config(
-            vocab_size=50257,
-            n_positions=1024,
-            n_embd=hidden,
-            n_layer=layers,
-            n_head=12,
-            n_inner=intermediate,
-            use_cache=False,  # a single forward pass has nothing to cache for
-            attn_implementation="sdpa",
-        )
+    names = ("input_ids", "attention_mask") if mask else ("input_ids",)
+    return Model(
+        module,
+        inputs,
+        {f"kwargs.{name}": 0 for name in names},
+        has_twin=True,
+        generates=workload.phase == "generate",
+        positions=positions,
+        vocabulary=vocabulary,
     )

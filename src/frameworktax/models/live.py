@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models import place
+from frameworktax.models import place, torchvision_operators
 from frameworktax.models.base import Model
 from frameworktax.models.user import as_inputs, wrap
 
@@ -41,6 +41,7 @@ def build_live(live: Any, workload: Workload, device: str) -> Model:
         UserModelError: the inputs are no tensor, tuple, list or dict, or the batch dimension
             cannot be told.
     """
+    torchvision_operators.declare()  # unpickling imports whatever the module is made of
     if isinstance(live, str):
         import pickle
 
