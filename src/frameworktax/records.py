@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 STORE_SCHEMA = "frameworktax.store"
@@ -22,6 +24,9 @@ RUN_VERSION = 1
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 STATUSES: tuple[str, ...] = ("ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed")
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
+INPUTS: tuple[str, ...] = ("dense", "ragged")
+PHASES: tuple[str, ...] = ("forward", "generate")
+KV_CACHES: tuple[str, ...] = ("none", "dynamic", "static")
 Regime = Literal["framework-bound", "compute-bound", "memory-bound", "mixed", "kernel-flat"]
 
 BILL: tuple[str, ...] = (
@@ -55,7 +60,7 @@ class Workload:
     Attributes:
         model: a registered name, or ``file.py:function`` / ``package.module:function``.
         batch: samples per call.
-        length: tokens per sample, for sequence models.
+        length: tokens per sample, for sequence models; samples of 16 kHz sound for speech models.
         image_size: pixels a side, for image models.
         width: factor on the layer widths.
         depth: factor on the number of layers.
@@ -100,6 +105,11 @@ _LATER: dict[str, Any] = {
 """Workload fields younger than the first stores, left out of a key while they say nothing."""
 
 
+@cache
+def _workload_fields() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(Workload))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One cell of the grid: a workload in a runtime on a platform."""
@@ -111,10 +121,16 @@ class Point:
 
     def key(self) -> str:
         """Return the content key: 16 hex digits over every field that says something."""
-        data = asdict(self)
+        said = {name: getattr(self.workload, name) for name in _workload_fields()}
         for name, silent in _LATER.items():
-            if data["workload"][name] == silent:
-                del data["workload"][name]
+            if said[name] == silent:
+                del said[name]
+        data = {
+            "workload": said,
+            "runtime": self.runtime,
+            "platform": self.platform,
+            "threads": self.threads,
+        }
         text = json.dumps(data, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -321,19 +337,28 @@ def to_json(record: Record) -> dict[str, Any]:
 
 def record_id(record: Record) -> tuple[Any, ...]:
     """Return what makes a record the same as another: reading a store drops the second of two."""
-    names = {f.name for f in fields(record)}
-    point = getattr(record, "point", "") if "point" in names else ""
-    if isinstance(point, Point):
-        point = point.key()
-    method = getattr(record, "method", "") if "method" in names else ""
+    values = [getattr(record, name) for name in _identity_fields(type(record))]
     return (
         record.kind,
-        getattr(record, "session"),  # noqa: B009 - every record has it, the union type hides it
-        point,
-        getattr(record, "process", None),
-        getattr(record, "round", None),
-        method,
+        *(value.key() if isinstance(value, Point) else value for value in values),
     )
+
+
+@cache
+def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
+    names = {f.name for f in fields(kind)}
+    return tuple(n for n in ("session", "point", "process", "round", "method") if n in names)
+
+
+def session_order(session: str, started: str = "") -> tuple[str, str]:
+    """Return what sessions sort by, oldest first.
+
+    It is the time in the identity, which follows the order of the store even where the clock was
+    set back between two sessions; an identity without one counts from when it says it started.
+    """
+    stamp = session.partition("-")[0]
+    told = re.fullmatch(r"\d{8}T\d{6}", stamp)
+    return (stamp if told else re.sub(r"[-:]", "", started[:19]), session)
 
 
 # --- derived, written into documents ----------------------------------------------------------

@@ -27,6 +27,7 @@ from frameworktax.records import (
     Regime,
     Run,
     Session,
+    session_order,
 )
 from frameworktax.stats import ratio_interval
 
@@ -82,7 +83,10 @@ def build(
 
 
 def _sessions(records: Sequence[Record]) -> list[Session]:
-    return sorted((r for r in records if isinstance(r, Session)), key=lambda s: s.started)
+    return sorted(
+        (r for r in records if isinstance(r, Session)),
+        key=lambda s: session_order(s.session, s.started),
+    )
 
 
 def _environment(records: Sequence[Record]) -> Environment | None:

@@ -22,6 +22,7 @@ from frameworktax.records import (
     Session,
     Status,
     Subject,
+    session_order,
 )
 from frameworktax.stats import MIN_PROCESSES, process_interval, relative_half_width, spread
 
@@ -153,7 +154,10 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         text = f"{orphans} points have numbers but no description; they are not shown"
         notes.append(Note("no-subject", text))
     newest = [
-        max(sessions, key=lambda p: (p.measured, started.get(p.session, "")))
+        max(
+            sessions,
+            key=lambda p: (p.measured, session_order(p.session, started.get(p.session, ""))),
+        )
         for sessions in points.values()
     ]
     return newest, notes
