@@ -1,0 +1,111 @@
+"""The question of a what-if, and what an answer is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate, Measurement
+
+FLOOR = "null"
+REPLAYED = ("device_speed", "host_speed", "graphs")
+"""Changes of the machine, which hold together; the others change the work itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What is asked; None (or False) where it is not.
+
+    Attributes:
+        device_speed: factor on the device's speed, 2 = twice as fast.
+        host_speed: factor on the speed of the host.
+        graphs: replay of captured graphs in place of single launches.
+        batch: samples a call.
+        width: factor on the layer widths.
+        depth: factor on the number of layers.
+        runtime: another runtime, by name.
+    """
+
+    device_speed: float | None = None
+    host_speed: float | None = None
+    graphs: bool = False
+    batch: int | None = None
+    width: float | None = None
+    depth: float | None = None
+    runtime: str | None = None
+
+    def words(self) -> str:
+        """Return the change as it would be typed: ``--device-speed 2 --graphs``."""
+        said = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            option = f"--{field.name.replace('_', '-')}"
+            if value is True:
+                said.append(option)
+            elif value not in (None, False):
+                said.append(
+                    f"{option} {value:g}" if not isinstance(value, str) else f"{option} {value}"
+                )
+        return " ".join(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A predicted latency, ns; ``factor`` where it is known better than as a quotient."""
+
+    formula: str
+    latency: Estimate
+    factor: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """No prediction, and why."""
+
+    formula: str
+    reason: str
+
+
+def check(asked: WhatIf) -> None:
+    """Raise UsageError where a change cannot be, or none is asked for."""
+    for field in fields(asked):
+        value = getattr(asked, field.name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and not 0 < value < math.inf:
+            option = f"--{field.name.replace('_', '-')}"
+            raise UsageError(f"{option} {value:g} cannot be; give a number above zero")
+    if not asked.words():
+        raise UsageError("no change to predict; give --batch 8, --host-speed 2 or another")
+
+
+def changes(asked: WhatIf) -> list[WhatIf]:
+    """Return each change alone, and those of the machine together where there are several."""
+    names = [f.name for f in fields(asked) if getattr(asked, f.name) not in (None, False)]
+    alone = [WhatIf(**{name: getattr(asked, name)}) for name in names]
+    machine = [name for name in names if name in REPLAYED]
+    if len(machine) > 1:
+        alone.append(WhatIf(**{name: getattr(asked, name) for name in machine}))
+    return alone
+
+
+def family(m: Measurement) -> tuple[object, ...]:
+    """Return what points share that differ in runtime and batch alone."""
+    return (replace(m.workload, batch=0), m.platform, m.threads)
+
+
+def subject_of(m: Measurement) -> str:
+    """Return a point in words."""
+    w = m.workload
+    parts = [w.model, m.runtime, f"batch {w.batch}"]
+    parts += [f"length {w.length}"] if w.length is not None else []
+    parts += [f"width {w.width:g}"] if w.width != 1 else []
+    parts += [f"depth {w.depth:g}"] if w.depth != 1 else []
+    return ", ".join(parts)
+
+
+def batches(relatives: Sequence[Measurement], runtime: str) -> list[Measurement]:
+    """Return the measured points of one runtime, by batch."""
+    mine = [m for m in relatives if m.runtime == runtime]
+    return sorted(mine, key=lambda m: m.workload.batch)

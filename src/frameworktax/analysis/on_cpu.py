@@ -1,0 +1,178 @@
+"""What-if answers for a point measured on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from frameworktax.analysis import formulas, shown
+from frameworktax.analysis.bill import TWIN, product, quotient
+from frameworktax.analysis.changes import Answer, Refused, WhatIf, batches
+from frameworktax.records import Estimate, Measurement
+
+HOST = "tax / host speed + kernels"
+RUNTIME = "kernels + warm overhead"
+IN_SITU = "kernels + tax × warm overheads"
+WIDTH = "tax + width² × gemm + width × rest"
+BATCH = "line over batch"
+DEPTH = "line over depth"
+SMALL = (1, 2, 4)
+"""Batches that the line is drawn through (METHOD, section 6)."""
+
+
+def answer(
+    m: Measurement,
+    relatives: Sequence[Measurement],
+    everything: Sequence[Measurement],
+    asked: WhatIf,
+) -> Answer | Refused:
+    """Answer one change from one point.
+
+    Args:
+        m: where it starts.
+        relatives: points that differ from it in runtime and batch alone, itself included.
+        everything: all points of the document.
+        asked: one change.
+    """
+    if asked.device_speed or asked.graphs:
+        option = "--graphs" if asked.graphs else "--device-speed"
+        reason = f"{option} needs a device: this point ran on the CPU; ask --host-speed"
+        return Refused(formula="none", reason=reason)
+    if asked.runtime:
+        return _runtime(m, relatives, asked.runtime)
+    if asked.batch:
+        return _batch(m, relatives, asked.batch)
+    if asked.depth:
+        return _depth(m, everything, asked.depth)
+    return _from_share(m, asked)
+
+
+def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
+    formula = HOST if asked.host_speed else WIDTH
+    share = m.tax_share
+    if share is None or m.bill_method in (None, TWIN):
+        reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
+        return Refused(formula=formula, reason=reason)
+    if asked.host_speed:
+        return _scaled(m, formulas.faster_host(share, asked.host_speed), formula)
+    matrix = formulas.matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
+    if matrix is None:
+        return Refused(formula=formula, reason="no samples of kernel time by kind of kernel")
+    return _scaled(m, formulas.wider(share, matrix, asked.width or 1.0), formula)
+
+
+def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer | Refused:
+    if m.latency_ns is None or ratio.low <= 0:
+        return Refused(formula=formula, reason="its interval reaches zero; measure it for longer")
+    return Answer(
+        formula=formula,
+        latency=product(m.latency_ns, ratio, formula),
+        factor=inverse(ratio),
+    )
+
+
+def inverse(ratio: Estimate) -> Estimate:
+    """Return 1 / ratio, its ends exchanged."""
+    return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+
+
+def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
+    if name not in formulas.SAME_KERNELS or m.runtime not in formulas.SAME_KERNELS:
+        other = name if name not in formulas.SAME_KERNELS else m.runtime
+        reason = f"{other} runs other kernels; measure, do not predict"
+        return Refused(formula=RUNTIME, reason=reason)
+    if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
+        return Refused(formula=RUNTIME, reason=f"kernel time of {m.runtime} was not sampled")
+    warm = _warm(relatives, name)
+    if warm is None:
+        reason = (
+            f"the warm overhead of {name} is not known; measure it at a small batch: "
+            f"--runtimes {m.runtime},{name} --batch 1 --twin all"
+        )
+        return Refused(formula=RUNTIME, reason=reason)
+    own = _warm(relatives, m.runtime)
+    plain = formulas.other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
+    if own is None or not _rather_in_situ():
+        return _scaled(m, plain, RUNTIME)
+    ratio = formulas.other_runtime_in_situ(m.tax_share, quotient(warm, own, IN_SITU))
+    return _scaled(m, ratio, IN_SITU)
+
+
+def _rather_in_situ() -> bool:
+    """Return whether the formula with the tax among real kernels has shown the smaller error."""
+    known = shown.table()
+    if IN_SITU not in known or RUNTIME not in known:
+        return False
+    return known[IN_SITU]["median"] < known[RUNTIME]["median"]
+
+
+def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:
+    """Return the twin's latency in a runtime, at the smallest batch that has one."""
+    found = [m.warm_overhead_ns for m in batches(relatives, runtime) if m.warm_overhead_ns]
+    return found[0] if found else None
+
+
+def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer | Refused:
+    row = [o for o in batches(relatives, m.runtime) if o.latency_ns is not None]
+    points = [o for o in row if o.workload.batch in SMALL] if _has_small(row) else row
+    return on_line(
+        [float(o.workload.batch) for o in points],
+        [o.latency_ns for o in points if o.latency_ns is not None],
+        float(batch),
+        BATCH,
+        "--batch 1,2,4",
+    )
+
+
+def _has_small(row: Sequence[Measurement]) -> bool:
+    return {o.workload.batch for o in row} >= set(SMALL)
+
+
+def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer | Refused:
+    row = sorted(
+        (
+            o
+            for o in everything
+            if replace(o.workload, depth=m.workload.depth) == m.workload
+            and (o.runtime, o.platform, o.threads) == (m.runtime, m.platform, m.threads)
+            and o.latency_ns is not None
+        ),
+        key=lambda o: o.workload.depth,
+    )
+    return on_line(
+        [o.workload.depth for o in row],
+        [o.latency_ns for o in row if o.latency_ns is not None],
+        m.workload.depth * depth,
+        DEPTH,
+        "two values of --depth",
+    )
+
+
+def on_line(
+    values: Sequence[float],
+    latency: Sequence[Estimate],
+    at: float,
+    formula: str,
+    need: str,
+) -> Answer | Refused:
+    """Return the latency at a value of an axis, from the line through the measured ones.
+
+    Args:
+        values: of the axis, ascending.
+        latency: of each, ns.
+        at: where to.
+        formula: which one it is.
+        need: what to measure where there are fewer than two values.
+    """
+    if len(set(values)) < 2:
+        return Refused(formula=formula, reason=f"a line needs two measured points; give {need}")
+    if at > formulas.REACH * max(values) or at < min(values) / formulas.REACH:
+        reason = (
+            f"{at:g} is more than {formulas.REACH:g} times beyond what was measured "
+            f"({min(values):g} to {max(values):g}); measure nearer to it"
+        )
+        return Refused(formula=formula, reason=reason)
+    found = formulas.along_line(values, latency, at, formula)
+    if found.low <= 0:
+        return Refused(formula=formula, reason="its interval reaches zero; measure it for longer")
+    return Answer(formula=formula, latency=found)

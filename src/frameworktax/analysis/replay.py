@@ -1,0 +1,303 @@
+"""Replay of two queues: a host that launches and a device that runs (METHOD, section 6).
+
+    e_i = max(e_{i-1} + h_i, f_{i-Q})                 the host launches kernel i
+    s_i = max(e_i + λ, f_prev + g, f_after + g) + δ_i it starts
+    f_i = s_i + k_i                                   it ends
+    L   = max(f_N, e_N) + sync
+
+``prev`` is the kernel before it on its stream, ``after`` a kernel of another stream that it was
+seen to wait for. δ is what the record shows beyond the model, so that the replay of a recorded
+step at factor 1 is that step exactly. Every operation is a maximum or a sum of times, hence no
+prediction grows when a part gets faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ns = NDArray[np.float64]
+
+QUEUE = 1024
+"""Launches that a CUDA queue holds before the host has to wait."""
+WAITED_NS = 2_000.0
+"""A start this much later than stream and launch allow is put down to another stream's kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """A call as two queues; arrays over kernels in the order of their launch, ns.
+
+    Attributes:
+        host_ns: h, host time from the launch before (or the begin) to this one; 0 for all but the
+            first kernel of one launch (a graph).
+        kernel_ns: k.
+        stream: number of the stream.
+        after: the kernel of another stream that this one waits for, -1 for none.
+        blocked: whether the host waits for all earlier kernels before this launch.
+        extra_ns: δ, signed.
+        late_ns: host time beyond the model before this launch, signed: after a wait or a full
+            queue.
+        launch_ns: λ, from launch to start on an idle device.
+        gap_ns: g, between kernels of a stream.
+        tail_ns: host time from the last launch to the call's return.
+        sync_ns: from the end of both queues to the end of the call, signed.
+        depth: Q.
+    """
+
+    host_ns: Ns
+    kernel_ns: Ns
+    stream: NDArray[np.int64]
+    after: NDArray[np.int64]
+    blocked: NDArray[np.bool_]
+    extra_ns: Ns
+    late_ns: Ns
+    launch_ns: float = 0.0
+    gap_ns: float = 0.0
+    tail_ns: float = 0.0
+    sync_ns: float = 0.0
+    depth: int = QUEUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What a replay gives: ``latency_ns`` of the call, launch, start and end of every kernel."""
+
+    latency_ns: float
+    launch_ns: Ns
+    start_ns: Ns
+    end_ns: Ns
+
+
+def uniform(
+    *, launches: int, host_ns: float, kernel_ns: float, span_ns: float | None, latency_ns: float
+) -> Queues:
+    """Return queues of equal launches and equal kernels, which is all that totals can tell.
+
+    Args:
+        launches: N, kernels and copies of a call.
+        host_ns: H, host time until the call returns.
+        kernel_ns: K, union of kernels.
+        span_ns: D, the same queued back to back; None leaves the gap at zero.
+        latency_ns: L; what the queues leave of it, launch latency included, is ``sync_ns``.
+    """
+    gap = 0.0 if span_ns is None or launches < 2 else (span_ns - kernel_ns) / (launches - 1)
+    made = Queues(
+        host_ns=np.full(launches, host_ns / launches),
+        kernel_ns=np.full(launches, kernel_ns / launches),
+        stream=np.zeros(launches, dtype=np.int64),
+        after=np.full(launches, -1, dtype=np.int64),
+        blocked=np.zeros(launches, dtype=np.bool_),
+        extra_ns=np.zeros(launches),
+        late_ns=np.zeros(launches),
+        gap_ns=gap,
+    )
+    return replace(made, sync_ns=latency_ns - run(made).latency_ns)
+
+
+def run(queues: Queues) -> Timeline:
+    """Play both queues forward."""
+    count = queues.kernel_ns.size
+    launch, start, end = np.zeros(count), np.zeros(count), np.zeros(count)
+    host, kernel = queues.host_ns.tolist(), queues.kernel_ns.tolist()
+    stream, after = queues.stream.tolist(), queues.after.tolist()
+    extra, late = queues.extra_ns.tolist(), queues.late_ns.tolist()
+    blocked = queues.blocked.tolist()
+    free: dict[int, float] = {}
+    now = done = 0.0
+    ends: list[float] = []
+    for i in range(count):
+        now += host[i]
+        if blocked[i]:
+            now = max(now, done)
+        if i >= queues.depth:
+            now = max(now, ends[i - queues.depth])
+        now += late[i]
+        ready = now + queues.launch_ns
+        if stream[i] in free:
+            ready = max(ready, free[stream[i]] + queues.gap_ns)
+        if after[i] >= 0:
+            ready = max(ready, ends[after[i]] + queues.gap_ns)
+        begun = ready + extra[i]
+        ended = begun + kernel[i]
+        ends.append(ended)
+        free[stream[i]] = ended
+        done = max(done, ended)
+        launch[i], start[i], end[i] = now, begun, ended
+    latency = max(done, now + queues.tail_ns) + queues.sync_ns
+    return Timeline(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
+
+
+def changed(
+    queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.0, graphs: bool = False
+) -> Queues:
+    """Return the queues on other machines, or with their launches captured in one graph.
+
+    A faster device shortens kernels, a faster host its own work; the launch latency, the gaps and
+    what was unexplained stay. With graphs the host launches once, which takes what one of its
+    launches takes at the median.
+
+    Args:
+        queues: of a call.
+        device_speed: factor, 2 = kernels take half.
+        host_speed: factor on everything that the host does.
+        graphs: replace all launches by one.
+    """
+    host, late = queues.host_ns, queues.late_ns
+    if graphs:
+        once = np.zeros_like(host)
+        launched = host[host > 0]
+        if host.size:
+            once[0] = min(float(host.sum()), float(np.median(launched)) if launched.size else 0.0)
+        host, late = once, np.zeros_like(late)
+    return replace(
+        queues,
+        depth=max(queues.depth, host.size) if graphs else queues.depth,
+        host_ns=host / host_speed,
+        late_ns=late,
+        tail_ns=queues.tail_ns / host_speed,
+        kernel_ns=queues.kernel_ns / device_speed,
+    )
+
+
+def recorded(
+    *,
+    launch_ns: NDArray[np.int64],
+    start_ns: NDArray[np.int64],
+    end_ns: NDArray[np.int64],
+    stream: NDArray[np.int64],
+    begin_ns: int,
+    finish_ns: int,
+    waits_ns: NDArray[np.int64] | None = None,
+    depth: int = QUEUE,
+) -> Queues:
+    """Return the queues of a recorded step, calibrated so that their replay is the step.
+
+    Args:
+        launch_ns: begin of the launch call of each kernel; kernels of one graph launch share it.
+        start_ns: of each kernel.
+        end_ns: of each kernel.
+        stream: of each kernel.
+        begin_ns: of the step.
+        finish_ns: of the step, device included.
+        waits_ns: intervals in which the host waited for the device, shape (waits, 2).
+        depth: Q.
+
+    Returns:
+        Queues in launch order. λ is the median from launch to start of kernels that found their
+        stream idle, g the median pause of those that did not.
+
+    Raises:
+        ValueError: no kernel, or arrays of different lengths.
+    """
+    if not launch_ns.size or not launch_ns.size == start_ns.size == end_ns.size == stream.size:
+        raise ValueError("a replay needs kernels, each with its launch, start, end and stream")
+    order = np.lexsort((start_ns, launch_ns))
+    launch = (launch_ns[order] - begin_ns).astype(float)
+    start = (start_ns[order] - begin_ns).astype(float)
+    end = (end_ns[order] - begin_ns).astype(float)
+    lane = stream[order].astype(np.int64)
+    before = _before(lane)
+    # A queue that was seen deeper than it is said to be is deeper.
+    waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
+    depth = max(depth, int(waiting.max()) + 1)
+    idle = np.where(before >= 0, end[before], -np.inf) <= launch
+    latencies, pauses = (start - launch)[idle], (start - end[before])[~idle]
+    launch_latency = float(np.median(latencies)) if latencies.size else 0.0
+    gap = float(np.median(pauses)) if pauses.size else 0.0
+    ready = np.maximum(launch + launch_latency, np.where(before >= 0, end[before] + gap, -np.inf))
+    after = _after(lane, start, end, ready)
+    ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
+    host, late, blocked = _host(launch, end, waits_ns, begin_ns, depth)
+    tail = _busy(launch[-1], float(finish_ns - begin_ns), waits_ns, begin_ns, end)
+    made = Queues(
+        host_ns=host,
+        kernel_ns=end - start,
+        stream=lane,
+        after=after,
+        blocked=blocked,
+        extra_ns=start - ready,
+        late_ns=late,
+        launch_ns=launch_latency,
+        gap_ns=gap,
+        tail_ns=tail,
+        depth=depth,
+    )
+    return replace(made, sync_ns=finish_ns - begin_ns - run(made).latency_ns)
+
+
+def _before(lane: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the kernel before each one on its stream, -1 for the first."""
+    last: dict[int, int] = {}
+    found = np.full(lane.size, -1, dtype=np.int64)
+    for i, name in enumerate(lane.tolist()):
+        found[i] = last.get(name, -1)
+        last[name] = i
+    return found
+
+
+def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np.int64]:
+    """Return for late starters the earlier kernel of another stream that ended last before them.
+
+    A trace shows no dependencies between streams, only that a kernel began later than its launch
+    and its own stream explain: the wait is then put down to what had just ended elsewhere.
+    """
+    found = np.full(lane.size, -1, dtype=np.int64)
+    lanes = {int(name): np.flatnonzero(lane == name) for name in np.unique(lane)}
+    if len(lanes) < 2:
+        return found
+    for i in np.flatnonzero(start - ready > WAITED_NS).tolist():
+        best = ready[i]
+        for name, members in lanes.items():
+            if name == lane[i]:
+                continue
+            earlier = members[(members < i) & (end[members] <= start[i])]
+            if earlier.size and end[earlier].max() > best:
+                found[i] = int(earlier[np.argmax(end[earlier])])
+                best = end[found[i]]
+    return found
+
+
+def _host(
+    launch: Ns, end: Ns, waits_ns: NDArray[np.int64] | None, begin_ns: int, depth: int
+) -> tuple[Ns, Ns, NDArray[np.bool_]]:
+    """Return h, what is beyond the model, and where the host waited for the device.
+
+    Where the host waited, in a synchronise or at a full queue, the launch follows the device's end
+    and not the launch before it: what it did before the wait is h, what it did after is late.
+    """
+    host = np.diff(launch, prepend=0.0)
+    late = np.zeros_like(host)
+    blocked = np.zeros(host.size, dtype=np.bool_)
+    done = np.maximum.accumulate(np.concatenate(([-np.inf], end[:-1])))
+    for begin, finish in np.empty((0, 2)) if waits_ns is None else waits_ns - begin_ns:
+        i = int(np.searchsorted(launch, finish, side="left"))
+        if i < launch.size and (i == 0 or launch[i - 1] <= begin) and done[i] > begin:
+            blocked[i] = True
+            host[i] = begin - (launch[i - 1] if i else 0.0)
+            late[i] = launch[i] - done[i]
+    usual = float(np.median(host[host > 0])) if (host > 0).any() else 0.0
+    for i in range(depth, launch.size):
+        freed = end[i - depth]
+        if launch[i - 1] + usual < freed <= launch[i] and not blocked[i]:
+            late[i] = launch[i] - freed
+            host[i] = usual
+    return host, late, blocked
+
+
+def _busy(
+    last: float, finish: float, waits_ns: NDArray[np.int64] | None, begin_ns: int, end: Ns
+) -> float:
+    """Return the host's own time after the last launch: up to its first wait, or to the return.
+
+    Without recorded waits it is not known how long the host worked before it waited for the
+    device, and nothing is assumed: 0 where the device ended last.
+    """
+    if waits_ns is not None:
+        later = waits_ns[:, 0] - begin_ns
+        later = later[later >= last]
+        if later.size:
+            return float(later.min() - last)
+    return 0.0 if end.max() > last else finish - last
