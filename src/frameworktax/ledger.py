@@ -65,7 +65,7 @@ class Ledger:
 
     def block(self, cell: Cell, round_: int, answer: Mapping[str, Any]) -> None:
         """Write a timed block."""
-        enqueue = answer["enqueue_ns"]
+        enqueue, first = answer["enqueue_ns"], answer.get("first_token_ns")
         self._writer.write(
             Block(
                 session=self._session,
@@ -77,6 +77,7 @@ class Ledger:
                 pipelined_calls=answer["pipelined_calls"],
                 cpu_ns=answer["cpu_ns"],
                 enqueue_ns=None if enqueue is None else tuple(enqueue),
+                first_token_ns=None if first is None else tuple(first),
             )
         )
         cell.medians.append(float(median(answer["latency_ns"])))

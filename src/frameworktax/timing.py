@@ -52,6 +52,7 @@ class BlockTimes:
     pipelined_calls: int
     cpu_ns: int
     enqueue_ns: list[int] | None
+    first_token_ns: list[int] | None = None
 
 
 def no_synchronize() -> None:
@@ -107,6 +108,7 @@ def time_block(
     *,
     calls: int,
     on_device: bool = False,
+    first_token: Callable[[], int | None] | None = None,
     clock: Clock = REAL,
 ) -> BlockTimes:
     """Time one block; its first calls are dropped, the garbage collector is off.
@@ -116,6 +118,8 @@ def time_block(
         synchronize: waits for the device; used only where ``on_device``.
         calls: timed calls of each kind.
         on_device: whether calls return before their outputs are complete.
+        first_token: where calls generate: returns the clock's reading at the first token of the
+            last call; the reading is taken between two calls, outside of both.
         clock: to read time from.
     """
     was_on = gc.isenabled()
@@ -123,6 +127,8 @@ def time_block(
     gc.disable()
     try:
         _warm_in(call, synchronize, calls, clock)
+        if first_token is not None:
+            return _token_block(call, synchronize, first_token, calls, clock)
         if on_device:
             return _device_block(call, synchronize, calls, clock)
         return _host_block(call, calls, clock)
@@ -173,3 +179,27 @@ def _device_block(
         call()
     synchronize()
     return BlockTimes(latency, wall() - t0, calls, cpu, enqueue)
+
+
+def _token_block(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    first_token: Callable[[], int | None],
+    calls: int,
+    clock: Clock,
+) -> BlockTimes:
+    """Time calls that generate: they wait for the device themselves, a token at a time."""
+    wall = clock.wall_ns
+    latency: list[int] = []
+    first: list[int] = []
+    cpu0 = clock.cpu_ns()
+    for _ in range(calls):
+        t0 = wall()
+        call()
+        synchronize()
+        latency.append(wall() - t0)
+        if (at := first_token()) is not None:
+            first.append(at - t0)
+    cpu = clock.cpu_ns() - cpu0
+    told = first if len(first) == calls else None
+    return BlockTimes(latency, sum(latency), calls, cpu, None, told)

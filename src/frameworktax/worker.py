@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import timing
-from frameworktax.errors import FrameworktaxError, UsageError, UserModelError
+from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError
 from frameworktax.records import Workload
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Server:
     def __init__(self) -> None:
         self._loaded: Loaded | None = None
         self._target: Target | None = None
+        self._lengths: Callable[[int], Any] | None = None
         self._calls: dict[int, Call] = {}
         self._calibrator: Callable[[], Any] | None = None
 
@@ -57,6 +58,8 @@ class Server:
             kind = "usage" if isinstance(error, UsageError) else "failed"
             if isinstance(error, UserModelError):
                 kind = "user-model"
+            if isinstance(error, WorkerError):
+                kind = error.status
             return {"error": {"status": kind, "message": str(error)}}
         except MemoryError as error:
             return {"error": {"status": "out-of-memory", "message": _one_line(error)}}
@@ -127,6 +130,7 @@ class Server:
             model = _build(Workload(**workload), self._target.device, live)
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        self._lengths = model.lengths if model else None
         self._loaded = engine.load(model, self._target, folder)
         gc.collect()
         gc.freeze()  # what is loaded stays: collecting between blocks is then cheap
@@ -171,7 +175,9 @@ class Server:
         same = len(first) == len(second) and all(
             np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
         )
-        np.savez(path, *first)
+        # Which tokens are no padding: the parent compares at these alone.
+        real = {} if self._lengths is None else {"lengths": self._lengths(batch)}
+        np.savez(path, *first, **real)
         return {"repeatable": same}
 
     # --- measuring ----------------------------------------------------------------------------
@@ -180,8 +186,13 @@ class Server:
         """Time one block, without a profiler."""
         loaded, target = self._ready(), self._target
         on_device = target is not None and target.is_cuda
+        generates = loaded.first_token_ns() is not None
         block = timing.time_block(
-            self._calls[batch], loaded.synchronize, calls=calls, on_device=on_device
+            self._calls[batch],
+            loaded.synchronize,
+            calls=calls,
+            on_device=on_device,
+            first_token=loaded.first_token_ns if generates else None,
         )
         return asdict(block)
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 SEED = 20230213
 
@@ -24,6 +26,14 @@ class Inputs:
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How to generate: greedily ``new_tokens`` tokens, ``kv_cache`` none, dynamic or static."""
+
+    new_tokens: int
+    kv_cache: str
 
 
 @dataclass
@@ -46,6 +56,9 @@ class Model:
         positions: most tokens that a sample may have, prompt and generated ones together.
         vocabulary: token ids are below this.
         onnx_path: the ONNX file that is the model itself, or None.
+        decoding: how to generate; None for a forward pass.
+        lengths: ragged input: batch size → tokens of each sentence without its padding.
+        padded: ragged input: tokens of each sentence with its padding.
     """
 
     module: torch.nn.Module
@@ -57,3 +70,6 @@ class Model:
     positions: int | None = None
     vocabulary: int | None = None
     onnx_path: Path | None = None
+    decoding: Decoding | None = None
+    lengths: Callable[[int], NDArray[np.int64]] | None = None
+    padded: int | None = None

@@ -1,0 +1,164 @@
+"""Greedy decoding, with the moment of the first token.
+
+``Greedy`` calls transformers' ``generate``, what users run and what the paper timed: its own
+Python is part of the tax. ``Loop`` is a loop over one step with a static cache, for steps that a
+compiler needs in fixed shapes. A note names which of them is measured.
+
+Decoding always makes the number of tokens asked for: no token ends a sequence.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.models.base import Decoding
+
+if TYPE_CHECKING:
+    import torch
+
+HOOK_CALLS = 2_000
+LIBRARY = "transformers' generate"
+OWN = "a loop of frameworktax's own over the step, static cache"
+
+
+class FirstToken:
+    """A streamer as transformers has them: notes when the first new token is there.
+
+    ``generate`` hands over the prompt first, then each token, moved to the CPU and so complete.
+    """
+
+    def __init__(self) -> None:
+        self.stamp_ns = 0
+        self._handed = 0
+
+    def put(self, tokens: Any) -> None:
+        """Take the prompt or a token of each sequence."""
+        self._handed += 1
+        if self._handed == 2:
+            self.stamp_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """Be ready for the next call."""
+        self._handed = 0
+
+    def cost_ns(self, tokens: torch.Tensor, new_tokens: int) -> int:
+        """Return what noting costs a call that makes ``new_tokens`` tokens, measured here."""
+        start = time.perf_counter_ns()
+        for _ in range(HOOK_CALLS):
+            self.put(tokens.cpu())
+        spent = time.perf_counter_ns() - start
+        self.end()
+        return spent * (new_tokens + 1) // HOOK_CALLS
+
+
+class Greedy:
+    """``module.generate``, greedy; call it with a prompt and its mask.
+
+    ``first_token_ns`` is the reading of ``time.perf_counter_ns`` when the first token of the last
+    call was there.
+    """
+
+    how = LIBRARY
+
+    def __init__(self, module: Any, decoding: Decoding) -> None:
+        from transformers import GenerationConfig
+
+        self._module = module
+        self._new_tokens = decoding.new_tokens
+        self._hook = FirstToken()
+        self._config = GenerationConfig(
+            max_new_tokens=decoding.new_tokens,
+            do_sample=False,
+            num_beams=1,
+            use_cache=decoding.kv_cache != "none",
+            cache_implementation="static" if decoding.kv_cache == "static" else None,
+            disable_compile=True,  # eager is eager: a static cache alone would compile on a GPU
+            pad_token_id=0,
+        )
+        # What the given one leaves open is filled from the module's own, which knows an end token.
+        module.generation_config = self._config
+
+    @property
+    def first_token_ns(self) -> int:
+        """When the first token of the last call was there."""
+        return self._hook.stamp_ns
+
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return prompt and new tokens, (batch, length + new tokens)."""
+        made: torch.Tensor = self._module.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config,
+            streamer=self._hook,
+        )
+        return made
+
+    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
+        """Return what noting the first token costs a call."""
+        return self._hook.cost_ns(input_ids[:, 0], self._new_tokens)
+
+
+class Loop:
+    """Greedy decoding over one step with a static cache, reused from call to call.
+
+    Args:
+        module: a causal language model.
+        decoding: how many tokens.
+        step: called like the module; compiled, or the module itself. Prompt and single tokens are
+            two shapes of it.
+    """
+
+    how = OWN
+
+    def __init__(self, module: Any, decoding: Decoding, step: Callable[..., Any]) -> None:
+        self._module = module
+        self._config = module.config
+        self._new_tokens = decoding.new_tokens
+        self._step = step
+        self._last: dict[str, Any] = {}
+        if "logits_to_keep" in inspect.signature(module.forward).parameters:
+            self._last["logits_to_keep"] = 1
+        self._caches: dict[tuple[int, int], Any] = {}
+        self.first_token_ns = 0
+
+    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return prompt and new tokens, (batch, length + new tokens); the mask must be all ones."""
+        import torch
+
+        cache = self._cache(input_ids)
+        made = [input_ids]
+        tokens = input_ids
+        for number in range(self._new_tokens):
+            logits = self._step(
+                input_ids=tokens, past_key_values=cache, use_cache=True, **self._last
+            ).logits
+            tokens = logits[:, -1].argmax(dim=-1, keepdim=True)
+            if not number:
+                if tokens.is_cuda:
+                    torch.cuda.synchronize(tokens.device)
+                self.first_token_ns = time.perf_counter_ns()
+            made.append(tokens)
+        return torch.cat(made, dim=1)
+
+    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
+        """Return what noting the first token costs a call: reading the clock once."""
+        start = time.perf_counter_ns()
+        for _ in range(HOOK_CALLS):
+            self.first_token_ns = time.perf_counter_ns()
+        return (time.perf_counter_ns() - start) // HOOK_CALLS
+
+    def _cache(self, input_ids: torch.Tensor) -> Any:
+        """Return an empty cache for prompts of this shape."""
+        from transformers import StaticCache
+
+        shape = (int(input_ids.shape[0]), int(input_ids.shape[1]))
+        if shape not in self._caches:
+            cache = StaticCache(config=self._config, max_cache_len=shape[1] + self._new_tokens)
+            # Uncompiled, so that what is compiled never meets a cache without its tensors.
+            self._module(input_ids=input_ids, past_key_values=cache, use_cache=True, **self._last)
+            self._caches[shape] = cache
+        self._caches[shape].reset()
+        return self._caches[shape]

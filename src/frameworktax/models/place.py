@@ -1,0 +1,99 @@
+"""The last step of every model: the inputs, the phase, the precision and the device asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import UsageError
+from frameworktax.models import ragged
+from frameworktax.models.base import Decoding, Inputs, Model
+
+if TYPE_CHECKING:
+    from frameworktax.records import Workload
+
+
+def finish(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
+    """Return a family's model as the workload wants it.
+
+    Args:
+        model: as its family built it, in float32 on the CPU.
+        workload: what was asked for.
+        device: ``cpu`` or ``cuda:N``.
+        length: the model's own length where the workload names none.
+
+    Raises:
+        UsageError: it cannot generate, takes no ragged input, or has no images.
+    """
+    if workload.phase == "generate":
+        model = _decoding(model, workload)
+    if workload.input == "ragged":
+        mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
+        sd = ragged.SD if workload.length_sd is None else workload.length_sd
+        model = ragged.apply(model, mean, sd, workload.length or length)
+    return place(model, workload.precision, device, channels_last=workload.channels_last)
+
+
+def _decoding(model: Model, workload: Workload) -> Model:
+    name = workload.model
+    if not (model.generates and hasattr(model.module, "generate")):
+        raise UsageError(
+            f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
+            "or choose gpt2"
+        )
+    if workload.new_tokens is None or workload.kv_cache is None:
+        raise UsageError("--phase generate needs --new-tokens and --kv-cache")
+    prompt = model.inputs(1).kwargs[ragged.IDS].shape[1]
+    if model.positions is not None and prompt + workload.new_tokens > model.positions:
+        raise UsageError(
+            f"{name} has {model.positions} positions: {prompt} tokens of --length and "
+            f"{workload.new_tokens} of --new-tokens are too many; choose fewer"
+        )
+    return replace(model, decoding=Decoding(workload.new_tokens, workload.kv_cache))
+
+
+def place(model: Model, precision: str, device: str, *, channels_last: bool = False) -> Model:
+    """Return the model in eval mode, in this precision, on this device, and its inputs alike.
+
+    A workload in int8 starts from float32: what is quantised, and how, is the runtime's own.
+
+    Args:
+        model: to place.
+        precision: one of ``records.PRECISIONS``.
+        device: ``cpu`` or ``cuda:N``.
+        channels_last: images and convolution weights in that memory format.
+
+    Raises:
+        UsageError: channels-last for a model without images.
+    """
+    import torch
+
+    dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        kind = dtype if value.is_floating_point() else None
+        form = torch.channels_last if channels_last and _is_image(value) else torch.preserve_format
+        return value.to(device=device, dtype=kind, memory_format=form)
+
+    def inputs(batch: int) -> Inputs:
+        made = model.inputs(batch)
+        return Inputs(
+            tuple(moved(value) for value in made.args),
+            {name: moved(value) for name, value in made.kwargs.items()},
+        )
+
+    module = model.module.eval().to(device=device, dtype=dtype)
+    if channels_last:
+        example = model.inputs(1)
+        if not any(_is_image(value) for value in (*example.args, *example.kwargs.values())):
+            raise UsageError("--channels-last is for models that take images; leave it out")
+        module = module.to(memory_format=torch.channels_last)
+    return replace(model, module=module, inputs=inputs)
+
+
+def _is_image(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point()
