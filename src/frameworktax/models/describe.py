@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from frameworktax.models import generate, ragged
 from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
@@ -24,18 +25,21 @@ UNCOUNTED = (
 
 
 def describe(model: Model, batch: int) -> dict[str, Any]:
-    """Count what one forward pass at this batch size is made of.
+    """Count what one call at this batch size is made of: a forward pass, or generating.
 
     Returns:
         ``parameters``; ``flops`` (2 per multiply-add, torch's formulas, attention included);
         ``macs`` (multiply-adds of linear and convolution layers only, as the paper counts);
-        ``operators`` (aten operators dispatched in one forward pass without gradients); and
+        ``operators`` (aten operators dispatched in one call without gradients);
+        ``padding_share`` (of the tokens computed; None where no sentence is padded); and
         ``notes``, (code, text) pairs: a count that failed is None and has a note.
     """
     notes: list[tuple[str, str]] = []
     inputs = model.inputs(batch)
-    macs, operators, flops_here = _count_real(model.module, inputs, notes)
-    flops = _flops_on_meta(model.module, inputs)
+    run = _callable(model)
+    macs, operators, flops_here = _count_real(model.module, run, inputs, notes)
+    # Decoding reads its tokens, so it cannot run without data.
+    flops = _flops_on_meta(model.module, inputs) if model.decoding is None else None
     if flops is None:
         flops = flops_here
         if flops is None and operators is not None:
@@ -51,8 +55,20 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         "flops": flops,
         "macs": macs,
         "operators": operators,
+        "padding_share": _padding_share(model, batch),
         "notes": notes,
     }
+
+
+def _callable(model: Model) -> Callable[..., Any]:
+    module: Callable[..., Any] = model.module
+    return module if model.decoding is None else generate.Greedy(module, model.decoding)
+
+
+def _padding_share(model: Model, batch: int) -> float | None:
+    if model.lengths is None or model.padded is None:
+        return None
+    return ragged.padding_share(model.lengths(batch), model.padded)
 
 
 def describe_batches(
@@ -79,11 +95,12 @@ def describe_batches(
     counted = sorted(found)
     for batch in ordered[len(counted) :]:
         a, b = found[counted[0]], found[counted[-1]]
-        facts = {
+        facts: dict[str, Any] = {
             key: _scaled(counted[0], a[key], counted[-1], b[key], batch)
             for key in ("parameters", "flops", "macs", "operators")
         }
         text = f"counts scaled from batch {counted[0]} and {counted[-1]}"
+        facts["padding_share"] = _padding_share(model, batch)
         found[batch] = {**facts, "notes": [*b["notes"], ("counts-scaled", text)]}
     return found
 
@@ -125,7 +142,10 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
 
 
 def _count_real(
-    module: torch.nn.Module, inputs: Inputs, notes: list[tuple[str, str]]
+    module: torch.nn.Module,
+    run: Callable[..., Any],
+    inputs: Inputs,
+    notes: list[tuple[str, str]],
 ) -> tuple[int | None, int | None, int | None]:
     """Run once and count (macs, operators, flops); flops is None if an operator has no formula."""
     import torch
