@@ -22,6 +22,9 @@ Ns = NDArray[np.float64]
 
 QUEUE = 1024
 """Launches that a CUDA queue holds before the host has to wait."""
+GAP_NS = 1_000.0
+"""Pause between queued kernels that is assumed where none were queued: a host-bound record does not
+show it. Whatever is predicted with it has an interval from no pause to twice this one."""
 WAITED_NS = 2_000.0
 """A start this much later than stream and launch allow is put down to another stream's kernel."""
 
@@ -45,6 +48,7 @@ class Queues:
         tail_ns: host time from the last launch to the call's return.
         sync_ns: from the end of both queues to the end of the call, signed.
         depth: Q.
+        gap_seen: whether g was measured; assumed otherwise.
     """
 
     host_ns: Ns
@@ -59,6 +63,7 @@ class Queues:
     tail_ns: float = 0.0
     sync_ns: float = 0.0
     depth: int = QUEUE
+    gap_seen: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,7 @@ def changed(
 
     A faster device shortens kernels, a faster host its own work; the launch latency, the gaps and
     what was unexplained stay. With graphs the host launches once, which takes what one of its
-    launches takes at the median.
+    launches takes at the median, and no more than its first one.
 
     Args:
         queues: of a call.
@@ -149,8 +154,8 @@ def changed(
     if graphs:
         once = np.zeros_like(host)
         launched = host[host > 0]
-        if host.size:
-            once[0] = min(float(host.sum()), float(np.median(launched)) if launched.size else 0.0)
+        if launched.size:
+            once[0] = min(float(host[0]), float(np.median(launched)))
         host, late = once, np.zeros_like(late)
     return replace(
         queues,
@@ -187,7 +192,8 @@ def recorded(
 
     Returns:
         Queues in launch order. λ is the median from launch to start of kernels that found their
-        stream idle, g the median pause of those that did not.
+        stream idle, g the median pause of those whose stream was busy beyond their launch, or
+        ``GAP_NS`` where the device never had two kernels queued.
 
     Raises:
         ValueError: no kernel, or arrays of different lengths.
@@ -204,9 +210,11 @@ def recorded(
     waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
     depth = max(depth, int(waiting.max()) + 1)
     idle = np.where(before >= 0, end[before], -np.inf) <= launch
-    latencies, pauses = (start - launch)[idle], (start - end[before])[~idle]
+    latencies = (start - launch)[idle]
     launch_latency = float(np.median(latencies)) if latencies.size else 0.0
-    gap = float(np.median(pauses)) if pauses.size else 0.0
+    queued = ~idle & (end[before] >= launch + launch_latency)
+    pauses = (start - end[before])[queued]
+    gap = float(np.median(pauses)) if pauses.size else GAP_NS
     ready = np.maximum(launch + launch_latency, np.where(before >= 0, end[before] + gap, -np.inf))
     after = _after(lane, start, end, ready)
     ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
@@ -222,6 +230,7 @@ def recorded(
         late_ns=late,
         launch_ns=launch_latency,
         gap_ns=gap,
+        gap_seen=bool(pauses.size),
         tail_ns=tail,
         depth=depth,
     )
