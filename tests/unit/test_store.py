@@ -125,10 +125,41 @@ def test_another_version_is_refused(tmp_path):
         store.read(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "not a store", '{"schema": "else"}', "\x00\xff"])
+@pytest.mark.parametrize("content", ["not a store", '{"schema": "else"}', "\x00\xff"])
 def test_another_file_is_refused(tmp_path, content):
     (tmp_path / "x.jsonl").write_text(content)
     with pytest.raises(StoreError, match="not a frameworktax store"):
+        store.read(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 43])
+def test_a_shard_whose_writer_was_killed_at_once_costs_nothing_else(tmp_path, size):
+    whole = fill(tmp_path)
+    (tmp_path / "killed.jsonl").write_bytes(whole.read_bytes()[:size])
+    records, notes = store.read(tmp_path)
+    assert records == RECORDS
+    assert [n.code for n in notes] == (["torn-line"] if size < 43 else [])
+
+
+@pytest.mark.parametrize("cut", range(1, 400, 7))
+def test_a_torn_shard_with_another_appended_loses_the_torn_record_alone(tmp_path, cut):
+    torn = fill(tmp_path).read_bytes()[:-cut]
+    other = Calibration(session="s2", round=0, latency_ns=(7,))
+    with store.Writer(tmp_path, "s2") as writer:
+        writer.write(other)
+    (tmp_path / "s1.jsonl").write_bytes(torn + writer.path.read_bytes())
+    writer.path.unlink()
+    whole = [r for r in RECORDS if json.dumps(to_json(r), separators=(",", ":")) in torn.decode()]
+    records, notes = store.read(tmp_path)
+    assert records == [*whole, other]
+    lost = torn.rpartition(b"\n")[2] and len(whole) == torn.count(b"\n") - 1
+    assert [n.code for n in notes] == (["torn-line"] if lost else [])
+
+
+def test_an_appended_shard_of_another_version_is_refused(tmp_path):
+    path = fill(tmp_path)
+    path.write_text(path.read_text() + '{"schema": "frameworktax.store", "version": 99}\n')
+    with pytest.raises(StoreError, match="version 99"):
         store.read(tmp_path)
 
 

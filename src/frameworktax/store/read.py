@@ -1,0 +1,147 @@
+"""Reading a store: every record once, all of it or the points that are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from frameworktax.records import (
+    Block,
+    LeftOut,
+    Note,
+    Point,
+    Record,
+    Session,
+    Subject,
+    record_id,
+    session_order,
+)
+from frameworktax.store import shards
+from frameworktax.store.select import Where
+from frameworktax.store.shards import Fault
+from frameworktax.store.write import stamp_of
+
+NAMED = re.compile(
+    rb'\{"record": ?"[a-z-]+", ?"session": ?"([^"\\]*)", ?"point": ?"([^"\\]*)"'
+).match
+"""Session and point of a line as every writer begins it."""
+CLOCK_STEP_S = 2
+"""A session's clock may stand behind its place in the store's order by this much, unsaid."""
+
+
+def read(
+    folder: Path, where: Where | None = None, *, last: bool = False
+) -> tuple[list[Record], list[Note]]:
+    """Return the records of a store once each, in shard and line order, and notes.
+
+    Args:
+        folder: the store, or one shard.
+        where: points to return; what belongs to others is not parsed, which is how a part of a
+            large store is read in little time and memory.
+        last: of these, only what the newest session that timed one of them has.
+
+    Raises:
+        StoreError: there is no store, it holds no shard, or a shard has another version.
+    """
+    found = shards.find(folder)
+    faults: list[Fault] = []
+    if where is None and not last:
+        records = list(unique(found, faults))
+    else:
+        records = _selected(found, faults, where or Where(), last)
+    return records, [*shards.notes(faults), *clock_notes(records)]
+
+
+def unique(
+    found: Sequence[Path], faults: list[Fault], wanted: shards.Wanted | None = None
+) -> Iterator[Record]:
+    """Yield the first of all records with the same identity, in shard and line order."""
+    seen = set()
+    for shard in found:
+        for record, _ in shards.records(shard, faults, wanted):
+            identity = record_id(record)
+            if identity not in seen:
+                seen.add(identity)
+                yield record
+
+
+def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bool) -> list[Record]:
+    """Read twice: first which points there are, then what belongs to those that are meant."""
+    matches = where.matcher()
+    keys: dict[bytes, str] = {}
+    sessions: dict[str, tuple[str, str]] = {}
+    meant: set[str] = set()
+    for record in unique(found, [], lambda _, kind: kind in ("session", "subject", "left-out")):
+        if isinstance(record, Session):
+            sessions[record.session] = session_order(record.session, record.started)
+        elif isinstance(record, Subject | LeftOut) and matches(record.point):
+            key = record.point.key()
+            keys[key.encode()] = key
+            meant.add(record.session)
+    if last and meant:
+        chosen = _timed(found, keys) or meant
+        meant = {max(chosen, key=lambda s: sessions.get(s, session_order(s)))}
+
+    def wanted(line: bytes, kind: str) -> bool:
+        named = NAMED(line)
+        return named is None or named[2] in keys
+
+    known = {None, *keys.values()}  # a session and a calibration are no point's
+    return [
+        record
+        for record in unique(found, faults, wanted)
+        if record.session in meant and _point_of(record) in known
+    ]
+
+
+def _point_of(record: Record) -> str | None:
+    point = getattr(record, "point", None)
+    return point.key() if isinstance(point, Point) else point
+
+
+def _timed(found: Sequence[Path], keys: Collection[bytes]) -> set[str]:
+    """Return the sessions that timed one of the points."""
+    timed: set[bytes] = set()
+    sessions: set[str] = set()
+
+    def wanted(line: bytes, kind: str) -> bool:
+        named = NAMED(line)
+        if kind != "block" or named is None:
+            return kind == "block"
+        return named[2] in keys and named[1] not in timed
+
+    for shard in found:
+        for record, _ in shards.records(shard, [], wanted):
+            if isinstance(record, Block) and record.point.encode() in keys:
+                sessions.add(record.session)
+                timed.add(record.session.encode())
+    return sessions
+
+
+def clock_notes(records: Sequence[Record]) -> list[Note]:
+    """Return a note for each session that began while its clock stood behind its store's."""
+    found = []
+    for record in records:
+        if not isinstance(record, Session):
+            continue
+        placed, began = stamp_of(record.session), _time(record.started)
+        if placed is None or began is None:
+            continue
+        behind_s = (placed - began).total_seconds()
+        if behind_s > CLOCK_STEP_S:
+            text = (
+                f"session {record.session} began with its clock {behind_s:.0f} s behind an "
+                "earlier session; it counts as the newer one"
+            )
+            found.append(Note("clock-jump", text))
+    return found
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

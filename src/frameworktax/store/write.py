@@ -1,0 +1,138 @@
+"""Writing a shard: one process, one file, every record whole on disk before ``write`` returns."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from frameworktax.errors import StoreError
+from frameworktax.records import STORE_SCHEMA, STORE_VERSION, Record, to_json
+
+HEADER = {"schema": STORE_SCHEMA, "version": STORE_VERSION}
+SUFFIX = ".jsonl"
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+"""What a name from elsewhere must be before it becomes a file's: no separator, no leading dot."""
+STAMP = "%Y%m%dT%H%M%S"
+
+
+class Writer:
+    """Appends records to a shard of its own.
+
+    The file is not buffered and each record is one ``write``, so a killed process leaves at most
+    one torn line. While the writer lives the shard is locked, which tells ``prune`` to keep off.
+    """
+
+    def __init__(self, folder: Path, session: str) -> None:
+        """Create the shard.
+
+        Raises:
+            StoreError: there is no writing here, the session exists, or its name is no file name.
+        """
+        if not PLAIN.fullmatch(session):
+            raise StoreError(f"'{session[:80]}' cannot name a shard; use letters, digits, - _ .")
+        self.path = folder / f"{session}{SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("xb", buffering=0)
+        except FileExistsError as error:
+            raise StoreError(
+                f"{folder} is a file or holds this session; name another --store"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot write a store in {folder}: {error.strerror}; name another --store"
+            ) from error
+        with suppress(
+            OSError
+        ):  # some network file systems have no locks; writing works all the same
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._torn = False
+        try:
+            self._line(HEADER)
+        except StoreError:
+            self.close()
+            raise
+
+    def _line(self, data: Mapping[str, Any]) -> None:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+        line = memoryview((b"\n" if self._torn else b"") + text.encode() + b"\n")
+        start = self._file.tell()
+        try:
+            while line:  # a disk that fills up takes a part of the line, then refuses the rest
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self._take_back(start)
+            raise StoreError(
+                f"cannot write {self.path}: {error.strerror}; what was written stays, "
+                "free space and run the same command again"
+            ) from error
+        self._torn = False
+
+    def _take_back(self, start: int) -> None:
+        """Cut off what was written of a line, so that a later record is not glued to it."""
+        try:
+            self._file.truncate(start)
+            self._file.seek(start)
+        except OSError:
+            self._torn = True  # the next record begins on a line of its own
+
+    def write(self, record: Record) -> None:
+        """Append one record.
+
+        Raises:
+            StoreError: it could not be written; the shard holds every earlier record.
+        """
+        self._line(to_json(record))
+
+    def close(self) -> None:
+        """Close the shard."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def in_use(shard: Path) -> bool:
+    """Return whether a living writer holds the shard; False where locks are not to be had."""
+    try:
+        with shard.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def new_session_id(folder: Path | None = None, now: datetime | None = None) -> str:
+    """Return an identity for a run that sorts by time and is unique over machines.
+
+    Args:
+        folder: of the store. Where the clock was set back since its newest session, the identity
+            is of one second after that one, so that the order holds.
+        now: the present, UTC; the clock's if left out.
+    """
+    stamp = now or datetime.now(UTC)
+    if folder is not None and folder.is_dir():
+        earlier = [found for path in folder.glob(f"*{SUFFIX}") if (found := stamp_of(path.stem))]
+        if earlier and max(earlier) > stamp:
+            stamp = max(earlier) + timedelta(seconds=1)
+    return f"{stamp:{STAMP}}-{os.urandom(4).hex()}"
+
+
+def stamp_of(session: str) -> datetime | None:
+    """Return the time in a session's identity, None where it has none."""
+    try:
+        return datetime.strptime(session.partition("-")[0], STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return None
