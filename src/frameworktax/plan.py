@@ -31,6 +31,7 @@ class Plan:
             it is measured in place; None otherwise.
         why: the reason for ``in_place``.
         in_place: measure in this process, because the live module cannot be sent to another.
+        stop_when_linear: leave out larger batches once latency grows as fast as the batch.
     """
 
     points: tuple[Point, ...]
@@ -42,6 +43,7 @@ class Plan:
     live: Any = None
     in_place: bool = False
     why: str = ""
+    stop_when_linear: bool = False
 
 
 def points_for(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,21 @@ from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.ledger import Ledger
+from frameworktax.linear import why_linear
 from frameworktax.plan import Plan
 from frameworktax.records import Note, Point
 from frameworktax.rounds import BLOCK_NS, FIRST_ROUNDS, SAMPLE_NS, Rounds
 from frameworktax.series import Cell, Series, series_of
 from frameworktax.setup import Reporter, Setup, await_all
+from frameworktax.stats import process_interval
 from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
 OWED_SHARE = 0.5
 """Share of the time budget by which a session may run over, to tell each runtime's first point."""
+WATCHED = 3
+"""Batches measured at first where a curve is to stop when it is linear: two doublings."""
 ADMIT_SHARE = 0.85
 """Share of the time left that is given out: costs are estimates."""
 
@@ -59,6 +65,7 @@ class Sweep:
         self._scratch = plan.folder / f"scratch-{session}"
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
+        self._uncompared: list[tuple[Series, int]] = []
         self._threads = max(point.threads for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         # The user's own code changes between sessions: nothing prepared from it is kept.
@@ -102,6 +109,13 @@ class Sweep:
             pool.shutdown(wait=True, cancel_futures=True)
             self._end_workers()
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def spent_ns(self) -> dict[str, int]:
+        """Return the wall time that workers were waited for, by request, over all of them."""
+        spent: Counter[str] = Counter()
+        for worker in self._spawned:
+            spent.update(worker.spent_ns)
+        return dict(spent)
 
     def _raise_if_nothing(self) -> None:
         asked = [s for s in self._series if s.timed and not s.is_twin]
@@ -181,7 +195,10 @@ class Sweep:
                 todo -= {(series.key, batch) for series, batch in wave}
                 self._bind_wave(pool, wave)
                 self._rounds.run(deadline)
+                if self._plan.stop_when_linear:
+                    self._stop_linear(todo)
         finally:
+            self._compare_late(last=True)
             for series in self._series:
                 for (batch, process), cell in series.cells.items():
                     self._ledger.outcome(series, batch, process, None, cell)
@@ -220,8 +237,8 @@ class Sweep:
         candidates = sorted(
             (self._cost_s(series, batch, processes), batch, number)
             for number, series in enumerate(self._series)
-            for batch in series.points
-            if (series.key, batch) in todo and series.dead is None
+            for batch in self._next(series, todo)
+            if series.dead is None
         )
         # The reference's first point comes first: without it nothing is ranked.
         candidates.sort(key=lambda c: not self._is_first_reference(self._series[c[2]], c[1]))
@@ -240,6 +257,37 @@ class Sweep:
             wave.append((self._series[number], batch))
         return wave
 
+    def _next(self, series: Series, todo: set[tuple[str, int]]) -> list[int]:
+        """Return the batches of a series that may come next: all, unless its curve is watched."""
+        batches = sorted(batch for key, batch in todo if key == series.key)
+        if not self._plan.stop_when_linear:
+            return batches
+        return batches[: 1 if any(cell.medians for cell in series.cells.values()) else WATCHED]
+
+    def _stop_linear(self, todo: set[tuple[str, int]]) -> None:
+        """Take the larger batches of plainly linear curves out of what is left to do."""
+        for series in self._series:
+            larger = [batch for key, batch in todo if key == series.key]
+            if not larger or series.is_twin:
+                continue
+            medians: dict[int, list[list[float]]] = {}
+            for (batch, _), cell in series.cells.items():
+                if cell.medians:
+                    medians.setdefault(batch, []).append(cell.medians)
+            told = {batch: process_interval(values) for batch, values in medians.items()}
+            reason = why_linear({batch: found for batch, found in told.items() if found})
+            if reason is None:
+                continue
+            for batch in larger:
+                self._ledger.left_out(series.points[batch], reason)
+            todo -= {(s.key, b) for s in (series, *self._twins(series)) for b in larger}
+
+    def _twins(self, series: Series) -> list[Series]:
+        config = replace(series.config, twin=True)
+        return [
+            s for s in self._series if s.config == config and s.runtime.name == series.runtime.name
+        ]
+
     def _is_first_reference(self, series: Series, batch: int) -> bool:
         return series.runtime.name == "eager" and not series.is_twin and batch == min(series.points)
 
@@ -249,7 +297,7 @@ class Sweep:
         for series in self._series:
             mine = {b for s, b in wave if s is series}
             if not series.timed:  # the reference follows whoever is compared with it
-                mine = {b for s, b in wave if s.config == series.config}
+                mine = {b for s, b in wave if s.reference == series.config}
             batches[series.key] = sorted(mine)
         for later in (False, True):
             # What one process has compiled lies in a cache for those after it.
@@ -261,6 +309,7 @@ class Sweep:
                 if later == (series.runtime.compiles and process != min(series.workers))
             ]
             await_all(jobs, self._reporter, "warm-up")
+        self._compare_late()
         for series in self._series:
             if series.dead is None and not series.is_twin and not series.is_floor:
                 self._compare(series, batches[series.key])
@@ -308,19 +357,39 @@ class Sweep:
         """Seconds one step of a worker may take."""
         return max(10.0, self._deadline - time.monotonic())
 
-    def _compare(self, series: Series, batches: list[int]) -> None:
-        """Compare outputs with eager's, per batch size; nothing is ranked without it."""
+    def _compare(self, series: Series, batches: list[int], *, last: bool = False) -> None:
+        """Compare outputs with eager's, per batch size; nothing is ranked without it.
+
+        Where eager comes in a later wave, so does the comparison; ``last``: there is none.
+        """
         if not series.timed:
             return
-        eager = next(
-            s for s in self._series if s.runtime.name == "eager" and s.config == series.config
-        )
+        eager = self._reference(series)
         for batch in batches:
             with contextlib.suppress(WorkerError):  # it shows up again when it is timed
                 own = self._output(series, batch)
-                reference = self._output(eager, batch)
-                if own is not None:
+                reference = self._output(eager, batch) if eager is not None else None
+                if own is None:
+                    continue
+                if reference is None and eager is not None and not last:
+                    self._uncompared.append((series, batch))
+                else:
                     self._ledger.parity(series.points[batch], own, reference)
+
+    def _compare_late(self, *, last: bool = False) -> None:
+        waiting, self._uncompared = self._uncompared, []
+        for series, batch in waiting:
+            self._compare(series, [batch], last=last)
+
+    def _reference(self, series: Series) -> Series | None:
+        return next(
+            (
+                s
+                for s in self._series
+                if s.runtime.name == "eager" and s.config == series.reference and s.dead is None
+            ),
+            None,
+        )
 
     def _output(self, series: Series, batch: int) -> tuple[Path, bool] | None:
         """Return where the outputs of a batch lie and whether a second call gave the same."""

@@ -22,6 +22,7 @@ class InPlace:
         self.label = label
         self.alive = True
         self.output = SimpleNamespace(total_bytes=0)
+        self.spent_ns: dict[str, int] = {}  # kept of workers only
         self._server = Server()
 
     def request(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:

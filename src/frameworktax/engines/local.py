@@ -101,6 +101,8 @@ class Worker:
         self._selector.register(self._answers, selectors.EVENT_READ)
         self._buffer = b""
         self._ended = False
+        self.spent_ns: dict[str, int] = {}
+        """Wall time that answers were waited for, by request."""
 
     @property
     def alive(self) -> bool:
@@ -122,7 +124,11 @@ class Worker:
                 data = data[os.write(self._requests, data) :]
         except BrokenPipeError as error:
             raise self._post_mortem(do) from error
-        answer = self._receive(do, timeout_s)
+        begin = time.monotonic_ns()
+        try:
+            answer = self._receive(do, timeout_s)
+        finally:
+            self.spent_ns[do] = self.spent_ns.get(do, 0) + time.monotonic_ns() - begin
         if "ok" in answer:
             return dict(answer["ok"])
         raise problem(do, **answer["error"])

@@ -1,0 +1,153 @@
+"""The engine of one host: one job at a time, measured here."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from frameworktax import host, runtimes, store
+from frameworktax.attribution import available_samplers
+from frameworktax.campaign.spent import PhaseClock, itemise
+from frameworktax.engines.base import Done, Job, Platform
+from frameworktax.errors import FrameworktaxError, StoreError
+from frameworktax.plan import Plan
+from frameworktax.records import Environment, LeftOut, Outcome, Point, Record, Session, Subject
+from frameworktax.setup import Reporter
+from frameworktax.sweep import Sweep
+from frameworktax.version import __version__
+
+CACHE = "cache"
+
+
+class Shard(store.Writer):
+    """A writer that knows which points were told: measured, failed, or left out."""
+
+    def __init__(self, folder: Path, session: str) -> None:
+        super().__init__(folder, session)
+        self.points: set[str] = set()
+
+    def write(self, record: Record) -> None:
+        """Append one record and flush it."""
+        if isinstance(record, Outcome):
+            self.points.add(record.point)
+        elif isinstance(record, LeftOut):
+            self.points.add(record.point.key())
+        super().write(record)
+
+
+class LocalEngine:
+    """Runs jobs in the order they are submitted, each a session of its own.
+
+    Args:
+        folder: the store.
+        device: what ``local`` means here.
+        reporter: told how each session goes.
+        command: recorded with each session.
+    """
+
+    def __init__(
+        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
+    ) -> None:
+        self._folder = folder
+        self._device = device
+        self._reporter = reporter
+        self._command = tuple(command)
+        self._queue: deque[Job] = deque()
+        self._environment: Environment | None = None
+
+    def platforms(self) -> Sequence[Platform]:
+        """Return this host under the names a study may give it."""
+        devices = dict.fromkeys(["cpu", self._device])
+        return [
+            Platform(label="local", device=self._device),
+            *(Platform(label=device, device=device) for device in devices),
+        ]
+
+    def submit(self, job: Job) -> None:
+        """Take a job."""
+        self._queue.append(job)
+
+    def completed(self) -> Iterator[Done]:
+        """Run what was submitted, one after the other.
+
+        Raises:
+            StoreError: nothing can be written any more.
+        """
+        while self._queue:
+            yield self._run(self._queue.popleft())
+
+    def cancel(self, name: str) -> bool:
+        """Take back a job that has not begun."""
+        for job in self._queue:
+            if job.name == name:
+                self._queue.remove(job)
+                return True
+        return False
+
+    def close(self) -> None:
+        """Forget what has not begun; a job that runs ends its own processes."""
+        self._queue.clear()
+
+    def open_session(self, session: str) -> Shard:
+        """Return a writer whose shard says where and how this was measured."""
+        if self._environment is None:
+            sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+            self._environment = host.environment(sampler=sampler)
+        writer = Shard(self._folder, session)
+        writer.write(
+            Session(
+                session=session,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+                version=__version__,
+                command=self._command,
+                environment=self._environment,
+            )
+        )
+        return writer
+
+    def _run(self, job: Job) -> Done:
+        begin = time.monotonic_ns()
+        session = store.new_session_id()
+        clock = PhaseClock(self._reporter)
+        plan = Plan(
+            points=job.points,
+            folder=self._folder / CACHE,
+            processes=job.processes,
+            until=job.until,
+            budget_s=job.budget_s,
+            twin=job.twin,
+            stop_when_linear=job.stop_when_linear,
+        )
+        fault: FrameworktaxError | None = None
+        with self.open_session(session) as writer:
+            sweep = Sweep(plan, writer, session, clock)
+            try:
+                sweep.run()
+            except StoreError:
+                raise
+            except FrameworktaxError as error:
+                fault = error  # the other jobs of the study go on
+                _tell(job.points, error, writer, session)
+            finally:
+                clock.end()
+        wall_ns = time.monotonic_ns() - begin
+        spent = itemise(clock.wall_ns, sweep.spent_ns())
+        spent["ending"] = wall_ns - sum(clock.wall_ns.values())
+        return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
+
+
+def _tell(points: Sequence[Point], error: FrameworktaxError, shard: Shard, session: str) -> None:
+    """Write why points of a session that ended early were not measured."""
+    for point in points:
+        if point.key() in shard.points:
+            continue
+        paradigm = runtimes.get(point.runtime).paradigm
+        shard.write(Subject(session=session, point=point, paradigm=paradigm))
+        shard.write(
+            Outcome(
+                session=session, point=point.key(), process=0, status="failed", reason=str(error)
+            )
+        )

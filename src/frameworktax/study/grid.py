@@ -1,0 +1,229 @@
+"""Grids, further points, overrides, exclusions and priorities laid out as points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax import models, runtimes
+from frameworktax.errors import UsageError, nearest
+from frameworktax.records import Point, Workload
+from frameworktax.study.source import Location, Source
+
+if TYPE_CHECKING:
+    from frameworktax.study.schema import Axes, StudyFile
+
+DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+MAX_POINTS = 200_000
+FIELDS = {"models": "model", "runtimes": "runtime"}
+"""Axes whose field in a record has another name."""
+OUTSIDE = ("runtimes", "platform", "threads")
+"""Axes of a point that are none of its workload."""
+TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
+Cell = dict[str, Any]
+"""Axis → value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A point with its place in the order, the platform as labelled, and where it was written."""
+
+    point: Point
+    platform: str = "local"
+    priority: int = 0
+    location: Location = ()
+
+
+def expand(
+    file: StudyFile, source: Source, platforms: Mapping[str, str]
+) -> tuple[tuple[Planned, ...], tuple[str, ...]]:
+    """Return the points of a study, each once, and notes on what in it has no effect.
+
+    Raises:
+        UsageError: an unknown runtime or platform, no point at all.
+    """
+    notes: list[str] = []
+    cells: dict[tuple[Any, ...], tuple[Cell, Location]] = {}
+    tables: list[tuple[Location, Axes, tuple[int, ...]]] = []
+    if file.grid is not None:
+        tables.append((("grid",), file.grid, DEFAULT_BATCHES))
+    tables += [(("point", number), axes, (1,)) for number, axes in enumerate(file.point)]
+    for location, axes, batches in tables:
+        for cell in _product(axes.given(), location, source, platforms, batches):
+            cells.setdefault(_identity(cell), (cell, location))
+    for number, override in enumerate(file.override):
+        _override(
+            cells, override.given(), override.set.given(), ("override", number), source, platforms
+        )
+    for number, exclude in enumerate(file.exclude):
+        match = _match(exclude.given(), ("exclude", number), source)
+        gone = [key for key, (cell, _) in cells.items() if match(cell)]
+        for key in gone:
+            del cells[key]
+        if not gone:
+            notes.append(f"{source.where(('exclude', number))} matches no point")
+    ranked = [
+        (_match(rule.given(), ("priority", number), source), rule.value)
+        for number, rule in enumerate(file.priority)
+    ]
+    planned: dict[Point, Planned] = {}
+    for cell, location in cells.values():
+        priority = next((value for match, value in reversed(ranked) if match(cell)), 0)
+        point = _point(cell, platforms)
+        label = str(cell["platform"])
+        planned.setdefault(
+            point, Planned(point=point, platform=label, priority=priority, location=location)
+        )
+    if not planned:
+        raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
+    return tuple(planned.values()), tuple(notes)
+
+
+def _product(
+    axes: dict[str, tuple[Any, ...]],
+    location: Location,
+    source: Source,
+    platforms: Mapping[str, str],
+    batches: tuple[int, ...],
+) -> Iterable[Cell]:
+    if "models" not in axes:
+        raise UsageError(f'{source.where(location)}: names no models; write models = ["bert-base"]')
+    axes = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)} | axes
+    _check_names(axes, location, source, platforms)
+    axes["runtimes"] = _written_out(axes["runtimes"])
+    count = 1
+    for values in axes.values():
+        count *= len(values)
+    if count > MAX_POINTS:
+        raise UsageError(f"{source.where(location)}: {count} points; {MAX_POINTS} at most")
+    for values in itertools.product(*axes.values()):
+        yield _fitting(dict(zip(axes, values, strict=True)))
+
+
+def _fitting(cell: Cell) -> Cell:
+    """Leave out the axes that this model does not have: one grid may hold texts and images."""
+    missing = set(_lacks(cell["models"]))
+    if cell.get("input", "dense") != "ragged":
+        missing |= {"length_mean", "length_sd"}
+    if cell.get("phase", "forward") != "generate":
+        missing |= {"new_tokens", "kv_cache"}
+    return {axis: value for axis, value in cell.items() if axis not in missing}
+
+
+@cache
+def _lacks(model: str) -> frozenset[str]:
+    """Return the axes a model does not have, as far as its name tells."""
+    if models.is_user_model(model):
+        return frozenset(TEXT_AXES | {"image_size", "width", "depth"})
+    info = next((row for row in models.describe_names() if row.name == model), None)
+    if info is None:
+        return frozenset()  # from a hub or a folder: who builds it says what it lacks
+    text = frozenset() if info.has_length else TEXT_AXES
+    return text if info.has_image_size else text | {"image_size"}
+
+
+def _identity(cell: Cell) -> tuple[Any, ...]:
+    return tuple(sorted(cell.items()))
+
+
+def _written_out(names: Iterable[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in names:
+        found += [n for n in runtimes.names() if n != runtimes.FLOOR] if name == "all" else [name]
+    return tuple(dict.fromkeys(found))
+
+
+def _check_names(
+    axes: Mapping[str, tuple[Any, ...]],
+    location: Location,
+    source: Source,
+    platforms: Mapping[str, str],
+) -> None:
+    """Refuse names that nothing has."""
+    known = {"runtimes": [*runtimes.names(), "all"], "platform": list(platforms)}
+    for axis, names in known.items():
+        for name in axes.get(axis, ()):
+            if name not in names:
+                raise UsageError(
+                    f"{source.where((*location, axis), name)}: no {axis.removesuffix('s')} "
+                    f"'{name}'{nearest(name, names) or ';'} choose from {', '.join(names)}"
+                )
+
+
+def _match(
+    axes: dict[str, tuple[Any, ...]], location: Location, source: Source
+) -> Callable[[Cell], bool]:
+    """Return whether a cell has one of the values of every axis that is written."""
+    if not axes:
+        raise UsageError(f"{source.where(location)}: matches everything; name an axis")
+    if "runtimes" in axes:
+        _check_names({"runtimes": axes["runtimes"]}, location, source, {})
+        axes = {**axes, "runtimes": _written_out(axes["runtimes"])}
+    return lambda cell: all(cell.get(axis) in values for axis, values in axes.items())
+
+
+def _override(
+    cells: dict[tuple[Any, ...], tuple[Cell, Location]],
+    when: dict[str, tuple[Any, ...]],
+    new: dict[str, tuple[Any, ...]],
+    location: Location,
+    source: Source,
+    platforms: Mapping[str, str],
+) -> None:
+    """Give the cells that match other values on some axes."""
+    if not new:
+        raise UsageError(f"{source.where(location)}: sets nothing; write set = {{ batch = [1] }}")
+    _check_names(new, (*location, "set"), source, platforms)
+    if "runtimes" in new:
+        new = {**new, "runtimes": _written_out(new["runtimes"])}
+    match = _match(when, location, source)
+    for key, (cell, _) in list(cells.items()):
+        if not match(cell):
+            continue
+        del cells[key]
+        for values in itertools.product(*new.values()):
+            changed = _fitting({**cell, **dict(zip(new, values, strict=True))})
+            cells.setdefault(_identity(changed), (changed, location))
+
+
+def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
+    workload = Workload(
+        **{FIELDS.get(axis, axis): value for axis, value in cell.items() if axis not in OUTSIDE}
+    )
+    return Point(
+        workload=workload,
+        runtime=cell["runtimes"],
+        platform=platforms[cell["platform"]],
+        threads=cell["threads"],
+    )
+
+
+def check_models(planned: Iterable[Planned], source: Source) -> None:
+    """Refuse models that do not exist and axes that they do not have; builds and runs nothing.
+
+    Raises:
+        UsageError: with the line of the study.
+    """
+    for workload, location in {
+        replace(p.point.workload, batch=1): p.location for p in planned
+    }.items():
+        try:
+            models.check(workload)
+        except UsageError as error:
+            where = source.where((*location, "models"), workload.model)
+            raise UsageError(f"{where}: {error}") from error
+
+
+def code_of(planned: Iterable[Planned]) -> tuple[str, ...]:
+    """Return every reference to Python code among the models, with the file it would run."""
+    found: dict[str, None] = {}
+    for name in dict.fromkeys(p.point.workload.model for p in planned):
+        if models.is_user_model(name):
+            where = name.rpartition(":")[0]
+            is_file = where.endswith(".py") or "/" in where
+            found[f"{name} ({Path(where).resolve()})" if is_file else name] = None
+    return tuple(found)
