@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import runtimes
+from frameworktax import host, runtimes
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
 from frameworktax.errors import WorkerError
@@ -17,7 +18,8 @@ from frameworktax.records import Note, Point, Workload
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.version import __version__
 
-Spawn = Callable[[str], Worker | InPlace]
+Spawn = Callable[[str, Path | None], Worker | InPlace]
+"""Label, interpreter (None for this one) → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
 
@@ -80,6 +82,12 @@ class Series:
         return replace(self.workload, batch=0)
 
     @property
+    def reference(self) -> Workload:
+        """What eager runs for its outputs to be compared with: int8 is compared with float32."""
+        config = self.config
+        return replace(config, precision="float32") if config.precision == "int8" else config
+
+    @property
     def key(self) -> str:
         """A name for this series, unique within the session."""
         return f"{self.points[min(self.points)].key()}{'' if self.timed else '-reference'}"
@@ -105,7 +113,7 @@ class Series:
 
     def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
-        worker = spawn(f"{self.label}, process {process}")
+        worker = spawn(f"{self.label}, process {process}", self.runtime.python())
         self.workers[process] = worker
         answer = worker.request(
             "load",
@@ -121,11 +129,7 @@ class Series:
 
     def prepare(self, worker: Worker | InPlace, timeout_s: float) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready."""
-        ready = self.folder / READY
-        if ready.exists():
-            known = json.loads(ready.read_text())
-            self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
-            self.notes.append(Note("set-up-reused", "set-up time is that of an earlier session"))
+        if self._known():
             return
         answer = worker.request(
             "prepare",
@@ -137,9 +141,24 @@ class Series:
             batches=sorted(self.points),
             live=self.live,
         )
-        self.setup_ns = answer["setup_ns"]
+        self._is_ready(answer["setup_ns"])
+
+    def _known(self) -> bool:
+        """Take over what an earlier session's set-up took and left; False where there was none."""
+        ready = self.folder / READY
+        if not ready.exists():
+            return False
+        known = json.loads(ready.read_text())
+        self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
+        text = "what an earlier session prepared was used again; set-up time and size are from then"
+        self.notes.append(Note("set-up-reused", text))
+        return True
+
+    def _is_ready(self, setup_ns: int) -> None:
+        """Write down what set-up took and left, for this session and later ones."""
+        self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
-        ready.write_text(
+        (self.folder / READY).write_text(
             json.dumps({"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes})
         )
 
@@ -152,6 +171,10 @@ class Series:
             "bind", timeout_s=timeout_s, batch=batch, limit_ns=min(limit_ns, 10_000_000_000)
         )
         self.call_ns[batch] = max(1, answer["call_ns"])
+        # What compiles at its first call is set up by it; what it has compiled stays in its folder.
+        compiles_here = self.runtime.compiles and not self.runtime.prepares
+        if compiles_here and self.setup_ns is None and not self._known():
+            self._is_ready(answer["first_ns"])
         self.bound[process, batch] = answer
         self._take_notes(answer)
         return answer
@@ -193,6 +216,10 @@ def artifact_key(point: Point, batches: list[int], salt: str) -> str:
         "point": replace(point, workload=replace(point.workload, batch=0)).key(),
         "batches": batches,
         "version": __version__,
+        # Another exporter exports something else; compiled code is for one kind of processor.
+        "libraries": host.libraries(),
+        "python": platform.python_version(),
+        "cpu": host.cpu_model(),
         "salt": salt,
     }
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()

@@ -77,7 +77,8 @@ class Setup:
         """
         self._reporter.phase("setting up")
         for series in self._series:
-            if reason := series.runtime.missing(series.target):
+            reason = series.runtime.missing(series.target)
+            if reason := reason or series.runtime.cannot(series.workload):
                 self._ledger.bury(series, WorkerError("unavailable", reason))
         self._add_references()
         self._add_floor()
@@ -181,12 +182,19 @@ class Setup:
 
     def _add_references(self) -> None:
         """Add an untimed eager series to every workload that is measured without one."""
-        have = {s.config for s in self._series if s.runtime.name == "eager"}
+        have = {s.config for s in self._series if s.runtime.name == "eager" and s.dead is None}
         for series in list(self._series):
-            if series.config in have or series.dead or series.is_floor:
+            if series.reference in have or series.dead or series.is_floor:
                 continue
-            have.add(series.config)
-            points = tuple(replace(p, runtime="eager") for p in series.points.values())
+            have.add(series.reference)
+            points = tuple(
+                replace(
+                    p,
+                    runtime="eager",
+                    workload=replace(p.workload, precision=series.reference.precision),
+                )
+                for p in series.points.values()
+            )
             (reference,) = series_of(points, self._plan.folder, self._plan.live, self._session)
             reference.timed = False
             self._series.append(reference)

@@ -129,17 +129,22 @@ class Sweep:
         for worker in self._spawned:
             worker.kill()
 
-    def _spawn(self, label: str) -> Worker | InPlace:
+    def _spawn(self, label: str, python: Path | None = None) -> Worker | InPlace:
         if self._stopping:
             raise WorkerError("failed", "the session is ending")
         worker: Worker | InPlace
         if self._plan.in_place:
+            if python is not None:
+                raise WorkerError(
+                    "unavailable", "a module measured in place runs in this environment only"
+                )
             worker = InPlace(label)
         else:
             on_device = any(p.platform != "cpu" for p in self._plan.points)
             worker = Worker(
                 label,
                 memory_bytes=0 if on_device else self._memory_bytes,
+                python=python,
                 environment={
                     **host.worker_environment(self._threads),
                     "TMPDIR": str(self._scratch.resolve()),
@@ -197,8 +202,8 @@ class Sweep:
                 self._rounds.run(deadline)
                 if self._plan.stop_when_linear:
                     self._stop_linear(todo)
-        finally:
             self._compare_late(last=True)
+        finally:
             for series in self._series:
                 for (batch, process), cell in series.cells.items():
                     self._ledger.outcome(series, batch, process, None, cell)

@@ -1,7 +1,7 @@
 """The machine: what it is, whether it is fit to measure, and where to measure on it."""
 
 from frameworktax.host.checks import Check, doctor
-from frameworktax.host.inventory import environment, gpu_present, gpus, libraries
+from frameworktax.host.inventory import cpu_model, environment, gpu_present, gpus, libraries
 from frameworktax.host.machine import (
     Load,
     cgroup_cpus,
@@ -19,6 +19,7 @@ __all__ = [
     "Load",
     "cgroup_cpus",
     "cgroup_memory_bytes",
+    "cpu_model",
     "doctor",
     "environment",
     "foreign_load",
