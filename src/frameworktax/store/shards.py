@@ -80,11 +80,8 @@ def records(
     try:
         with shard.open("rb") as file:
             first = file.readline()
-            if len(first) <= len(FIRST) and FIRST.startswith(first):
-                # its writer was killed, or the disk was full, before it wrote anything
-                if first != FIRST:
-                    faults.append(Fault(shard.name, 1, "torn"))
-                return
+            if not first:
+                faults.append(Fault(shard.name, 1, "torn"))
             _check_first(shard, first)
             yield from _apart(shard, 1, first, faults, wanted)
             for number, line in enumerate(file, start=2):
@@ -103,8 +100,10 @@ def records(
 
 
 def _check_first(shard: Path, line: bytes) -> None:
+    """Raise StoreError unless a shard begins here, be it that its writer was killed at once."""
     parts = [line, *_parts(line)]
-    if not any(_is_header(shard, part) for part in parts):
+    torn = not line.endswith(b"\n") and all(FIRST.startswith(part) for part in _parts(line))
+    if not torn and not any(_is_header(shard, part) for part in parts):
         raise StoreError(f"{shard} is not a frameworktax store; name the folder of --store")
 
 
@@ -146,9 +145,18 @@ def _record_of_any_form(line: bytes) -> Record | None:
 
 
 def _parts(line: bytes) -> list[bytes]:
-    """Cut a line wherever another one may begin in it."""
+    """Cut a line wherever another one may begin in it, be it no more than a torn header."""
     cuts = [0, *(found.start() for found in BEGINS.finditer(line) if found.start()), len(line)]
-    return [line[a:b] for a, b in pairwise(cuts)]
+    parts: list[bytes] = []
+    for begin, end in pairwise(cuts):
+        tails = []
+        while (brace := line.rfind(b"{", begin + 1, end)) > 0:
+            if not FIRST.startswith(line[brace:end]):
+                break
+            tails.append(line[brace:end])
+            end = brace
+        parts += [line[begin:end], *reversed(tails)]
+    return parts
 
 
 def _apart(
@@ -159,14 +167,17 @@ def _apart(
         return
     whole = _record_of_any_form(line)
     parts = [line] if whole is not None else _parts(line)
+    rest = []
     for part in parts:
         record = whole or _record_of_any_form(part)
         if record is not None:
             if wanted is None or wanted(part, record.kind):
                 yield record, part
         elif not _is_header(shard, part):
-            ended = part is parts[-1] and line.endswith(b"\n")
-            faults.append(Fault(shard.name, number, "bad" if ended else "torn"))
+            rest.append(part)
+    if rest:
+        ended = rest[-1] is parts[-1] and line.endswith(b"\n")
+        faults.append(Fault(shard.name, number, "bad" if ended else "torn"))
 
 
 def notes(faults: Iterable[Fault]) -> list[Note]:
