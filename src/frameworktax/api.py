@@ -183,7 +183,7 @@ def measure(
     )
     if live:
         plan = _with_live(plan, model, inputs)
-    return _run(plan, folder, resume, reporter, command or sys.argv)
+    return run_plan(plan, folder, resume=resume, reporter=reporter, command=command or sys.argv)
 
 
 def _with_live(plan: Plan, module: Any, inputs: Any) -> Plan:
@@ -203,13 +203,15 @@ def _with_live(plan: Plan, module: Any, inputs: Any) -> Plan:
     return replace(plan, live=str(path.resolve()))
 
 
-def _run(
+def run_plan(
     plan: Plan,
     folder: Path,
-    resume: bool,
-    reporter: Reporter | None,
-    command: Sequence[str],
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    command: Sequence[str] = (),
 ) -> Results:
+    """Measure a plan into a store; see ``measure``."""
     earlier: list[Record] = []
     if resume and folder.exists():
         earlier, _ = store.read(folder)
