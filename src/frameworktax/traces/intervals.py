@@ -132,6 +132,34 @@ def union_within_ns(
     return length_before(we) - length_before(ws)
 
 
+def overlaps(
+    starts: Ns, ends: Ns, other_starts: Ns, other_ends: Ns
+) -> tuple[NDArray[np.intp], NDArray[np.intp], Ns, Ns]:
+    """Return every piece in which an interval of one list meets one of another.
+
+    Args:
+        starts: ascending, of intervals that do not overlap each other.
+        ends: of those.
+        other_starts: likewise.
+        other_ends: of those.
+
+    Returns:
+        For each piece the index in the first list, that in the second, its start and its end.
+    """
+    low = np.searchsorted(other_ends, starts, side="right")
+    high = np.maximum(np.searchsorted(other_starts, ends, side="left"), low)
+    count = high - low
+    mine = np.repeat(np.arange(len(starts)), count)
+    first = (
+        np.repeat(low - np.concatenate(([0], np.cumsum(count)[:-1])), count) if len(low) else low
+    )
+    theirs = np.arange(len(mine)) + first
+    s = np.maximum(starts[mine], other_starts[theirs])
+    e = np.minimum(ends[mine], other_ends[theirs])
+    filled = e > s
+    return mine[filled], theirs[filled], s[filled], e[filled]
+
+
 def concurrency(starts: ArrayLike, ends: ArrayLike) -> dict[int, int]:
     """Return how long exactly n intervals were open at once, ns, for each n ≥ 1 that occurs.
 

@@ -90,17 +90,11 @@ class Events:
 
     def where(self, mask: NDArray[np.bool_]) -> Events:
         """Return the events under the mask."""
-        return Events(
-            self.names,
-            self.name[mask],
-            self.category[mask],
-            self.start_ns[mask],
-            self.end_ns[mask],
-            self.thread[mask],
-            self.device[mask],
-            self.stream[mask],
-            self.correlation[mask],
-        )
+        return Events(self.names, *(getattr(self, c)[mask] for c in Events.__slots__[1:]))
+
+    def take(self, order: NDArray[np.integer[Any]]) -> Events:
+        """Return events by their numbers, in that order."""
+        return Events(self.names, *(getattr(self, c)[order] for c in Events.__slots__[1:]))
 
     def of(self, *categories: str) -> Events:
         """Return the events of these categories."""
@@ -145,7 +139,7 @@ class Trace:
     def kernel_launches(self) -> Events:
         """Return host calls that launch one kernel each."""
         calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*KERNEL_LAUNCHES) & ~calls.named(*NOT_LAUNCHES))
+        return calls.where(launches_kernel(calls))
 
     def graph_launches(self) -> Events:
         """Return host calls that launch a whole graph."""
@@ -171,6 +165,11 @@ class Trace:
         """Return, per device, the time at least one kernel, copy or memset ran."""
         on = self.device()
         return intervals.union_ns_by(on.device, on.start_ns, on.end_ns)
+
+
+def launches_kernel(calls: Events) -> NDArray[np.bool_]:
+    """Return a mask: the host call launches one kernel."""
+    return calls.named(*KERNEL_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
 
 
 def read(path: str | Path) -> Trace:
