@@ -54,9 +54,8 @@ class Bar:
     def progress(self, done: float, total: float, text: str) -> None:
         """Say how much of the phase is done; at most four times a second."""
         now = time.monotonic()
-        left = max(0.0, self._end - now)
         text = f"{text}, " if text else ""
-        text += f"{left:.0f} s of the budget left"
+        text += self._left(max(0.0, self._end - now))
         if self._progress:
             if now - self._said > 0.25:
                 self._said = now
@@ -71,3 +70,39 @@ class Bar:
         elif now - self._said > LOG_EVERY_S:
             self._said = now
             self._console.print(f"{self._phase}: {done:.0f} of {total:.0f}, {text}")
+
+    def _left(self, seconds: float) -> str:
+        return f"{seconds:.0f} s of the budget left"
+
+
+class StudyBar(Bar):
+    """A bar over a whole study: which session of how many, and when it will be over."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, 0.0)
+        self._place = ""
+
+    def session(self, number: int, total: int, name: str, left_s: float) -> None:
+        """Say that a session begins, and how long the study will still take."""
+        self._place = f"session {number} of {total}, {name}: "
+        self._end = time.monotonic() + left_s
+        self._said = 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def phase(self, text: str) -> None:
+        """Say that a new phase begins."""
+        super().phase(self._place + text)
+
+    def _left(self, seconds: float) -> str:
+        return f"about {duration_words(seconds)} of the study left"
+
+
+def duration_words(seconds: float) -> str:
+    """Return a time for people: ``40 s``, ``12 min``, ``3 h 20 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

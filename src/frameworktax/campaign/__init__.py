@@ -1,4 +1,8 @@
 """A campaign carries a study out: jobs in order, budgets, what the store already holds.
 
-``run.sweep`` is the way in. An engine measures, this decides what and when.
+An engine measures, this decides what and when.
 """
+
+from frameworktax.campaign.run import Outlook, SweepResults, outlook, sweep
+
+__all__ = ["Outlook", "SweepResults", "outlook", "sweep"]

@@ -18,11 +18,20 @@ Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How a point stands; ``tries`` counts the sessions in which it was tried in vain."""
+    """How a point stands.
+
+    Attributes:
+        reason: why it is not measured.
+        tries: sessions in which it was tried in vain.
+        fault: how the last of them ended, of ``records.STATUSES``.
+        cut_off: whether a session began to time it and did not come to the end.
+    """
 
     status: Status
     reason: str | None = None
     tries: int = 0
+    fault: str | None = None
+    cut_off: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +88,22 @@ def survey(points: Iterable[Point], records: Iterable[Record], attempts: int) ->
     }
 
 
+def resumed(standings: Mapping[Point, Held]) -> str | None:
+    """Return in words what a store held before, None if nothing."""
+    held = standings.values()
+    there = sum(one.status == "measured" for one in held)
+    cut = sum(one.cut_off for one in held)
+    again = sum(one.status == "open" and one.tries > 0 for one in held)
+    given_up = sum(one.status == "given-up" for one in held)
+    if not there + cut + again + given_up:
+        return None
+    parts = [f"{there} of {len(standings)} points are there"]
+    parts += [f"{cut} were cut off half-way and are measured again"] if cut else []
+    parts += [f"{again} failed before and are tried again"] if again else []
+    parts += [f"{given_up} are given up"] if given_up else []
+    return "going on: " + ", ".join(parts)
+
+
 def _standing(
     point: Point,
     sessions: Mapping[str, _Seen],
@@ -102,7 +127,13 @@ def _standing(
     tries = [fault for fault in faults if fault.status != "unavailable"]
     if len(tries) >= attempts:
         reason = f"{tries[-1].status} in {len(tries)} sessions, last: {tries[-1].reason}"
-        return Held("given-up", reason, len(tries))
+        return Held("given-up", reason, len(tries), tries[-1].status)
     if linear is not None:
         return Held("linear", linear)
-    return Held("open", tries[-1].reason if tries else None, len(tries))
+    return Held(
+        "open",
+        tries[-1].reason if tries else None,
+        len(tries),
+        tries[-1].status if tries else None,
+        cut_off=any(entry.blocks for entry in sessions.values()),
+    )

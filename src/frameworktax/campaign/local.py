@@ -5,37 +5,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from frameworktax import host, runtimes, store
-from frameworktax.attribution import available_samplers
+from frameworktax import runtimes, store
+from frameworktax.campaign.shard import Shard, open_shard
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import FrameworktaxError, StoreError
 from frameworktax.plan import Plan
-from frameworktax.records import Environment, LeftOut, Outcome, Point, Record, Session, Subject
+from frameworktax.records import Outcome, Point, Subject
 from frameworktax.setup import Reporter
 from frameworktax.sweep import Sweep
-from frameworktax.version import __version__
 
 CACHE = "cache"
-
-
-class Shard(store.Writer):
-    """A writer that knows which points were told: measured, failed, or left out."""
-
-    def __init__(self, folder: Path, session: str) -> None:
-        super().__init__(folder, session)
-        self.points: set[str] = set()
-
-    def write(self, record: Record) -> None:
-        """Append one record and flush it."""
-        if isinstance(record, Outcome):
-            self.points.add(record.point)
-        elif isinstance(record, LeftOut):
-            self.points.add(record.point.key())
-        super().write(record)
 
 
 class LocalEngine:
@@ -56,7 +38,6 @@ class LocalEngine:
         self._reporter = reporter
         self._command = tuple(command)
         self._queue: deque[Job] = deque()
-        self._environment: Environment | None = None
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -91,23 +72,6 @@ class LocalEngine:
         """Forget what has not begun; a job that runs ends its own processes."""
         self._queue.clear()
 
-    def open_session(self, session: str) -> Shard:
-        """Return a writer whose shard says where and how this was measured."""
-        if self._environment is None:
-            sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-            self._environment = host.environment(sampler=sampler)
-        writer = Shard(self._folder, session)
-        writer.write(
-            Session(
-                session=session,
-                started=datetime.now(UTC).isoformat(timespec="seconds"),
-                version=__version__,
-                command=self._command,
-                environment=self._environment,
-            )
-        )
-        return writer
-
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
         session = store.new_session_id()
@@ -122,7 +86,7 @@ class LocalEngine:
             stop_when_linear=job.stop_when_linear,
         )
         fault: FrameworktaxError | None = None
-        with self.open_session(session) as writer:
+        with open_shard(self._folder, session, self._command) as writer:
             sweep = Sweep(plan, writer, session, clock)
             try:
                 sweep.run()
@@ -142,7 +106,7 @@ class LocalEngine:
 def _tell(points: Sequence[Point], error: FrameworktaxError, shard: Shard, session: str) -> None:
     """Write why points of a session that ended early were not measured."""
     for point in points:
-        if point.key() in shard.points:
+        if point.key() in shard.told:
             continue
         paradigm = runtimes.get(point.runtime).paradigm
         shard.write(Subject(session=session, point=point, paradigm=paradigm))

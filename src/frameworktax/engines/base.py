@@ -21,11 +21,13 @@ class Platform:
     Attributes:
         label: the name a study gives it.
         device: ``cpu`` or ``cuda:N`` there.
+        host: labels of one host share its slots.
         slots: jobs at a time; one per host, because the framework tax is made on the host.
     """
 
     label: str
     device: str
+    host: str = "here"
     slots: int = 1
 
 

@@ -92,7 +92,8 @@ def _product(
 ) -> Iterable[Cell]:
     if "models" not in axes:
         raise UsageError(f'{source.where(location)}: names no models; write models = ["bert-base"]')
-    axes = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)} | axes
+    defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
+    axes = {"models": axes["models"]} | defaults | axes
     _check_names(axes, location, source, platforms)
     axes["runtimes"] = _written_out(axes["runtimes"])
     count = 1

@@ -1,0 +1,135 @@
+"""`frameworktax sweep`: a study, resumable."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, deliver, fail
+
+
+@app.command()
+def sweep(
+    study: Annotated[Path, typer.Argument(help="A TOML file; `frameworktax init` writes one.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value over what it says: grid.batch=1,2 or ~exclude."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local.")] = "local",
+    store: Annotated[Path, typer.Option(help="Folder that keeps every sample.")] = Path(
+        "frameworktax-results"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Leave out points the store holds.")
+    ] = True,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Let models of the study be Python code.")
+    ] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the document; - for standard output.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+) -> None:
+    """Measure a study: a grid of points, whatever happens each of them once.
+
+    Examples:
+
+      frameworktax sweep study.toml
+
+      frameworktax sweep study.toml grid.batch=1,2 study.time_budget=5min
+    """
+    words = overrides or []
+    check_writable(json_file, report)
+    if dry_run:
+        _dry_run(study, words, store, resume, allow_code, json_file, quiet)
+        return
+    from frameworktax import campaign
+    from frameworktax.progress import StudyBar
+
+    bar = None if quiet else StudyBar(console(stderr=True))
+    arguments: dict[str, Any] = {
+        "store": store,
+        "engine": engine,
+        "resume": resume,
+        "allow_code": allow_code,
+        "reporter": bar,
+        "command": sys.argv[1:],
+    }
+    try:
+        with bar or nullcontext(), _ends_once():
+            results = campaign.sweep(study, *words, **arguments)
+    except KeyboardInterrupt:
+        fail(
+            f"interrupted; what was measured is kept in {store}. "
+            f"See it: frameworktax report {store}; "
+            f"go on: frameworktax {shlex.join(w for w in sys.argv[1:] if w != '--no-resume')}",
+            INTERRUPTED,
+        )
+    deliver(results, json_file, report, quiet)
+    if not quiet:
+        from frameworktax.campaign.words import summary
+
+        out = console(stderr=json_file == "-")
+        for line in summary(results):
+            out.print(line, soft_wrap=True, markup=False)
+
+
+def _dry_run(
+    study: Path,
+    words: list[str],
+    store: Path,
+    resume: bool,
+    allow_code: bool,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    from frameworktax import campaign
+    from frameworktax.campaign.words import forecast, plain, rows
+    from frameworktax.report.terminal import print_rows
+
+    found = campaign.outlook(study, *words, store=store, resume=resume, allow_code=allow_code)
+    if json_file:
+        text = json.dumps(plain(found), allow_nan=False)
+        if json_file == "-":
+            print(text)  # noqa: T201
+            return
+        Path(json_file).write_text(text + "\n")
+    if quiet:
+        return
+    out = console()
+    print_rows(out, ["session", "model", "runtime", "point", "stands"], rows(found))
+    for line in forecast(found):
+        out.print(line, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _ends_once() -> Iterator[None]:
+    """Let the first Ctrl-C end the sweep and the second not disturb the ending."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, second)
+        raise KeyboardInterrupt
+
+    def second(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)  # a third one ends whatever hangs
+        print("ending the measuring processes", file=sys.stderr)  # noqa: T201
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
