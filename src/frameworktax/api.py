@@ -102,6 +102,14 @@ def measure(
     width: float = 1.0,
     depth: float = 1.0,
     batch_dim: int | None = None,
+    input: str = "dense",
+    length_mean: float | None = None,
+    length_sd: float | None = None,
+    phase: str = "forward",
+    new_tokens: int | None = None,
+    kv_cache: str | None = None,
+    channels_last: bool = False,
+    trust_remote_code: bool = False,
     precision: str | Iterable[str] = "float32",
     device: str = "auto",
     threads: int = 1,
@@ -122,12 +130,20 @@ def measure(
         inputs: example inputs of a live module: a tensor, tuple, list or dict of tensors.
         runtimes: names, or ``all``.
         batch: one or several batch sizes; powers of two from 1 to 64 if left out.
-        length: tokens per sample, for sequence models.
+        length: tokens per sample, for sequence models; samples of sound, for speech models.
         image_size: pixels a side, for image models.
         width: factor on layer widths; depth: on the number of layers.
         depth: factor on the number of layers.
         batch_dim: which dimension of a user's inputs is the batch, where it cannot be told.
-        precision: float32, float16, bfloat16, or several.
+        input: dense, or ragged: sentences of drawn lengths, padded to ``length``.
+        length_mean: mean of the drawn lengths, tokens; 20.92 if left out.
+        length_sd: their standard deviation; 10.18 if left out.
+        phase: forward, or generate: greedy decoding, for decoders.
+        new_tokens: tokens to generate; 16 if left out.
+        kv_cache: none, dynamic or static; dynamic if left out.
+        channels_last: images and weights in that memory format.
+        trust_remote_code: whether a hub model's own code may run.
+        precision: float32, float16, bfloat16, int8, or several.
         device: auto, cpu or cuda:N.
         threads: of the calling process on a CPU.
         time_budget: seconds of wall time for everything, set-up included.
@@ -158,6 +174,14 @@ def measure(
         width=width,
         depth=depth,
         batch_dim=batch_dim,
+        input=input,
+        length_mean=length_mean,
+        length_sd=length_sd,
+        phase=phase,
+        new_tokens=new_tokens,
+        kv_cache=kv_cache,
+        channels_last=channels_last,
+        trust_remote_code=trust_remote_code,
     )
     points = points_for(
         workload,
@@ -172,7 +196,7 @@ def measure(
     if twin not in ("auto", "all", "none"):
         raise UsageError(f"no twin mode '{twin}'; choose auto, all or none")
     if not live:
-        models.check(workload)
+        models.check(points[0].workload)
     plan = Plan(
         points=points,
         folder=folder / CACHE,

@@ -12,9 +12,15 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TOLERANCE: Mapping[str, float] = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+TOLERANCE: Mapping[str, float] = {
+    "float32": 1e-3,
+    "float16": 2e-2,
+    "bfloat16": 5e-2,
+    "int8": 2e-1,
+}
 """Largest difference allowed, as a share of the largest reference value. Reordered sums differ by
-1e-6 to 1e-4 in float32; computing in bfloat16 where float32 was asked differs by 5e-3 and more."""
+1e-6 to 1e-4 in float32; computing in bfloat16 where float32 was asked differs by 5e-3 and more.
+int8 is compared with eager in float32."""
 DEGENERATE_BELOW = 1e-6
 """A reference whose largest value is below this agrees with anything."""
 
@@ -31,10 +37,38 @@ class Comparison:
     reason: str | None = None
 
 
+REAL = "real"
+"""Name of the array that tells real tokens from padding, in the outputs of ragged input."""
+
+
 def read_outputs(path: Path) -> list[NDArray[np.generic]]:
     """Return the arrays a worker wrote, in order; nothing is unpickled."""
     with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+        return [arrays[f"arr_{i}"] for i in range(len(set(arrays.files) - {REAL}))]
+
+
+def read_real(path: Path) -> NDArray[np.bool_] | None:
+    """Return which tokens of ragged input are no padding, (batch, tokens); None for dense input."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays[REAL].astype(bool) if REAL in arrays.files else None
+
+
+def without_padding(
+    outputs: list[NDArray[np.generic]], real: NDArray[np.bool_]
+) -> list[NDArray[np.generic]]:
+    """Return outputs with what belongs to padded tokens set to zero.
+
+    Outputs of shape (batch, tokens, features …) have such positions; others stay as they are, a
+    (batch, features) one among them, of whatever size. Nobody reads these values, and what
+    computes no padding has none.
+    """
+    kept = []
+    for array in outputs:
+        if array.ndim >= 3 and array.shape[:2] == real.shape:
+            array = array.copy()
+            array[~real] = 0
+        kept.append(array)
+    return kept
 
 
 def compare(
@@ -42,11 +76,15 @@ def compare(
 ) -> Comparison:
     """Compare outputs with the reference's, element by element.
 
+    Whole numbers, such as the ids of generated tokens, must be equal; the first that is not, along
+    the last dimension, is named.
+
     Returns:
         ``within_tolerance`` is None where the reference proves nothing: not finite, all but zero,
         or empty; False where shapes or values differ.
     """
-    tolerance = TOLERANCE[precision]
+    exact = bool(reference) and all(_is_whole(a) for a in reference)
+    tolerance = 0.0 if exact else TOLERANCE[precision]
 
     def says_nothing(reason: str, verdict: bool | None = None) -> Comparison:
         return Comparison(None, None, tolerance, verdict, reason=reason)
@@ -74,4 +112,24 @@ def compare(
             index = ", ".join(map(str, at))
             worst = f"output {number} [{index}]: {float(b[at]):.6g}, eager {float(a[at]):.6g}"
     relative = worst_difference / scale
+    wrong = _first_unequal(reference, other)
+    if wrong is not None:
+        return Comparison(worst_difference, relative, tolerance, False, wrong)
     return Comparison(worst_difference, relative, tolerance, relative <= tolerance, worst)
+
+
+def _is_whole(array: NDArray[np.generic]) -> bool:
+    return np.issubdtype(array.dtype, np.integer)
+
+
+def _first_unequal(
+    reference: list[NDArray[np.generic]], other: list[NDArray[np.generic]]
+) -> str | None:
+    """Return where outputs of whole numbers first differ, along their last dimension, or None."""
+    for number, (a, b) in enumerate(zip(reference, other, strict=True)):
+        if not _is_whole(a) or np.array_equal(a, b):
+            continue
+        at = min(map(tuple, np.argwhere(a != b).tolist()), key=lambda index: index[::-1])
+        found = f"output {number} [{', '.join(map(str, at))}]: {b[at]:.6g}, eager {a[at]:.6g}"
+        return f"{found}; {int((a != b).sum())} of {a.size} differ"
+    return None

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError
-from frameworktax.records import PRECISIONS, Point, Workload
+from frameworktax import models
+from frameworktax.errors import UsageError, nearest
+from frameworktax.models import ragged
+from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point, Workload
 
 DEFAULT_BUDGET_S = 60.0
 DEFAULT_UNTIL = 0.03
 DEFAULT_PROCESSES = 3
+NEW_TOKENS = 16
+KV_CACHE = "dynamic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,54 @@ class Plan:
     stop_when_linear: bool = False
 
 
+def completed(workload: Workload) -> Workload:
+    """Return a workload with what its input and its phase need written out.
+
+    Ragged input gets the moments of the Penn Treebank's sentences and the model's own length to
+    pad to; generating makes 16 tokens with a dynamic cache.
+
+    Raises:
+        UsageError: a word that nothing has, or an option of another input or phase.
+    """
+    for option, word, known in (
+        ("--input", workload.input, INPUTS),
+        ("--phase", workload.phase, PHASES),
+        ("--kv-cache", workload.kv_cache, KV_CACHES),
+    ):
+        if word is not None and word not in known:
+            raise UsageError(f"no {option} '{word}'{nearest(word, known)}; have {', '.join(known)}")
+    if workload.phase == "generate":
+        workload = _generating(workload)
+    elif workload.new_tokens is not None or workload.kv_cache is not None:
+        raise UsageError("--new-tokens and --kv-cache are for --phase generate; add it")
+    if workload.input == "ragged":
+        return _padded(workload)
+    if workload.length_mean is not None or workload.length_sd is not None:
+        raise UsageError("lengths are drawn for --input ragged only; add it")
+    return workload
+
+
+def _generating(workload: Workload) -> Workload:
+    if workload.input != "dense":
+        raise UsageError("prompts to generate from are dense; leave out --input ragged")
+    tokens = NEW_TOKENS if workload.new_tokens is None else workload.new_tokens
+    if tokens < 1:
+        raise UsageError(f"--new-tokens {tokens} cannot be; give 1 or more")
+    return replace(workload, new_tokens=tokens, kv_cache=workload.kv_cache or KV_CACHE)
+
+
+def _padded(workload: Workload) -> Workload:
+    mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
+    sd = ragged.SD if workload.length_sd is None else workload.length_sd
+    length = workload.length
+    if length is None and not models.is_user_model(workload.model):
+        rows = (row for row in models.describe_names() if row.name == workload.model)
+        length = next((row.default_length for row in rows), None)
+    if length is not None:
+        ragged.check(mean, sd, length)
+    return replace(workload, length=length, length_mean=mean, length_sd=sd)
+
+
 def points_for(
     workload: Workload,
     *,
@@ -60,6 +112,7 @@ def points_for(
     Raises:
         UsageError: a batch below 1, an unknown precision, an empty axis.
     """
+    workload = completed(workload)
     batch_list, runtime_list, precision_list = list(batches), list(runtimes), list(precisions)
     for name, axis in (("batch", batch_list), ("runtimes", runtime_list)):
         if not axis:

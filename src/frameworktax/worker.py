@@ -45,7 +45,7 @@ class Server:
     def __init__(self) -> None:
         self._loaded: Loaded | None = None
         self._target: Target | None = None
-        self._lengths: Callable[[int], Any] | None = None
+        self._real: Callable[[int], Any] | None = None
         self._calls: dict[int, Call] = {}
         self._calibrator: Callable[[], Any] | None = None
 
@@ -130,7 +130,7 @@ class Server:
             model = _build(Workload(**workload), self._target.device, live)
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        self._lengths = model.lengths if model else None
+        self._real = model.real if model else None
         self._loaded = engine.load(model, self._target, folder)
         gc.collect()
         gc.freeze()  # what is loaded stays: collecting between blocks is then cheap
@@ -176,7 +176,7 @@ class Server:
             np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
         )
         # Which tokens are no padding: the parent compares at these alone.
-        real = {} if self._lengths is None else {"lengths": self._lengths(batch)}
+        real = {} if self._real is None else {"real": self._real(batch)}
         np.savez(path, *first, **real)
         return {"repeatable": same}
 

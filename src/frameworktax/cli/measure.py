@@ -11,7 +11,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, deliver, fail
-from frameworktax.cli.parse import parse_numbers, parse_seconds, parse_share, words
+from frameworktax.cli.parse import parse_input, parse_numbers, parse_seconds, parse_share, words
 
 
 @app.command()
@@ -19,14 +19,26 @@ def measure(
     model: Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")],
     runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
     batch: Annotated[str, typer.Option(help="1,2,4 or 1..64 (powers of two).")] = "1..64",
-    length: Annotated[int | None, typer.Option(help="Tokens a sample.")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens a sample; for speech models samples at 16 kHz.")
+    ] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels a side.")] = None,
-    precision: Annotated[str, typer.Option(help="float32,float16,bfloat16.")] = "float32",
+    input_: Annotated[
+        str, typer.Option("--input", help="dense, or ragged, or ragged:MEAN,SD in tokens.")
+    ] = "dense",
+    phase: Annotated[str, typer.Option(help="forward, or generate: greedy decoding.")] = "forward",
+    new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (16).")] = None,
+    kv_cache: Annotated[str | None, typer.Option(help="none, dynamic or static (dynamic).")] = None,
+    channels_last: Annotated[bool, typer.Option(help="Images in that memory format.")] = False,
+    precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
     width: Annotated[float, typer.Option(help="Factor on layer widths.")] = 1.0,
     depth: Annotated[float, typer.Option(help="Factor on the number of layers.")] = 1.0,
     batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let a hub model's own code run.")
+    ] = False,
     time_budget: Annotated[str, typer.Option(help="Wall time for everything.")] = "60s",
     until: Annotated[str, typer.Option(help="Stop at this half-width of the interval.")] = "3%",
     processes: Annotated[int, typer.Option(help="Fresh processes a point.", min=1)] = 3,
@@ -48,12 +60,17 @@ def measure(
       frameworktax measure bert-base
 
       frameworktax measure my_code.py:build --batch 1,8 --runtimes eager,onnxruntime
+
+      frameworktax measure bert-base --input ragged --runtimes eager,nested
+
+      frameworktax measure gpt2 --phase generate --kv-cache static
     """
     from frameworktax import api
     from frameworktax.progress import Bar
 
     check_writable(json_file, report)
     budget = parse_seconds(time_budget)
+    kind, mean, deviation = parse_input(input_)
     arguments: dict[str, Any] = {
         "runtimes": words(runtimes),
         "batch": parse_numbers(batch, "--batch"),
@@ -62,6 +79,14 @@ def measure(
         "width": width,
         "depth": depth,
         "batch_dim": batch_dim,
+        "input": kind,
+        "length_mean": mean,
+        "length_sd": deviation,
+        "phase": phase,
+        "new_tokens": new_tokens,
+        "kv_cache": kv_cache,
+        "channels_last": channels_last,
+        "trust_remote_code": trust_remote_code,
         "precision": words(precision),
         "device": device,
         "threads": threads,

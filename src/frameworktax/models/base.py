@@ -57,8 +57,7 @@ class Model:
         vocabulary: token ids are below this.
         onnx_path: the ONNX file that is the model itself, or None.
         decoding: how to generate; None for a forward pass.
-        lengths: ragged input: batch size → tokens of each sentence without its padding.
-        padded: ragged input: tokens of each sentence with its padding.
+        real: ragged input: batch size → which tokens are no padding, (batch, tokens).
     """
 
     module: torch.nn.Module
@@ -71,5 +70,4 @@ class Model:
     vocabulary: int | None = None
     onnx_path: Path | None = None
     decoding: Decoding | None = None
-    lengths: Callable[[int], NDArray[np.int64]] | None = None
-    padded: int | None = None
+    real: Callable[[int], NDArray[np.bool_]] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.models import generate, ragged
@@ -22,6 +22,9 @@ UNCOUNTED = (
     "_convolution_pointwise",
 )
 """Fused CPU operators that hold matrix products and for which the counter has no formula."""
+WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten.convolution", "aten._grouped_mm")
+"""Operators of linear, convolution and recurrent layers and of a mixture's experts; products of
+activations, as attention's, are batched (``bmm``) or fused."""
 
 
 def describe(model: Model, batch: int) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
 
     Returns:
         ``parameters``; ``flops`` (2 per multiply-add, torch's formulas, attention included);
-        ``macs`` (multiply-adds of linear and convolution layers only, as the paper counts);
+        ``macs`` (multiply-adds of linear, convolution and recurrent layers only, as the paper
+        counts: attention scores and other products of activations are left out);
         ``operators`` (aten operators dispatched in one call without gradients);
         ``padding_share`` (of the tokens computed; None where no sentence is padded); and
         ``notes``, (code, text) pairs: a count that failed is None and has a note.
@@ -37,12 +41,12 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
     notes: list[tuple[str, str]] = []
     inputs = model.inputs(batch)
     run = _callable(model)
-    macs, operators, flops_here = _count_real(model.module, run, inputs, notes)
+    operators, here = _count_real(model.module, run, inputs, notes)
     # Decoding reads its tokens, so it cannot run without data.
-    flops = _flops_on_meta(model.module, inputs) if model.decoding is None else None
-    if flops is None:
-        flops = flops_here
-        if flops is None and operators is not None:
+    counts = _count_on_meta(model.module, inputs) if model.decoding is None else None
+    if counts is None:
+        counts = here
+        if counts is None and operators is not None:
             notes.append(
                 (
                     "flops-not-counted",
@@ -52,8 +56,8 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
             )
     return {
         "parameters": sum(p.numel() for p in model.module.parameters()),
-        "flops": flops,
-        "macs": macs,
+        "flops": None if counts is None else counts.flops,
+        "macs": None if counts is None else counts.macs,
         "operators": operators,
         "padding_share": _padding_share(model, batch),
         "notes": notes,
@@ -66,9 +70,7 @@ def _callable(model: Model) -> Callable[..., Any]:
 
 
 def _padding_share(model: Model, batch: int) -> float | None:
-    if model.lengths is None or model.padded is None:
-        return None
-    return ragged.padding_share(model.lengths(batch), model.padded)
+    return None if model.real is None else ragged.padding_share(model.real(batch))
 
 
 def describe_batches(
@@ -112,7 +114,7 @@ def _scaled(x0: int, y0: int | None, x1: int, y1: int | None, x: int) -> int | N
     return y0 + (y1 - y0) // (x1 - x0) * (x - x0)
 
 
-def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
+def _count_on_meta(module: torch.nn.Module, inputs: Inputs) -> _Counts | None:
     """Count FLOPs without data: on ``meta``, fused CPU operators fall apart into counted ones.
 
     The copy shares nothing and holds nothing: each parameter is handed to ``deepcopy`` as already
@@ -138,7 +140,7 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
             )
     except Exception:  # noqa: BLE001 - any model code runs here; the count on data follows
         return None
-    return int(counter.get_total_flops())
+    return _counts(counter)
 
 
 def _count_real(
@@ -146,8 +148,8 @@ def _count_real(
     run: Callable[..., Any],
     inputs: Inputs,
     notes: list[tuple[str, str]],
-) -> tuple[int | None, int | None, int | None]:
-    """Run once and count (macs, operators, flops); flops is None if an operator has no formula."""
+) -> tuple[int | None, _Counts | None]:
+    """Run and count operators and products; the latter is None if an operator has no formula."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -160,31 +162,36 @@ def _count_real(
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    macs, handles = _hook_macs(module)
     # The counter hooks inputs that want a gradient, and DeBERTa passes a weight as an input.
     wanting = [p for p in module.parameters() if p.requires_grad]
     try:
         for parameter in wanting:
             parameter.requires_grad_(False)
         with torch.no_grad(), _counter() as counter:
-            module(*inputs.args, **inputs.kwargs)
+            run(*inputs.args, **inputs.kwargs)
         with torch.no_grad(), Operators():
-            module(*inputs.args, **inputs.kwargs)
+            run(*inputs.args, **inputs.kwargs)
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
         text = " ".join(str(error).split())
         notes.append(("counts-failed", f"not counted: {type(error).__name__}: {text}"))
-        return None, None, None
+        return None, None
     finally:
-        for handle in handles:
-            handle.remove()
         for parameter in wanting:
             parameter.requires_grad_(True)
     fused = any(name in operator for operator in seen for name in UNCOUNTED)
-    by_operator = {str(key): n for key, n in counter.get_flop_counts()["Global"].items()}
-    experts = by_operator.get("aten._grouped_mm", 0) // 2
-    # The hooks saw both passes. Experts are linear layers that are no modules.
-    linear = sum(macs) // 2 + experts
-    return linear, len(seen), None if fused else int(counter.get_total_flops())
+    return len(seen), None if fused else _counts(counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    flops: int
+    macs: int
+
+
+def _counts(counter: Any) -> _Counts:
+    """Return all products, and those with weights: by operator, for activations meet in others."""
+    found = {str(key): n for key, n in counter.get_flop_counts().get("Global", {}).items()}
+    return _Counts(sum(found.values()), sum(found.get(name, 0) for name in WITH_WEIGHTS) // 2)
 
 
 def _counter() -> Any:
@@ -208,32 +215,3 @@ def _counter() -> Any:
     if hasattr(torch.ops.aten, "_grouped_mm"):  # not in the oldest torch that this runs with
         extra[torch.ops.aten._grouped_mm] = experts
     return FlopCounterMode(display=False, custom_mapping=extra)
-
-
-def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
-    """Count multiply-adds of every linear and convolution layer into the list returned."""
-    import torch
-
-    counts: list[int] = []
-
-    def linear(layer: Any, args: Any, output: Any) -> None:
-        counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
-
-    def convolution(layer: Any, args: Any, output: Any) -> None:
-        inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
-        counts.append(output.numel() * inner)
-
-    def transposed(layer: Any, args: Any, output: Any) -> None:
-        inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
-        counts.append(args[0].numel() * inner)
-
-    handles = []
-    for layer in module.modules():
-        # GPT-2's projections are a class of their own, a linear layer with transposed weights.
-        if isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D":
-            handles.append(layer.register_forward_hook(linear))
-        elif isinstance(layer, torch.nn.ConvTranspose1d | torch.nn.ConvTranspose2d):
-            handles.append(layer.register_forward_hook(transposed))
-        elif isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d):
-            handles.append(layer.register_forward_hook(convolution))
-    return counts, handles

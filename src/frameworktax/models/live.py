@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models import place, torchvision_operators
+from frameworktax.models import torchvision_operators
+from frameworktax.models.place import finish
 from frameworktax.models.base import Model
 from frameworktax.models.user import as_inputs, wrap
 
@@ -53,4 +54,4 @@ def build_live(live: Any, workload: Workload, device: str) -> Model:
         module = copy.deepcopy(module)  # eval() and casting must not reach the caller's own
     name = type(module).__name__
     model = wrap(name, module, as_inputs(name, inputs), workload.batch_dim)
-    return place(model, workload.precision, device)
+    return finish(model, workload, device)

@@ -116,9 +116,9 @@ def lengths(batch: int, mean: float, sd: float, length: int) -> NDArray[np.int64
     return np.random.default_rng(SEED).permutation(drawn).astype(np.int64)
 
 
-def padding_share(drawn: NDArray[np.int64], length: int) -> float:
+def padding_share(real: NDArray[np.bool_]) -> float:
     """Return the share of tokens that are padding."""
-    return 1.0 - float(drawn.sum()) / (len(drawn) * length)
+    return 1.0 - float(real.sum()) / real.size
 
 
 def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> Model:
@@ -135,6 +135,7 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     Raises:
         UsageError: the model takes no mask, or no lengths have these moments.
     """
+    import numpy as np
     import torch
 
     mask = model.inputs(1).kwargs.get(MASK)
@@ -149,19 +150,20 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     check(mean, sd, whole)
     pad = getattr(getattr(model.module, "config", None), "pad_token_id", None) or 0
 
-    def drawn(batch: int) -> NDArray[np.int64]:
-        full = lengths(batch, mean, sd, whole)
-        return full if padded == whole else -(-full * padded // whole)
+    def real(batch: int) -> NDArray[np.bool_]:
+        drawn = lengths(batch, mean, sd, whole)
+        upto = drawn if padded == whole else -(-drawn * padded // whole)
+        told: NDArray[np.bool_] = np.arange(padded) < upto[:, None]
+        return told
 
     def inputs(batch: int) -> Inputs:
         dense = model.inputs(batch)
         old: Any = dense.kwargs[IDS]
-        real = torch.arange(padded) < torch.from_numpy(drawn(batch))[:, None]
-        real = real.to(old.device)
+        kept = torch.from_numpy(real(batch)).to(old.device)
         # Models that number positions from the ids must not meet the padding token in a sentence.
         words = torch.where(old == pad, torch.full_like(old, pad + 1), old)
-        new = torch.where(real, words, torch.full_like(old, pad))
-        kwargs = {**dense.kwargs, IDS: new, MASK: real.to(dense.kwargs[MASK].dtype)}
+        new = torch.where(kept, words, torch.full_like(old, pad))
+        kwargs = {**dense.kwargs, IDS: new, MASK: kept.to(dense.kwargs[MASK].dtype)}
         return Inputs(dense.args, kwargs)
 
-    return replace(model, inputs=inputs, lengths=drawn, padded=padded)
+    return replace(model, inputs=inputs, real=real)

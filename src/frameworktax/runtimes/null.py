@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.records import PRECISIONS
+from frameworktax.records import KV_CACHES, PRECISIONS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Null(Runtime):
     paradigm = "floor"
     devices = ("cpu", "cuda")
     precisions = PRECISIONS
+    kv_caches = KV_CACHES
+    keeps_channels_last = True
     needs_model = False
 
     def prepare(

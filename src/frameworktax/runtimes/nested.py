@@ -1,0 +1,164 @@
+"""Sparse input: the sentences of a ragged batch as a nested tensor, so that no padding is computed.
+
+This is what the paper used BetterTransformer for: the fused encoder layer of torch takes a nested
+tensor made from the mask, its matrix products run over real tokens only. Embeddings are looked up
+for the padded batch, as BetterTransformer did, and the output is padded again; both are part of
+the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.models.ragged import IDS, MASK
+from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.torch_common import TorchLoaded, configure, given
+
+if TYPE_CHECKING:
+    import torch
+
+    from frameworktax.models.base import Model
+
+NOTES = [
+    (
+        "nested-tensors",
+        "encoder layers see no padding (torch._transformer_encoder_layer_fwd on a nested tensor); "
+        "embeddings and output are padded",
+    )
+]
+GELU = "gelu"
+
+
+class Nested(Runtime):
+    """Encoders of BERT's kind over nested tensors; ragged input only."""
+
+    name = "nested"
+    paradigm = "sparse-input"
+    devices = ("cpu", "cuda")
+    precisions = ("float32",)
+    packages = ("torch",)
+    extra = "torch"
+    inputs = ("ragged",)
+    computes_padding = False
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Take the weights of each layer in the order the fused operator wants.
+
+        Raises:
+            WorkerError: the model is no encoder that the operator computes; the message says why.
+        """
+        import torch
+
+        configure(target)
+        built = given(model)
+        encoder = _Encoder(built.module)
+        return _NestedLoaded(built, target, encoder, torch.no_grad)
+
+
+class _NestedLoaded(TorchLoaded):
+    def notes(self) -> list[tuple[str, str]]:
+        return NOTES
+
+
+class _Encoder:
+    """Embeddings, nested layers, pooler: called and answering like the model itself."""
+
+    def __init__(self, module: Any) -> None:
+        config = getattr(module, "config", None)
+        kind = str(getattr(config, "model_type", type(module).__name__))
+        if kind not in LAYERS:
+            raise _unavailable(f"computes the layers of {', '.join(LAYERS)}, not of {kind}")
+        activation = getattr(config, "hidden_act", None) or getattr(config, "activation", None)
+        if activation != GELU or getattr(config, "is_decoder", False):
+            raise _unavailable(f"computes encoders with {GELU}, not this {kind} ({activation})")
+        try:
+            self._layers = list(LAYERS[kind](module, config))
+            self._embeddings = module.embeddings
+        except AttributeError as error:  # a model with a head, or another version's names
+            raise _unavailable(
+                f"needs the bare {kind} encoder, which this is not ({error})"
+            ) from error
+        self._project = getattr(module, "embeddings_project", None)
+        self._pooler = getattr(module, "pooler", None)
+
+    def __call__(self, **given: Any) -> tuple[torch.Tensor, ...]:
+        import torch
+
+        hidden = self._embeddings(given[IDS])
+        if self._project is not None:
+            hidden = self._project(hidden)
+        nested = torch._nested_tensor_from_mask(hidden, given[MASK].bool())
+        for layer in self._layers:
+            nested = torch._transformer_encoder_layer_fwd(nested, *layer)
+        padded = torch.nested.to_padded_tensor(nested, 0.0, tuple(hidden.shape))
+        return (padded,) if self._pooler is None else (padded, self._pooler(padded))
+
+
+def _unavailable(reason: str) -> WorkerError:
+    return WorkerError("unavailable", f"{reason}; choose another runtime")
+
+
+def _bert_layers(module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
+    for layer in module.encoder.layer:
+        attention, output = layer.attention.self, layer.attention.output
+        yield _arguments(
+            config.hidden_size,
+            config.num_attention_heads,
+            (attention.query, attention.key, attention.value),
+            output.dense,
+            (output.LayerNorm, layer.output.LayerNorm),
+            (layer.intermediate.dense, layer.output.dense),
+        )
+
+
+def _distilbert_layers(module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
+    for layer in module.transformer.layer:
+        attention = layer.attention
+        yield _arguments(
+            config.dim,
+            config.n_heads,
+            (attention.q_lin, attention.k_lin, attention.v_lin),
+            attention.out_lin,
+            (layer.sa_layer_norm, layer.output_layer_norm),
+            (layer.ffn.lin1, layer.ffn.lin2),
+        )
+
+
+LAYERS: dict[str, Callable[[Any, Any], Iterator[tuple[Any, ...]]]] = {
+    "bert": _bert_layers,
+    "roberta": _bert_layers,
+    "electra": _bert_layers,
+    "distilbert": _distilbert_layers,
+}
+"""transformers' ``model_type`` → the arguments of the fused operator, layer by layer."""
+
+
+def _arguments(
+    hidden: int,
+    heads: int,
+    projections: tuple[Any, Any, Any],
+    out: Any,
+    norms: tuple[Any, Any],
+    inner: tuple[Any, Any],
+) -> tuple[Any, ...]:
+    """Return what ``torch._transformer_encoder_layer_fwd`` takes after its input."""
+    import torch
+
+    if norms[0].eps != norms[1].eps:
+        raise _unavailable("takes one epsilon for both layer norms, this model has two")
+    return (
+        hidden,
+        heads,
+        torch.cat([p.weight for p in projections]).detach(),
+        torch.cat([p.bias for p in projections]).detach(),
+        out.weight,
+        out.bias,
+        True,  # GELU
+        False,  # norms follow their blocks
+        norms[0].eps,
+        *(p for norm in norms for p in (norm.weight, norm.bias)),
+        *(p for linear in inner for p in (linear.weight, linear.bias)),
+    )
