@@ -43,14 +43,39 @@ def parse_seconds(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def parse_share(text: str) -> float:
+def parse_share(text: str, option: str = "--until") -> float:
     """Return ``3%`` or ``0.03`` as a fraction."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
     share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0 < share < 1:
-        raise UsageError(f"--until '{text}' is no share; write 3% or 0.03")
+        raise UsageError(f"{option} '{text}' is no share; write 3% or 0.03")
     return share
+
+
+def parse_input(text: str) -> tuple[str, float | None, float | None]:
+    """Return ``ragged:20.92,10.18`` as kind, mean and standard deviation; the last two may lack."""
+    kind, colon, moments = text.strip().partition(":")
+    if not colon:
+        return kind, None, None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*", moments)
+    if not found:
+        raise UsageError(f"--input '{text}' names no lengths; write ragged:MEAN,SD")
+    return kind, float(found[1]), float(found[2])
 
 
 def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parse_pairs(texts: list[str], option: str) -> dict[str, str]:
+    """Return ``before=after`` texts, commas between or one an option, as a mapping."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        for word in words(text):
+            before, sign, after = (part.strip() for part in word.partition("="))
+            if not (sign and before and after):
+                raise UsageError(f"{option} '{word}' names no pair; write {option} BEFORE=AFTER")
+            if pairs.get(before, after) != after:
+                raise UsageError(f"{option} pairs '{before}' twice; name each once")
+            pairs[before] = after
+    return pairs

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.models import torchvision_operators
-from frameworktax.models.place import finish
 from frameworktax.models.base import Model
+from frameworktax.models.place import finish
 from frameworktax.models.user import as_inputs, wrap
 
 if TYPE_CHECKING:
