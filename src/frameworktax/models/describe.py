@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.models import generate, ragged
@@ -22,9 +22,6 @@ UNCOUNTED = (
     "_convolution_pointwise",
 )
 """Fused CPU operators that hold matrix products and for which the counter has no formula."""
-WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten.convolution", "aten._grouped_mm")
-"""Operators of linear, convolution and recurrent layers and of a mixture's experts; products of
-activations, as attention's, are batched (``bmm``) or fused."""
 
 
 def describe(model: Model, batch: int) -> dict[str, Any]:
@@ -41,12 +38,12 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
     notes: list[tuple[str, str]] = []
     inputs = model.inputs(batch)
     run = _callable(model)
-    operators, here = _count_real(model.module, run, inputs, notes)
+    macs, operators, flops_here = _count_real(model.module, run, inputs, notes)
     # Decoding reads its tokens, so it cannot run without data.
-    counts = _count_on_meta(model.module, inputs) if model.decoding is None else None
-    if counts is None:
-        counts = here
-        if counts is None and operators is not None:
+    flops = _flops_on_meta(model.module, inputs) if model.decoding is None else None
+    if flops is None:
+        flops = flops_here
+        if flops is None and operators is not None:
             notes.append(
                 (
                     "flops-not-counted",
@@ -56,8 +53,8 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
             )
     return {
         "parameters": sum(p.numel() for p in model.module.parameters()),
-        "flops": None if counts is None else counts.flops,
-        "macs": None if counts is None else counts.macs,
+        "flops": flops,
+        "macs": macs,
         "operators": operators,
         "padding_share": _padding_share(model, batch),
         "notes": notes,
@@ -114,7 +111,7 @@ def _scaled(x0: int, y0: int | None, x1: int, y1: int | None, x: int) -> int | N
     return y0 + (y1 - y0) // (x1 - x0) * (x - x0)
 
 
-def _count_on_meta(module: torch.nn.Module, inputs: Inputs) -> _Counts | None:
+def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
     """Count FLOPs without data: on ``meta``, fused CPU operators fall apart into counted ones.
 
     The copy shares nothing and holds nothing: each parameter is handed to ``deepcopy`` as already
@@ -140,7 +137,7 @@ def _count_on_meta(module: torch.nn.Module, inputs: Inputs) -> _Counts | None:
             )
     except Exception:  # noqa: BLE001 - any model code runs here; the count on data follows
         return None
-    return _counts(counter)
+    return int(counter.get_total_flops())
 
 
 def _count_real(
@@ -148,8 +145,8 @@ def _count_real(
     run: Callable[..., Any],
     inputs: Inputs,
     notes: list[tuple[str, str]],
-) -> tuple[int | None, _Counts | None]:
-    """Run and count operators and products; the latter is None if an operator has no formula."""
+) -> tuple[int | None, int | None, int | None]:
+    """Run and count (macs, operators, flops); flops is None if an operator has no formula."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -162,6 +159,7 @@ def _count_real(
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
+    macs, handles = _hook_macs(module)
     # The counter hooks inputs that want a gradient, and DeBERTa passes a weight as an input.
     wanting = [p for p in module.parameters() if p.requires_grad]
     try:
@@ -174,24 +172,18 @@ def _count_real(
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
         text = " ".join(str(error).split())
         notes.append(("counts-failed", f"not counted: {type(error).__name__}: {text}"))
-        return None, None
+        return None, None, None
     finally:
+        for handle in handles:
+            handle.remove()
         for parameter in wanting:
             parameter.requires_grad_(True)
     fused = any(name in operator for operator in seen for name in UNCOUNTED)
-    return len(seen), None if fused else _counts(counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    flops: int
-    macs: int
-
-
-def _counts(counter: Any) -> _Counts:
-    """Return all products, and those with weights: by operator, for activations meet in others."""
-    found = {str(key): n for key, n in counter.get_flop_counts().get("Global", {}).items()}
-    return _Counts(sum(found.values()), sum(found.get(name, 0) for name in WITH_WEIGHTS) // 2)
+    by_operator = {str(k): n for k, n in counter.get_flop_counts().get("Global", {}).items()}
+    experts = by_operator.get("aten._grouped_mm", 0) // 2
+    # The hooks saw both passes. Experts are linear layers that are no modules.
+    linear = sum(macs) // 2 + experts
+    return linear, len(seen), None if fused else int(counter.get_total_flops())
 
 
 def _counter() -> Any:
@@ -215,3 +207,50 @@ def _counter() -> Any:
     if hasattr(torch.ops.aten, "_grouped_mm"):  # not in the oldest torch that this runs with
         extra[torch.ops.aten._grouped_mm] = experts
     return FlopCounterMode(display=False, custom_mapping=extra)
+
+
+def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
+    """Count multiply-adds of every linear, convolution and recurrent layer into the list.
+
+    By layer and not by operator: a linear map of a transposed tensor is the same operator (bmm)
+    as a product of activations.
+    """
+    import torch
+
+    counts: list[int] = []
+
+    def linear(layer: Any, args: Any, output: Any) -> None:
+        counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
+
+    def convolution(layer: Any, args: Any, output: Any) -> None:
+        inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+        counts.append(output.numel() * inner)
+
+    def transposed(layer: Any, args: Any, output: Any) -> None:
+        inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
+        counts.append(args[0].numel() * inner)
+
+    def attention(layer: Any, args: Any, output: Any) -> None:
+        # Hands the weights of its four projections to one function and calls no linear layer.
+        query, key, value = (args * 3)[:3]
+        inner = query.numel() + key.numel() + value.numel() + output[0].numel()
+        counts.append(inner * layer.embed_dim)
+
+    def recurrent(layer: Any, args: Any, output: Any) -> None:
+        steps = args[0].numel() // args[0].shape[-1]
+        counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
+
+    handles = []
+    for layer in module.modules():
+        # GPT-2's projections are a class of their own, a linear layer with transposed weights.
+        if isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D":
+            handles.append(layer.register_forward_hook(linear))
+        elif type(layer).__name__ in ("MultiheadAttention", "WavLMAttention"):
+            handles.append(layer.register_forward_hook(attention))
+        elif isinstance(layer, torch.nn.RNNBase):
+            handles.append(layer.register_forward_hook(recurrent))
+        elif isinstance(layer, torch.nn.ConvTranspose1d | torch.nn.ConvTranspose2d):
+            handles.append(layer.register_forward_hook(transposed))
+        elif isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d):
+            handles.append(layer.register_forward_hook(convolution))
+    return counts, handles

@@ -1,13 +1,14 @@
-"""Convolutional networks in plain torch, layer for layer as in torchvision 0.28.
+"""ResNets and MobileNetV2 in plain torch, layer for layer as in torchvision 0.28.
 
-Own definitions because torchvision's wheel does not load beside every torch, and because widths
-must scale. Parameter counts equal torchvision's, which the tests pin.
+Own definitions because widths and depths must scale, and so that a plain torch is enough.
+Parameter counts equal torchvision's, which the tests pin.
 
 torch is imported at the top: the registry imports this file only to build a model.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,17 +41,36 @@ def build(name: str, workload: Workload) -> Model:
     Raises:
         UsageError: the image is too small for the network.
     """
-    size = DEFAULT_IMAGE_SIZE if workload.image_size is None else workload.image_size
-    if size < MIN_IMAGE_SIZE:
-        raise UsageError(
-            f"{name} takes images of {MIN_IMAGE_SIZE} pixels a side or more, not {size}; "
-            "choose another --image-size"
-        )
-    if workload.twin:
-        size = MIN_IMAGE_SIZE  # what the framework costs does not grow with the image, kernels do
     torch.manual_seed(SEED)
     module = _NETWORKS[name]((workload.width, workload.depth, workload.twin))
     calibrate(module)
+    return image_model(module, workload, DEFAULT_IMAGE_SIZE, MIN_IMAGE_SIZE)
+
+
+def image_model(
+    module: nn.Module, workload: Workload, default: int, least: int, twin_size: int | None = None
+) -> Model:
+    """Return an image model with its inputs: noise, shape (batch, 3, size, size).
+
+    Args:
+        module: takes images.
+        workload: says the size, if it is not to be the default.
+        default: pixels a side.
+        least: fewest that the network takes.
+        twin_size: pixels a side of the twin's images, ``least`` unless given: what the framework
+            costs does not grow with the image, kernels do.
+
+    Raises:
+        UsageError: the image is too small for the network.
+    """
+    size = default if workload.image_size is None else workload.image_size
+    if size < least:
+        raise UsageError(
+            f"{workload.model} takes images of {least} pixels a side or more, not {size}; "
+            "choose another --image-size"
+        )
+    if workload.twin:
+        size = least if twin_size is None else twin_size
 
     def inputs(batch: int) -> Inputs:
         generator = torch.Generator().manual_seed(SEED)
@@ -101,25 +121,27 @@ def _basic(inner: int, planes: int, stride: int) -> nn.Module:
     )
 
 
-def _bottleneck(inner: int, planes: int, stride: int) -> nn.Module:
+def _bottleneck(inner: int, planes: int, stride: int, widen: int = 1, groups: int = 1) -> nn.Module:
+    """The 3x3 convolution has ``widen`` times the planes, in so many groups."""
+    middle = groups * max(1, planes * widen // groups)
     return nn.Sequential(
-        _conv(inner, planes, 1),
-        nn.BatchNorm2d(planes),
+        _conv(inner, middle, 1),
+        nn.BatchNorm2d(middle),
         nn.ReLU(inplace=True),
-        _conv(planes, planes, 3, stride),
-        nn.BatchNorm2d(planes),
+        _conv(middle, middle, 3, stride, groups),
+        nn.BatchNorm2d(middle),
         nn.ReLU(inplace=True),
-        _conv(planes, 4 * planes, 1),
+        _conv(middle, 4 * planes, 1),
         nn.BatchNorm2d(4 * planes),
     )
 
 
 def _resnet(
     block: Callable[[int, int, int], nn.Module],
-    expansion: int,
     depths: tuple[int, ...],
     scale: Scale,
 ) -> nn.Module:
+    expansion = 1 if block is _basic else 4
     inner = _channels(64, scale)
     net = nn.Sequential(
         _conv(3, inner, 7, 2),
@@ -210,8 +232,18 @@ def _mobilenet_v2(scale: Scale) -> nn.Module:
     return net
 
 
+_DOUBLED = partial(_bottleneck, widen=2)
+"""Zagoruyko and Komodakis 2016 (arXiv:1605.07146): twice the channels inside."""
+_GROUPED = partial(_bottleneck, widen=2, groups=32)
+"""Xie et al. 2017 (arXiv:1611.05431), 32x4d: twice the channels inside, in 32 groups."""
+
 _NETWORKS: dict[str, Callable[[Scale], nn.Module]] = {
-    "resnet-18": lambda scale: _resnet(_basic, 1, (2, 2, 2, 2), scale),
-    "resnet-50": lambda scale: _resnet(_bottleneck, 4, (3, 4, 6, 3), scale),
+    "resnet-18": partial(_resnet, _basic, (2, 2, 2, 2)),
+    "resnet-34": partial(_resnet, _basic, (3, 4, 6, 3)),
+    "resnet-50": partial(_resnet, _bottleneck, (3, 4, 6, 3)),
+    "resnet-101": partial(_resnet, _bottleneck, (3, 4, 23, 3)),
+    "resnet-152": partial(_resnet, _bottleneck, (3, 8, 36, 3)),
+    "wide-resnet-50-2": partial(_resnet, _DOUBLED, (3, 4, 6, 3)),
+    "resnext-50": partial(_resnet, _GROUPED, (3, 4, 6, 3)),
     "mobilenet-v2": _mobilenet_v2,
 }
