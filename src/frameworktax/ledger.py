@@ -20,6 +20,7 @@ from frameworktax.records import (
     Parity,
     Point,
     Subject,
+    Workload,
 )
 from frameworktax.series import Cell, Series
 from frameworktax.store import Writer, decode
@@ -41,9 +42,13 @@ class Ledger:
         if not series.timed:
             return
         known = [Note(*n) for n in described.get("notes", [])] + series.notes
+        if series.runtime.name != "eager" and not series.is_floor:
+            known += how_compared(series.workload)
         counted = not (series.is_floor or series.is_twin)
         for batch, point in series.points.items():
             facts = dict(described.get("facts", {}).get(str(batch), {})) if counted else {}
+            if facts.get("padding_share") is not None and not series.runtime.computes_padding:
+                facts["padding_share"] = 0.0
             extra = [Note(*n) for n in facts.pop("notes", [])]
             self._writer.write(
                 Subject(
@@ -180,3 +185,15 @@ class Ledger:
             self.outcome(series, batch, process, error, series.cells.pop((batch, process), None))
         if worker is not None and not worker.alive:
             del series.workers[process]
+
+
+def how_compared(workload: Workload) -> list[Note]:
+    """Return the notes on what outputs are compared with, where that is not all of eager's."""
+    notes = []
+    if workload.input == "ragged":
+        text = "outputs are compared with eager's at real tokens; padded ones are nobody's"
+        notes.append(Note("padding-not-compared", text))
+    if workload.precision == "int8":
+        text = f"outputs are compared with eager's in float32, tolerance {parity.TOLERANCE['int8']}"
+        notes.append(Note("compared-with-float32", text))
+    return notes

@@ -226,7 +226,7 @@ def test_families_leave_out_the_floor_and_keep_lengths_apart(run):
     assert "null" not in family.runtimes
     longer = replace(run.measurements[1], workload=replace(run.measurements[1].workload, length=8))
     both = families(replace(run, measurements=(*run.measurements, longer)))
-    assert [f.title.split(", ")[1] for f in both] == ["128 tokens", "8 tokens"]
+    assert [f.title.split(", ")[1] for f in both] == ["length 128", "length 8"]
     floor_only = replace(run, measurements=run.measurements[:1])
     assert families(floor_only)[0].runtimes == ["null"]
 

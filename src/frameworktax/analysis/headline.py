@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from frameworktax.analysis.advice import FLOOR, REFERENCE, percent, proven
 from frameworktax.analysis.bill import TWIN
@@ -30,9 +31,7 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
 
 
 def _family(m: Measurement) -> tuple[object, ...]:
-    w = m.workload
-    shape = (w.length, w.image_size, w.precision, w.width, w.depth, w.input, w.phase)
-    return (w.model, *shape, m.platform, m.threads)
+    return (replace(m.workload, batch=0), m.platform, m.threads)
 
 
 def _place(m: Measurement) -> str:

@@ -178,14 +178,21 @@ def relative_spread(rounds: Sequence[float]) -> float:
 
 
 def _widened(estimate: Estimate | None, records: PointRecords) -> Estimate | None:
+    return None if estimate is None else widened(estimate, records.calibrator_spread)
+
+
+def widened(estimate: Estimate, drift: float) -> Estimate:
     """Add the host's drift to an interval: half-width √(h² + (1.96 · s · value)²).
 
     All blocks of a session stand on one stretch of a drifting clock, so the spread between
     processes does not hold the drift; the calibrator's does. It is not divided by the number of
     rounds: drift is slow, and rounds that follow each other share it. Ratios are not touched.
+
+    Args:
+        estimate: from the session's own spread.
+        drift: s, the calibrator's relative spread from round to round.
     """
-    drift = records.calibrator_spread
-    if estimate is None or not drift:
+    if not drift:
         return estimate
     extra = NORMAL_95 * drift * estimate.value
     return replace(
@@ -230,6 +237,37 @@ def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
     by_process = [
         [median(b.enqueue_ns) for b in blocks if b.enqueue_ns] for blocks in records.by_process()
+    ]
+    return _widened(process_interval(by_process), records)
+
+
+def first_token(records: PointRecords) -> Estimate | None:
+    """Return the time to the first generated token, ns; None where nothing is generated."""
+    by_process = [
+        [median(b.first_token_ns) for b in blocks if b.first_token_ns]
+        for blocks in records.by_process()
+    ]
+    return _widened(process_interval(by_process), records)
+
+
+def per_token(records: PointRecords) -> Estimate | None:
+    """Return the time of each further token, ns: (latency − first token) / (tokens − 1) of a call.
+
+    None where nothing is generated, or one token only.
+    """
+    tokens = records.point.workload.new_tokens
+    if tokens is None or tokens < 2:
+        return None
+    by_process = [
+        [
+            median(
+                (whole - first) / (tokens - 1)
+                for whole, first in zip(b.latency_ns, b.first_token_ns, strict=True)
+            )
+            for b in blocks
+            if b.first_token_ns
+        ]
+        for blocks in records.by_process()
     ]
     return _widened(process_interval(by_process), records)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from frameworktax.records import BILL, Estimate, Measurement, Run
+from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import (
     duration,
@@ -19,16 +20,23 @@ from frameworktax.report.words import (
     percent,
 )
 
-ESTIMATES = ("latency", "pipelined", "enqueue", "kernel", "span", "tax", "warm_overhead")
+ESTIMATES = (
+    *("latency", "pipelined", "enqueue", "kernel", "span", "tax", "warm_overhead"),
+    *("first_token", "per_token"),
+)
+SHAPE = ("input", "length_mean", "length_sd", "phase", "new_tokens", "kv_cache", "channels_last")
+PLAIN = (
+    *("bill_method", "launches", "operators", "flops", "macs", "parameters"),
+    *("padding_share", "setup_ns", "artifact_bytes", "peak_memory_bytes"),
+)
 CSV_FIELDS = (
     *("model", "runtime", "paradigm", "platform", "threads", "batch", "length", "image_size"),
-    *("precision", "width", "depth", "status", "reason"),
+    *("precision", "width", "depth", *SHAPE, "status", "reason"),
     *(f"{name}_ns{end}" for name in ESTIMATES for end in ("", "_low", "_high")),
     *(f"tax_share{end}" for end in ("", "_low", "_high")),
     *(f"ratio_to_eager{end}" for end in ("", "_low", "_high")),
     *(f"bill_{name}_ns" for name in BILL),
-    *("bill_method", "regime", "within_tolerance", "max_relative_difference"),
-    *("launches", "operators", "flops", "parameters", "peak_memory_bytes", "notes"),
+    *("regime", "within_tolerance", "max_relative_difference", *PLAIN, "notes"),
 )
 
 
@@ -72,6 +80,10 @@ def _family(family: Family) -> list[str]:
         ]
         parts.append(_table(head, rows))
         parts += _bill(family, batches[0])
+        for found in tables_of(family):
+            head = [escape(found.caption), *map(escape, found.head[1:])]
+            parts.append(_table(head, [[escape(cell) for cell in row] for row in found.rows]))
+            parts += [escape(found.hint)] if found.hint else []
     if family.lost:
         rows = [[escape(who), status, escape(why)] for who, status, why in family.lost]
         parts.append(_table(["not measured", "status", "reason"], rows))
@@ -120,11 +132,10 @@ def _row(m: Measurement) -> dict[str, object]:
     row: dict[str, object] = dict.fromkeys(CSV_FIELDS)
     for name in ("runtime", "paradigm", "platform", "threads", "status", "reason", "regime"):
         row[name] = getattr(m, name)
-    for name in ("model", "batch", "length", "image_size", "precision", "width", "depth"):
+    for name in ("model", "batch", "length", "image_size", "precision", "width", "depth", *SHAPE):
         row[name] = getattr(w, name)
-    for name in ("bill_method", "launches", "operators", "flops", "parameters"):
+    for name in PLAIN:
         row[name] = getattr(m, name)
-    row["peak_memory_bytes"] = m.peak_memory_bytes
     for name in (*(f"{e}_ns" for e in ESTIMATES), "tax_share", "ratio_to_eager"):
         estimate: Estimate | None = getattr(m, name)
         if estimate is not None:

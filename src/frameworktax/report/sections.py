@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Advice, Environment, Measurement, Run
+from frameworktax.report.quantities import Quantities, tables_of
 from frameworktax.report.tables import Family
 from frameworktax.report.words import (
     MEANINGS,
@@ -112,7 +113,7 @@ def family_section(family: Family, number: int, charts: Sequence[str]) -> str:
             f'aria-label="{title}; the numbers are in the tables below"></div></figure>'
         )
     if family.measured:
-        parts += [_latencies(family), _bills(family)]
+        parts += [_latencies(family), _bills(family), *map(_quantities, tables_of(family))]
     if family.lost:
         rows = [[esc(who), esc(status), esc(why)] for who, status, why in family.lost]
         parts.append(table("Not measured", ["point", "status", "reason"], rows, words=True))
@@ -187,6 +188,13 @@ def _bills(family: Family) -> str:
     ]
     bills = table("The bill in ms; its lines add up to the latency", [*head, "method"], rows)
     return f"<details><summary>The bill of every point as a table</summary>{bills}</details>"
+
+
+def _quantities(found: Quantities) -> str:
+    head = [esc(title) for title in found.head]
+    rows = [[esc(cell) for cell in row] for row in found.rows]
+    hint = f'<p class="hint">{esc(found.hint)}</p>' if found.hint else ""
+    return table(esc(found.caption), head, rows) + hint
 
 
 def _share(m: Measurement) -> str:

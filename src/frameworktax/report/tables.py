@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from frameworktax.records import Curve, Measurement, Run
+from frameworktax.records import Curve, Measurement, Run, Workload
 from frameworktax.report.words import FLOOR
 
 
@@ -105,9 +105,7 @@ def families(run: Run) -> list[Family]:
     shown = [m for m in run.measurements if m.runtime != FLOOR] or list(run.measurements)
     groups: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
     for m in shown:
-        w = m.workload
-        shape = (w.length, w.image_size, w.precision, w.width, w.depth, w.input, w.phase)
-        groups[w.model, *shape, m.platform, m.threads].append(m)
+        groups[replace(m.workload, batch=0), m.platform, m.threads].append(m)
     return [Family(_title(g[0]), tuple(g), _curves(run, g)) for g in groups.values()]
 
 
@@ -126,14 +124,26 @@ def _title(m: Measurement) -> str:
     w = m.workload
     said = [
         w.model,
-        f"{w.length} tokens" if w.length else "",
+        f"length {w.length}" if w.length else "",
         f"{w.image_size} px" if w.image_size else "",
         f"width × {w.width:g}" if w.width != 1 else "",
         f"depth × {w.depth:g}" if w.depth != 1 else "",
         w.precision,
-        w.input if w.input != "dense" else "",
-        w.phase if w.phase != "forward" else "",
+        _ragged(w) if w.input != "dense" else "",
+        _generating(w) if w.phase != "forward" else "",
+        "channels last" if w.channels_last else "",
         m.platform,
         f"{m.threads} thread{'s' if m.threads != 1 else ''}" if m.platform == "cpu" else "",
     ]
     return ", ".join(part for part in said if part)
+
+
+def _ragged(w: Workload) -> str:
+    if w.length_mean is None or w.length_sd is None:
+        return w.input
+    return f"{w.input} {w.length_mean:g} ± {w.length_sd:g} tokens"
+
+
+def _generating(w: Workload) -> str:
+    made = f" {w.new_tokens} tokens" if w.new_tokens is not None else ""
+    return f"{w.phase}{made}" + (f" ({w.kv_cache} cache)" if w.kv_cache else "")
