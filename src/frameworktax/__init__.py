@@ -8,8 +8,9 @@ from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure
+    from frameworktax.comparing import Compared, compare
 
-__all__ = ["Results", "__version__", "measure"]
+__all__ = ["Compared", "Results", "__version__", "compare", "measure"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from frameworktax import api
 
         return getattr(api, name)
+    if name in ("Compared", "compare"):
+        from frameworktax import comparing
+
+        return getattr(comparing, name)
     raise AttributeError(f"module 'frameworktax' has no attribute {name!r}")

@@ -21,7 +21,7 @@ MIN_PROCESSES = 3
 """Fewer processes than this say nothing about the spread between processes."""
 
 
-def t_quantile(confidence: float, degrees: int) -> float:
+def t_quantile(confidence: float, degrees: float) -> float:
     """Return the two-sided Student t quantile for ``degrees`` degrees of freedom."""
     from scipy.special import stdtrit  # 0.1 s of import, needed only once something is measured
 

@@ -1,0 +1,378 @@
+"""Can `compare` be trusted: false alarms, slowdowns found, coverage, the right line of the bill?
+
+    python benchmarks/calibration.py [--quick] [--out FILE] [--only PART] [--sessions 30] [--judge]
+
+Sessions of one quick model are recorded at the default time budget, one after the other. Each holds
+eager twice under two names and twice really slowed, by a spin of 5 and of 10 % of each call. From
+them come pairs whose truth is known: within a session, of neighbouring sessions, of any two. All
+go through the rule that `frameworktax compare --gate 5%` applies. Recordings are kept in
+``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is kept as
+``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
+from frameworktax import api, store
+from frameworktax.analysis.compare import Renames, compare
+from frameworktax.analysis.comparison import Comparison
+from frameworktax.records import Measurement, Run, Workload
+
+GATE = 0.05
+ALARMS_TARGET = 0.02
+FOUND_TARGETS = {"cal-slow10": 0.95, "cal-slow5": 0.80}
+COVERAGE_TARGET = 0.90
+PLACED_TARGET = 0.8
+TRUTH = {"cal-alias": 1.0, "cal-slow5": 1.05, "cal-slow10": 1.10}
+WORKLOAD = Workload(model="bert-tiny", length=32, batch=1)
+POINT = ("bert-tiny", "--length", "32", "--batch", "1", "--twin", "none", "--quiet")
+SESSIONS = 30
+BILL_SESSIONS = 4
+SESSION_LIMIT_S = 150
+RECORDINGS = ROOT / "benchmarks" / ".calibration"
+KEPT = RESULTS / "calibration-sessions.json"
+
+
+def main() -> int:
+    parser = options(str(__doc__).partition("\n")[0])
+    parser.add_argument("--sessions", type=int, help="how many to record")
+    parser.add_argument("--judge", action="store_true", help="judge the committed recordings")
+    given = parser.parse_args()
+    count = given.sessions or (4 if given.quick else SESSIONS)
+    bills = 1 if given.quick else BILL_SESSIONS
+    seconds = 20 if given.quick else 40
+    bench = Bench("calibration", given, (0 if given.judge else count * seconds, bills * seconds))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if given.quick else RECORDINGS
+        found = bench.part(
+            "pairs",
+            "pairs of sessions whose truth is known",
+            lambda: judge(
+                json.loads(KEPT.read_text())["sessions"]
+                if given.judge
+                else record(folder, count, given.quick)
+            ),
+        )
+        if found:
+            tell_pairs(bench, found)
+        if not given.judge:
+            found = bench.part(
+                "bill", "work added to the host or to kernels", lambda: bill(folder, bills)
+            )
+            if found:
+                tell_bill(bench, found)
+    return bench.finish()
+
+
+# --- recording ----------------------------------------------------------------------------------
+
+
+def session(folder: Path, names: Sequence[str], budget: Sequence[str] = ()) -> Path:
+    """Record one session unless it is there already; return its folder."""
+    from variants import ENTRY_POINTS
+
+    if (folder / "run.json").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    package = folder.parent / "package"
+    about = package / "frameworktax_variants-1.0.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: frameworktax-variants\nVersion: 1.0\n"
+    )
+    lines = [f"{name} = {where}" for name, where in ENTRY_POINTS.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[frameworktax.runtimes]", *lines, ""]))
+    paths = (package, ROOT / "benchmarks", ROOT / "src")
+    measure(
+        [*POINT, "--runtimes", ",".join(names), *budget],
+        folder,
+        SESSION_LIMIT_S,
+        env={"PYTHONPATH": os.pathsep.join(map(str, paths))},
+    )
+    return folder
+
+
+def record(folder: Path, count: int, quick: bool) -> list[Row]:
+    budget = ("--time-budget", "20s") if quick else ()
+    sessions = []
+    for number in range(count):
+        at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
+        sessions.append(compact(at))
+        say(f"  {number + 1} of {count}: {brief(sessions[-1])}")
+    if not quick:
+        KEPT.parent.mkdir(exist_ok=True)
+        rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in sessions)
+        KEPT.write_text('{"sessions": [\n' + rows + "\n]}\n", encoding="utf-8")
+    return sessions
+
+
+def compact(folder: Path) -> Row:
+    """Return what the rule needs of a session: blocks, calibrator, the interval it reported."""
+    records, _ = store.read(folder / "store")
+    told = [m for m in api.document(records).measurements if m.runtime.startswith("cal-")]
+    missing = {"cal-base", *TRUTH} - {m.runtime for m in told if m.blocks_ns and m.latency_ns}
+    if missing:
+        raise BenchmarkError(f"{folder.name} lacks {', '.join(sorted(missing))}; delete it, go on")
+    return {
+        "session": told[0].session,
+        "calibrator_ns": told[0].calibrator_ns,
+        "points": {
+            m.runtime: {
+                "blocks_ns": [(p, r, round(ns)) for p, r, ns in m.blocks_ns],
+                "latency_ns": [m.latency_ns.value, m.latency_ns.low, m.latency_ns.high],
+            }
+            for m in told
+            if m.latency_ns is not None
+        },
+    }
+
+
+def brief(row: Row) -> str:
+    base = row["points"]["cal-base"]
+    calibrator = median(ns for _, ns in row["calibrator_ns"])
+    return (
+        f"{base['latency_ns'][0] / 1e3:.0f} us, {len(base['blocks_ns'])} blocks, "
+        f"calibrator {calibrator / 1e3:.0f} us"
+    )
+
+
+# --- pairs whose truth is known ----------------------------------------------------------------
+
+
+def run_of(row: Row) -> Run:
+    """Return a recorded session as the document that ``compare`` reads."""
+    return Run(
+        measurements=tuple(
+            Measurement(
+                workload=WORKLOAD,
+                runtime=name,
+                paradigm="eager",
+                platform="cpu",
+                threads=1,
+                status="ok",
+                session=row["session"],
+                blocks_ns=tuple((p, r, float(ns)) for p, r, ns in point["blocks_ns"]),
+                calibrator_ns=tuple((r, float(ns)) for r, ns in row["calibrator_ns"]),
+            )
+            for name, point in row["points"].items()
+        )
+    )
+
+
+def against(before: Run, after: Run, name: str) -> Comparison:
+    """Compare the base of one session with a variant of another, at the gate."""
+    renames = Renames(runtimes={"cal-base": name}, models={})
+    return compare(before, after, gate=GATE, renames=renames)
+
+
+def judge(sessions: Sequence[Row]) -> Row:
+    runs = [run_of(row) for row in sessions]
+    ways = {
+        "within a session": [(i, i) for i in range(len(runs))],
+        "neighbouring sessions": [
+            pair for i in range(len(runs) - 1) for pair in ((i, i + 1), (i + 1, i))
+        ],
+        "any two sessions": list(permutations(range(len(runs)), 2)),
+    }
+    return {
+        "sessions": len(runs),
+        "blocks_per_point": median(
+            len(p["blocks_ns"]) for s in sessions for p in s["points"].values()
+        ),
+        "sd_between_sessions": deviations(sessions),
+        "ways": {
+            way: {
+                name: outcome([against(runs[i], runs[j], name) for i, j in pairs], true)
+                for name, true in TRUTH.items()
+            }
+            for way, pairs in ways.items()
+        },
+        "latency_interval_coverage": interval_coverage(sessions),
+    }
+
+
+def outcome(found: Sequence[Comparison], true: float) -> Row:
+    changes = [comparison.points[0] for comparison in found]
+    ratios = [change.ratio for change in changes if change.ratio is not None]
+    return {
+        "pairs": len(found),
+        "true_ratio": true,
+        "alarms": share_of([c.exit_code == 1 for c in found]),
+        "inconclusive": share_of([c.exit_code == 3 for c in found]),
+        "slower": share_of([change.verdict == "slower" for change in changes]),
+        "faster": share_of([change.verdict == "faster" for change in changes]),
+        "same": share_of([change.verdict == "same" for change in changes]),
+        "coverage": share_of([r.low <= true <= r.high for r in ratios]),
+        "median_ratio": median(r.value for r in ratios),
+        "median_half_width": median((r.high - r.low) / 2 / r.value for r in ratios),
+    }
+
+
+def share_of(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags)
+
+
+def deviations(sessions: Sequence[Row]) -> Row:
+    """Return how far apart sessions of one code lie: as they are, and over the calibrator."""
+    latency = [row["points"]["cal-base"]["latency_ns"][0] for row in sessions]
+    host = [median(ns for _, ns in row["calibrator_ns"]) for row in sessions]
+    found = {
+        "latency": latency,
+        "calibrator": host,
+        "their_ratio": [a / b for a, b in zip(latency, host, strict=True)],
+    }
+    return {name: stdev(values) / fmean(values) for name, values in found.items()}
+
+
+def interval_coverage(sessions: Sequence[Row]) -> Row:
+    """Return how often a session's own 95 % interval holds the mean over all sessions."""
+    hits = []
+    for name in ("cal-base", *TRUTH):
+        told = [row["points"][name]["latency_ns"] for row in sessions]
+        truth = fmean(value for value, _, _ in told)
+        hits += [low <= truth <= high for _, low, high in told]
+    return {"intervals": len(hits), "coverage": share_of(hits)}
+
+
+def tell_pairs(bench: Bench, found: Row) -> None:
+    spread = found["sd_between_sessions"]
+    bench.row(
+        f"{found['sessions']} sessions, blocks a point",
+        f"{found['blocks_per_point']:.0f}; standard deviation between sessions: latency "
+        f"{percent(spread['latency'])}, calibrator {percent(spread['calibrator'])}, their ratio "
+        f"{percent(spread['their_ratio'])}",
+    )
+    for way, cases in found["ways"].items():
+        same = cases["cal-alias"]
+        bench.check(
+            f"{way}: false alarms at the gate of {GATE:.0%}",
+            same["alarms"],
+            f"{100 * same['alarms']:.1f} % of {same['pairs']} pairs of the same code; "
+            f"{100 * same['inconclusive']:.0f} % inconclusive",
+            f"at most {ALARMS_TARGET:.0%}",
+            same["alarms"] <= ALARMS_TARGET,
+        )
+        for name, target in FOUND_TARGETS.items():
+            case = cases[name]
+            ten = name == "cal-slow10"
+            hit = case["alarms"] if ten else case["slower"]
+            bench.check(
+                f"{way}: a true {case['true_ratio'] - 1:.0%} is "
+                + (f"beyond the gate of {GATE:.0%}" if ten else "slower"),
+                hit,
+                f"{100 * hit:.1f} % of {case['pairs']} pairs; half-width of the ratio "
+                f"{percent(case['median_half_width'])}, median ratio {case['median_ratio']:.3f}",
+                f"at least {target:.0%}",
+                hit >= target,
+            )
+        covered = fmean(case["coverage"] for case in cases.values())
+        bench.check(
+            f"{way}: 95 % intervals that hold the true ratio",
+            covered,
+            f"{100 * covered:.1f} % of {3 * same['pairs']}",
+            f"at least {COVERAGE_TARGET:.0%}",
+            covered >= COVERAGE_TARGET,
+        )
+    own = found["latency_interval_coverage"]
+    bench.check(
+        "95 % intervals of latency that hold the mean of all sessions",
+        own["coverage"],
+        f"{100 * own['coverage']:.1f} % of {own['intervals']}",
+        f"at least {COVERAGE_TARGET:.0%}",
+        own["coverage"] >= COVERAGE_TARGET,
+    )
+
+
+# --- the right line of the bill -----------------------------------------------------------------
+
+
+def bill(folder: Path, count: int) -> Row:
+    """Return how much of the added time each line of the bill shows, per kind of work."""
+    found = []
+    for number in range(count):
+        at = session(folder / f"bill-{number:02}", ("cal-base", "cal-host", "cal-kernel"))
+        run = api.document(store.read(at / "store")[0])
+        told = {m.runtime: m for m in run.measurements}
+        for name, line in (("cal-host", "python"), ("cal-kernel", "kernel")):
+            found.append(
+                {"session": number, "work": name, **placed(told["cal-base"], told[name], line)}
+            )
+        for metric in ("kernel", "tax"):
+            for name in ("cal-host", "cal-kernel"):
+                renames = Renames(runtimes={"cal-base": name}, models={})
+                (change,) = compare(run, run, metric=metric, gate=GATE, renames=renames).points
+                found.append(
+                    {
+                        "session": number,
+                        "work": name,
+                        "metric": metric,
+                        "verdict": change.verdict,
+                        "reason": change.reason,
+                    }
+                )
+        say(f"  {number + 1} of {count}")
+    return {"added": found}
+
+
+def placed(base: Measurement, more: Measurement, line: str) -> Row:
+    if None in (base.latency_ns, more.latency_ns, base.bill_ns, more.bill_ns):
+        raise BenchmarkError("a point has no bill; frameworktax doctor says what sampling lacks")
+    assert base.latency_ns and more.latency_ns and base.bill_ns and more.bill_ns
+    added = more.latency_ns.value - base.latency_ns.value
+    lines = {
+        name: more.bill_ns.get(name, 0.0) - base.bill_ns.get(name, 0.0)
+        for name in more.bill_ns.keys() | base.bill_ns.keys()
+    }
+    return {
+        "line": line,
+        "added_ns": added,
+        "added_share": added / base.latency_ns.value,
+        "on_its_line": lines[line] / added,
+        "lines_ns": lines,
+    }
+
+
+def tell_bill(bench: Bench, found: Row) -> None:
+    for name, line in (("cal-host", "python"), ("cal-kernel", "kernel")):
+        rows = [r for r in found["added"] if r["work"] == name and "line" in r]
+        shares = [row["on_its_line"] for row in rows]
+        centre = median(shares)
+        bench.check(
+            f"work added to {'the host' if line == 'python' else 'kernels'}, on the line {line}",
+            centre,
+            f"{100 * centre:.0f} % ({100 * min(shares):.0f} to {100 * max(shares):.0f} %) of "
+            f"+{100 * median(r['added_share'] for r in rows):.0f} % of latency, "
+            f"{len(rows)} sessions",
+            f"within {PLACED_TARGET:.0%} and {2 - PLACED_TARGET:.0%}",
+            PLACED_TARGET <= centre <= 2 - PLACED_TARGET,
+        )
+    for metric, own, other in (
+        ("tax", "cal-host", "cal-kernel"),
+        ("kernel", "cal-kernel", "cal-host"),
+    ):
+        verdicts = {
+            name: [
+                r["verdict"]
+                for r in found["added"]
+                if r["work"] == name and r.get("metric") == metric
+            ]
+            for name in (own, other)
+        }
+        bench.row(
+            f"--metric {metric}",
+            f"{own}: {', '.join(verdicts[own])}; {other}: {', '.join(verdicts[other])}",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Eager under other names, and eager made slower by a known amount, for ``calibration.py``.
+
+``Slow5`` and ``Slow10`` spin after each call for a share of what that very call took, so that the
+true ratio is the same in every call, whatever the host does. ``HostWork`` and ``KernelWork`` add
+work of one kind, sized once when they are bound: a loop of the interpreter, a product of matrices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from frameworktax import timing
+from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.eager import Eager
+
+if TYPE_CHECKING:
+    from frameworktax.models.base import Model
+
+WORK_SHARE = 0.25
+"""Work that is added, as a share of the call."""
+SIDE = 96
+"""Of the matrices: about 20 µs a product, a dispatch is under a tenth of that."""
+
+
+class Wrapped(Eager):
+    """Eager, with something around each call."""
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        loaded = super().load(model, target, directory)
+        bind = loaded.bind
+        loaded.bind = lambda batch: self.around(bind(batch))  # type: ignore[method-assign]
+        return loaded
+
+    def around(self, call: Call) -> Call:
+        raise NotImplementedError
+
+
+def spinning(call: Call, share: float) -> Call:
+    """Return the call followed by a spin for ``share`` of the time it just took."""
+    now = time.perf_counter_ns
+
+    def slowed() -> Any:
+        begin = now()
+        result = call()
+        until = now()
+        until += round(share * (until - begin))
+        while now() < until:
+            pass
+        return result
+
+    return slowed
+
+
+def own_ns(call: Callable[[], Any]) -> float:
+    """Return what a call takes by itself, ns, once it is warm."""
+    timing.warm_up(call)
+    return median(timing.time_block(call, calls=50).latency_ns)
+
+
+class Base(Wrapped):
+    """What the others are compared with; it reads the clock as they do."""
+
+    name = "cal-base"
+
+    def around(self, call: Call) -> Call:
+        return spinning(call, 0.0)
+
+
+class Alias(Base):
+    """The same once more."""
+
+    name = "cal-alias"
+
+
+class Slow5(Wrapped):
+    """5 % slower."""
+
+    name = "cal-slow5"
+
+    def around(self, call: Call) -> Call:
+        return spinning(call, 0.05)
+
+
+class Slow10(Wrapped):
+    """10 % slower."""
+
+    name = "cal-slow10"
+
+    def around(self, call: Call) -> Call:
+        return spinning(call, 0.10)
+
+
+class HostWork(Wrapped):
+    """Eager and an interpreter loop: host time."""
+
+    name = "cal-host"
+
+    def around(self, call: Call) -> Call:
+        def loop(times: int) -> None:
+            for _ in range(times):
+                pass
+
+        per_turn_ns = own_ns(lambda: loop(10_000)) / 10_000
+        times = round(WORK_SHARE * own_ns(call) / per_turn_ns)
+
+        def more() -> Any:
+            result = call()
+            loop(times)
+            return result
+
+        return more
+
+
+class KernelWork(Wrapped):
+    """Eager and products of matrices: kernel time."""
+
+    name = "cal-kernel"
+
+    def around(self, call: Call) -> Call:
+        import torch
+
+        a = torch.ones(SIDE, SIDE)
+        out = torch.empty(SIDE, SIDE)
+
+        def product() -> None:
+            torch.mm(a, a, out=out)
+
+        times = max(1, round(WORK_SHARE * own_ns(call) / own_ns(product)))
+
+        def more() -> Any:
+            result = call()
+            for _ in range(times):
+                product()
+            return result
+
+        return more
+
+
+ENTRY_POINTS = {
+    cls.name: f"variants:{cls.__name__}"
+    for cls in (Base, Alias, Slow5, Slow10, HostWork, KernelWork)
+}

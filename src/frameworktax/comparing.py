@@ -1,0 +1,225 @@
+"""Comparing from Python and for the command line: two results, one verdict a point.
+
+Not called ``compare``: a module of that name would stand in the way of ``frameworktax.compare()``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from frameworktax import api, store
+from frameworktax.analysis import points
+from frameworktax.analysis.compare import Renames
+from frameworktax.analysis.compare import compare as compare_runs
+from frameworktax.analysis.comparison import Comparison, Metric
+from frameworktax.errors import StoreError, UsageError, nearest
+from frameworktax.records import Measurement, Record, Run
+from frameworktax.report import json_document
+
+Source = str | Path | Run | api.Results
+"""A store's folder or shard, a document of ``--json``, a baseline, or results in memory."""
+
+
+class Compared:
+    """A comparison, and how to show it; ``comparison`` is the whole document."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 for a regression beyond the gate; 3 where something cannot be told."""
+        return self.comparison.exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``--json`` as plain data."""
+        from frameworktax.report.compare_document import dump
+
+        return dump(self.comparison)
+
+    def text(self, form: str) -> str:
+        """Return it in one of the formats of ``report.compare_export``, ``markdown`` for one."""
+        from frameworktax.report.compare_export import text
+
+        return text(self.comparison, form)
+
+    def __repr__(self) -> str:
+        return f"<frameworktax comparison: {self.comparison.headline}>"
+
+    def __rich__(self) -> Any:
+        """Return what ``rich.print`` shows: the table of the command line."""
+        from frameworktax.report.compare_terminal import Renderable
+
+        return Renderable(self.comparison)
+
+    def _repr_html_(self) -> str:
+        from frameworktax.report.compare_html import fragment
+
+        return fragment(self.comparison)
+
+
+def compare(
+    a: Source,
+    b: Source | None = None,
+    *,
+    gate: float | None = None,
+    metric: str = "latency",
+    across: bool = False,
+    runtimes: Mapping[str, str] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> Compared:
+    """Compare two results point by point: faster, slower, same, or cannot tell.
+
+    Args:
+        a: before: a store, a document, a baseline, or what ``measure`` returned.
+        b: after. Left out: what ``runtimes`` or ``models`` name is compared within ``a``; without
+            them each point's newest session in the store ``a`` with the session before it.
+        gate: a regression beyond this fraction fails (``exit_code`` 1).
+        metric: latency, tax, launches or kernel.
+        across: compare timings of different machines.
+        runtimes: runtime before → runtime after, where they differ on purpose.
+        models: the same for models.
+
+    Returns:
+        The comparison; see ``analysis.comparison.Comparison``.
+
+    Raises:
+        UsageError: nothing in common, another machine without ``across``, an impossible gate.
+        StoreError: a store or document cannot be read.
+    """
+    if gate is not None and not 0 < gate < 1:
+        raise UsageError(f"a gate of {gate:g} cannot be; give a fraction, as in 0.05")
+    known = get_args(Metric)
+    if metric not in known:
+        choices = ", ".join(known)
+        raise UsageError(f"no metric '{metric}'{nearest(metric, known)}; choose {choices}")
+    renames = Renames(runtimes=dict(runtimes or {}), models=dict(models or {}))
+    names = (name_of(a), name_of(a if b is None else b))
+    if b is not None:
+        before, after = read(a), read(b)
+    elif renames:
+        before = after = read(a)
+    else:
+        before, after = last_two(a)
+        names = (f"{names[0]}, the session before", f"{names[0]}, the newest session")
+    found = compare_runs(
+        before,
+        after,
+        metric=cast(Metric, metric),
+        gate=gate,
+        across=across,
+        renames=renames,
+        names=names,
+    )
+    return Compared(found)
+
+
+def name_of(source: Source) -> str:
+    """Return what a source is called in the result."""
+    if isinstance(source, Run):
+        return "results in memory"
+    return str(source.store if isinstance(source, api.Results) else source)
+
+
+def read(source: Source) -> Run:
+    """Return a source as a document.
+
+    Raises:
+        StoreError: there is nothing, or it is neither a store nor a document.
+    """
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, api.Results):
+        return source.run
+    path = Path(source)
+    if path.is_file() and not _is_shard(path):
+        return json_document.load(path)
+    return api.read_store(path).run
+
+
+def _is_shard(path: Path) -> bool:
+    """Return whether a file is a store's shard and not a document, by its first line."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1000)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    return b'"frameworktax.store"' in first
+
+
+def last_two(source: Source) -> tuple[Run, Run]:
+    """Return (each point's session before its newest, the newest ones) of one store.
+
+    Raises:
+        UsageError: not a store, or no point was measured twice.
+    """
+    if isinstance(source, Run) or (isinstance(source, str | Path) and _is_document(Path(source))):
+        raise UsageError("one document has nothing to be compared with; name a second one")
+    folder = source.store if isinstance(source, api.Results) else Path(source)
+    records, _ = store.read(folder)
+    newest, _ = points.gather(records)
+    last = {(p.point.key(), p.session) for p in newest if p.measured}
+    older = [record for record in records if _point_and_session(record) not in last]
+    before, after = api.document(older), api.document(records)
+    told = {(m.workload, m.runtime, m.platform, m.threads) for m in before.measurements}
+    twice = tuple(
+        m
+        for m in after.measurements
+        if (m.workload, m.runtime, m.platform, m.threads) in told and m.runtime != "null"
+    )
+    if not twice:
+        raise UsageError(
+            f"{folder} holds no point in two sessions; measure again into it, name a second "
+            "store, or say what stands for what with --runtime BEFORE=AFTER"
+        )
+    return before, after
+
+
+def _is_document(path: Path) -> bool:
+    return path.is_file() and not _is_shard(path)
+
+
+def _point_and_session(record: Record) -> tuple[str, str] | None:
+    point = getattr(record, "point", None)
+    if point is None:
+        return None
+    return (point if isinstance(point, str) else point.key(), record.session)
+
+
+def baseline(run: Run) -> Run:
+    """Return what a later comparison needs of a document: small enough for git.
+
+    Single samples, curves and advice are left out; blocks and the calibrator stay. The harness's
+    floor and points without a latency are no part of it.
+    """
+    kept = [m for m in run.measurements if m.latency_ns is not None and m.runtime != "null"]
+    return replace(run, measurements=tuple(map(_small, kept)), curves=(), advice=(), left_out=())
+
+
+def _small(m: Measurement) -> Measurement:
+    return replace(m, samples_ns=(), kernel_detail_ns=None)
+
+
+def save_baseline(source: Source, path: Path) -> Run:
+    """Write a baseline: a ``frameworktax.run`` document with one measurement a line.
+
+    Raises:
+        UsageError: it holds no latency, or the file cannot be written.
+    """
+    kept = baseline(read(source))
+    if not kept.measurements:
+        raise UsageError(f"{name_of(source)} holds no latency; measure before saving a baseline")
+    data = json_document.plain(asdict(kept))
+    rows = [json.dumps(m, ensure_ascii=False, allow_nan=False) for m in data.pop("measurements")]
+    head = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    text = head[:-1] + ',\n"measurements": [\n' + ",\n".join(rows) + "\n]}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    return kept
