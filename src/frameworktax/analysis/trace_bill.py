@@ -15,7 +15,8 @@ At each moment, the first of these that holds:
     remainder    no rule could place it: nothing was recorded
 
 Without a device the operators hold kernels and their dispatch alike: ``operators`` is time in
-operators with none inside them, ``framework`` the own time of operators around others.
+operators with none inside them (also on another thread, while that of the step does nothing that
+was recorded), ``framework`` the own time of operators around others.
 
 Causes of idle time are sums of lines: dependency is ``device_gap``, synchronise is ``wait``, host
 starvation is the rest.
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from frameworktax.traces import intervals
 from frameworktax.traces.kineto import CATEGORIES, HOST_CALLS, Events
 from frameworktax.traces.nesting import Nesting, nest
-from frameworktax.traces.timeline import Timeline
+from frameworktax.traces.timeline import Timeline, is_wait
 
 Ns = NDArray[np.int64]
 LINES = (
@@ -87,16 +88,15 @@ class Thread:
         line[category == OPERATOR] = _LINE["framework"]
         line[category == FRAME] = _LINE["python"]
         called = np.isin(category, CALLS)
-        line[called] = np.where(
-            self.events.containing("synchronize")[called], _LINE["wait"], _LINE["launch"]
-        )
+        line[called] = np.where(is_wait(self.events)[called], _LINE["wait"], _LINE["launch"])
         return line
 
     @cached_property
     def leaf(self) -> NDArray[np.bool_]:
         """Return, per event, whether it is an operator with none inside it."""
         is_operator = self.events.category == OPERATOR
-        inner = self.nesting.parent[is_operator]
+        lasting = self.nesting.end_ns > self.nesting.start_ns
+        inner = self.nesting.parent[is_operator & lasting]
         around = np.zeros(len(is_operator) + 1, bool)
         around[inner] = True  # -1, no parent, marks the spare last entry
         return np.asarray(is_operator & ~around[:-1])
@@ -113,7 +113,13 @@ class Charged:
     thread: Ns
     event: Ns
     line: Ns
-    ns: Ns
+    start_ns: Ns
+    end_ns: Ns
+
+    @cached_property
+    def ns(self) -> Ns:
+        """Return the length of each piece."""
+        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ def bill(timeline: Timeline) -> Bill:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
         _tell_leaves(charged, threads)
     np.add.at(table, (charged.step, charged.line), charged.ns)
+    if not len(work):
+        _find_elsewhere(table, charged, threads)
     return Bill(table, charged, threads)
 
 
@@ -199,26 +207,24 @@ def _charge(
         chosen = who == number
         s, e, n = start[chosen], end[chosen], step[chosen]
         thread = threads.get(number)
-        placed = np.zeros(len(s), np.int64)
+        bare_s, bare_e, bare_step = s, e, n
         if thread is not None:
             doing = thread.nesting.stretches()
             mine, theirs, left, right = intervals.overlaps(s, e, doing.start_ns, doing.end_ns)
-            owner, ns = doing.owner[theirs], right - left
-            np.add.at(placed, mine, ns)
+            owner = doing.owner[theirs]
             line = np.where(owner >= 0, thread.line[owner], _LINE["remainder"])
-            parts.append((n[mine], np.full(len(mine), number), owner, line, ns))
-        rest = e - s - placed
-        parts.append(
-            (
-                n,
-                np.full(len(n), number),
-                np.full(len(n), -1),
-                np.full(len(n), _LINE["remainder"]),
-                rest,
-            )
-        )
+            parts.append((n[mine], np.full(len(mine), number), owner, line, left, right))
+            # Outside the first and the last event of the thread nothing is known of it.
+            outer = np.array([s[0], doing.end_ns[-1] if len(doing.end_ns) else s[0]])
+            until = np.array([doing.start_ns[0] if len(doing.start_ns) else e[-1], e[-1]])
+            known = until > outer
+            mine, _, bare_s, bare_e = intervals.overlaps(s, e, outer[known], until[known])
+            bare_step = n[mine]
+        none = np.full(len(bare_s), -1)
+        rest = np.full(len(bare_s), _LINE["remainder"])
+        parts.append((bare_step, np.full(len(bare_s), number), none, rest, bare_s, bare_e))
     empty = np.zeros(0, np.int64)
-    columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [empty] * 5
+    columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [empty] * 6
     return Charged(*columns)
 
 
@@ -245,3 +251,20 @@ def _tell_leaves(charged: Charged, threads: dict[int, Thread]) -> None:
         leaf = np.zeros(len(mine), bool)
         leaf[mine] = thread.leaf[charged.event[mine]]
         charged.line[leaf] = _LINE["operators"]
+
+
+def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> None:
+    """Move time in which only another thread was in an operator to that line: a pool's thread."""
+    bare = np.flatnonzero(charged.line == _LINE["remainder"])
+    bare = bare[np.argsort(charged.start_ns[bare], kind="stable")]
+    every = [t.events.where(t.events.category == OPERATOR) for t in threads.values()]
+    if not every:
+        return
+    starts = np.concatenate([e.start_ns for e in every])
+    ends = np.concatenate([e.end_ns for e in every])
+    mine, _, left, right = intervals.overlaps(
+        charged.start_ns[bare], charged.end_ns[bare], *intervals.merge(starts, ends)
+    )
+    step = charged.step[bare][mine]
+    np.add.at(table[:, _LINE["operators"]], step, right - left)
+    np.subtract.at(table[:, _LINE["remainder"]], step, right - left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from frameworktax.api import Results
+    from frameworktax.records import Run
 
 INTERRUPTED = 130
 
@@ -48,19 +50,30 @@ def check_writable(json_file: str | None, report: Path | None) -> None:
 
 
 def deliver(results: Results, json_file: str | None, report: Path | None, quiet: bool) -> None:
+    deliver_run(results.run, json_file, report, quiet, [f"samples in {results.store}"])
+
+
+def deliver_run(
+    run: Run, json_file: str | None, report: Path | None, quiet: bool, kept: Sequence[str] = ()
+) -> None:
+    """Write and print a document; ``kept`` says what else there is."""
+    from frameworktax.report.json_document import dump
     from frameworktax.report.terminal import print_run
 
     if json_file == "-":
-        print(json.dumps(results.to_json(), allow_nan=False))  # noqa: T201
+        print(json.dumps(dump(run), allow_nan=False))  # noqa: T201
     elif json_file:
-        Path(json_file).write_text(json.dumps(results.to_json(), allow_nan=False) + "\n")
+        Path(json_file).write_text(json.dumps(dump(run), allow_nan=False) + "\n")
     if report:
-        results.report(report)
+        from frameworktax.report.html import write_report
+
+        write_report(run, report)
     if quiet or json_file == "-":
         return
     terminal = console()
-    print_run(results.run, terminal)
-    kept = [f"samples in {results.store}"]
+    print_run(run, terminal)
+    kept = list(kept)
     kept += [f"document in {json_file}"] if json_file else []
     kept += [f"report in {report}"] if report else []
-    terminal.print(f"[dim]{', '.join(kept)}[/dim]", soft_wrap=True)
+    if kept:
+        terminal.print(f"[dim]{', '.join(kept)}[/dim]", soft_wrap=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Run
-from frameworktax.report import bill_charts, charts, sections
+from frameworktax.report import bill_charts, charts, sections, trace_html
 from frameworktax.report.json_document import dump
 from frameworktax.report.markdown import csv_text
 from frameworktax.report.tables import Family, families
@@ -79,7 +79,9 @@ def page(run: Run) -> str:
             sections.family_section(family, i, list(drawable(family)))
             for i, family in enumerate(shown)
         ),
+        trace=trace_html.trace_section(run.trace),
         advice=sections.advice_section(run.advice),
+        predictions=trace_html.predictions_section(run.predictions),
         trust=sections.trust_section(run),
         environment=sections.environment_section(run.environment),
         data=json_block({"run": dump(run), "csv": csv_text(run), "charts": drawn}),
@@ -93,6 +95,7 @@ def fragment(run: Run) -> str:
     tables = "".join(
         sections.family_section(family, i, []) for i, family in enumerate(families(run))
     )
+    tables += trace_html.trace_section(run.trace) + trace_html.predictions_section(run.predictions)
     return f"<p><strong>{sections.esc(run.headline)}</strong></p>{tables}"
 
 

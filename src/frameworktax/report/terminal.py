@@ -10,6 +10,8 @@ from rich.text import Text
 
 from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Measurement, Run
+from frameworktax.report import trace_terminal
+from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import (
     REGIME_MARKS,
@@ -66,9 +68,13 @@ def print_run(run: Run, console: Console) -> None:
         if family.measured:
             _latencies(family, console)
             _bills(family, console)
+            _quantities(family, console)
         _lost(family, console)
         _notes(family, console)
+    if run.trace:
+        trace_terminal.print_trace(run.trace, console)
     _advice(run, console)
+    trace_terminal.print_predictions(run.predictions, console)
     _footer(run, console)
 
 
@@ -227,6 +233,19 @@ def _leader(bill: Mapping[str, float], total: float) -> str:
         return "–"
     name, ns = tax[0]
     return f"{label(name)} {percent(ns / total)}"
+
+
+def _quantities(family: Family, console: Console) -> None:
+    for found in tables_of(family):
+        _heading(found.caption, console)
+        table = _table()
+        for number, title in enumerate(found.head):
+            table.add_column(title, justify="right" if number else "left", no_wrap=not number)
+        for row in found.rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        if found.hint:
+            console.print(Text(found.hint, style="dim"))
 
 
 def _lost(family: Family, console: Console) -> None:

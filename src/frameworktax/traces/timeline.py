@@ -8,6 +8,7 @@ its own time. Exact duplicates count once. A device whose stamps lie before thei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from frameworktax.traces.intervals import merge
 from frameworktax.traces.kineto import (
     CATEGORIES,
     GRAPH_LAUNCHES,
@@ -30,6 +32,7 @@ from frameworktax.traces.kineto import (
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 WHOLE = "whole trace"
+STEP_NAME = re.compile(r"(?:step|iter|iteration)\W{0,2}\d+\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class Step:
         device: on which it ran, -1 where unknown.
         is_graph: launched by the launch of a whole graph.
         is_kernel: a kernel; a copy or memset otherwise.
+        waits_ns: when the host was in a synchronise, begin and end, shape (waits, 2), in order.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Step:
     device: Ns
     is_graph: NDArray[np.bool_]
     is_kernel: NDArray[np.bool_]
+    waits_ns: Ns
 
     def __len__(self) -> int:
         return len(self.device_start_ns)
@@ -168,6 +173,8 @@ class Timeline:
         grouped = np.argsort(of, kind="stable")
         borders = np.searchsorted(of[grouped], np.arange(len(self.windows.names) + 1))
         rows = [by[grouped[a:b]] for a, b in pairwise(borders.tolist())]
+        waits = self._waits()
+        in_step = self.windows.of(waits[:, 0])
         return [
             Step(
                 name=name,
@@ -181,9 +188,22 @@ class Timeline:
                 device=self.work.device[rows[n]],
                 is_graph=graph[rows[n]],
                 is_kernel=self.is_kernel[rows[n]],
+                waits_ns=waits[in_step == n],
             )
             for n, name in enumerate(self.windows.names)
         ]
+
+    def _waits(self) -> Ns:
+        """Return begin and end of every synchronise; a driver's inside a runtime's is the same."""
+        calls = self.events.of(*HOST_CALLS)
+        calls = calls.where(is_wait(calls))
+        start, end = merge(calls.start_ns, calls.end_ns)
+        return np.stack((start, end), axis=1)
+
+
+def is_wait(calls: Events) -> Mask:
+    """Return a mask: the host call waits for the device."""
+    return calls.containing("synchronize")
 
 
 def build(trace: Trace) -> Timeline:
@@ -279,6 +299,21 @@ def _moved(work: Events, by_ns: Ns) -> Events:
     return Events(**columns)
 
 
+def is_step(name: str) -> bool:
+    """Return whether a mark with this name stands for a step: ``step 3``, ``iteration 12``."""
+    return STEP_NAME.match(name) is not None
+
+
+def _marks(events: Events) -> Events:
+    """Return the marks of steps: the profiler's own, else those that the user named so."""
+    marks = events.of("user_annotation")
+    own = marks.named(STEP)
+    if own.any():
+        return marks.where(own)
+    chosen = [i for i, name in enumerate(events.names) if is_step(name)]
+    return marks.where(np.isin(marks.name, chosen))
+
+
 def _windows(events: Events, work: Events) -> Windows:
     on_device = events.of("gpu_user_annotation")
     on_device = on_device.where(on_device.named(STEP))
@@ -286,8 +321,7 @@ def _windows(events: Events, work: Events) -> Windows:
         on_device.name_of(i): int(on_device.end_ns[i] - on_device.start_ns[i])
         for i in range(len(on_device))
     }
-    marks = events.of("user_annotation")
-    marks = marks.where(marks.named(STEP))
+    marks = _marks(events)
     if not len(marks):
         return _whole(events, work)
     marks = marks.take(np.lexsort((marks.end_ns, marks.start_ns)))

@@ -1,0 +1,70 @@
+"""`frameworktax explain`: where did the time go?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import check_writable, deliver_run
+
+
+@app.command("explain")
+def explain_command(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="A profiler trace (Kineto or Chrome JSON, also gzipped, .xplane.pb, Nsight "
+            "Systems' .sqlite), a store, a document of --json, a CSV of latencies, a report of "
+            "optimum-benchmark or pytest-benchmark.",
+        ),
+    ],
+    device_speed: Annotated[
+        float | None, typer.Option(help="What if the device were so many times as fast?")
+    ] = None,
+    host_speed: Annotated[
+        float | None, typer.Option(help="What if the host were so many times as fast?")
+    ] = None,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="What if captured graphs were replayed?")
+    ] = False,
+    batch: Annotated[int | None, typer.Option(help="What if a call had so many samples?")] = None,
+    width: Annotated[
+        float | None, typer.Option(help="What if layers were so many times as wide?")
+    ] = None,
+    depth: Annotated[
+        float | None, typer.Option(help="What if there were so many times as many layers?")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="What if this runtime ran it?")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the document; - for standard output.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Explain where the time went, and what would change it.
+
+    Examples:
+
+      frameworktax explain trace.json.gz
+
+      frameworktax explain trace.json.gz --device-speed 2 --graphs
+    """
+    from frameworktax.analysis.changes import WhatIf
+    from frameworktax.explaining import explain_run
+
+    check_writable(json_file, report)
+    asked = WhatIf(
+        device_speed=device_speed,
+        host_speed=host_speed,
+        graphs=graphs,
+        batch=batch,
+        width=width,
+        depth=depth,
+        runtime=runtime,
+    )
+    run = explain_run(path, what_if=asked if asked != WhatIf() else None)
+    deliver_run(run, json_file, report, quiet)

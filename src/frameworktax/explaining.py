@@ -1,0 +1,193 @@
+"""Explaining a file: where did the time go, whatever it was measured with.
+
+What a file is, is told by its content and not by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import TraceError, UsageError
+from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Run
+from frameworktax.traces.blocks import DamagedError, blocks
+
+if TYPE_CHECKING:
+    from frameworktax.analysis.whatif import WhatIf
+    from frameworktax.api import Results
+
+ACCEPTED = (
+    "explain takes a profiler trace (Kineto or Chrome JSON, .xplane.pb, Nsight Systems' .sqlite), "
+    "a store, a document of --json, a CSV of latencies, a report of optimum-benchmark or "
+    "pytest-benchmark"
+)
+HEAD_BYTES = 1 << 16
+LIST_WITHIN = 16 << 20
+"""A trace's list of events begins within so many bytes."""
+SQLITE = b"SQLite format 3\0"
+_RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
+_EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
+
+
+def explain(path: str | Path, *, what_if: WhatIf | None = None) -> Results:
+    """Return what a file or folder tells: a trace, a store, a document, a table of latencies.
+
+    Args:
+        path: of the file or folder.
+        what_if: changes to predict as well.
+
+    Raises:
+        UsageError: nothing known is there, or a change cannot be.
+        TraceError: it is a trace that cannot be read.
+        StoreError: it is a store or document that cannot be read.
+    """
+    from frameworktax.api import Results
+
+    path = Path(path)
+    return Results(explain_run(path, what_if=what_if), path)
+
+
+def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
+    """Return the document of ``explain``."""
+    if what_if is not None:
+        from frameworktax.analysis.changes import check
+
+        check(what_if)
+    reader = _reader(path)
+    if reader is not None:
+        return _trace(path, reader, what_if)
+    run = _document(path)
+    if what_if is None:
+        return run
+    from frameworktax.analysis.whatif import predict
+
+    return replace(run, predictions=run.predictions + predict(what_if, run))
+
+
+def _reader(path: Path) -> Callable[[Path], Any] | None:
+    """Return what reads this trace, or None where it is none.
+
+    Raises:
+        UsageError: there is nothing.
+        TraceError: it cannot be read.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
+    if path.is_dir():
+        return None
+    head, source = _head(path)
+    text = head.lstrip()
+    if head.startswith(SQLITE):
+        from frameworktax.traces.nsys import read as read_nsys
+
+        return read_nsys
+    if _is_xplane(path, head):
+        from frameworktax.traces.xplane import read as read_xplane
+
+        return read_xplane
+    if not text:
+        raise TraceError(f"{path}: the file is empty; {ACCEPTED}")
+    if text[:1] == b"[" and _EVENT.match(head):
+        return _chrome
+    if text[:1] == b"{" and not _is_ours(head):
+        seen, tail = 0, b""
+        for block in source():
+            if _EVENTS.search(tail + block):
+                return _chrome
+            seen, tail = seen + len(block), block[-64:]
+            if seen > LIST_WITHIN:
+                break
+    return None
+
+
+def _chrome(path: Path) -> Any:
+    from frameworktax.traces import chrome
+
+    return chrome.read(path)
+
+
+def _head(path: Path) -> tuple[bytes, Callable[[], Iterator[bytes]]]:
+    """Return the first bytes, unpacked, and what gives the blocks; damage ends them silently."""
+
+    def source() -> Iterator[bytes]:
+        try:
+            yield from blocks(path)
+        except DamagedError:
+            return  # who reads the whole file says so
+
+    return next(source(), b"")[:HEAD_BYTES], source
+
+
+def _is_xplane(path: Path, head: bytes) -> bool:
+    """Return whether a file is a protocol buffer: binary, and its first field is a plane."""
+    return path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head[:HEAD_BYTES])
+
+
+def _is_ours(head: bytes) -> bool:
+    first = head.split(b"\n", 1)[0]
+    return bool(_RUN.search(head)) or (b'"schema"' in first and STORE_SCHEMA.encode() in first)
+
+
+def _trace(path: Path, read: Callable[[Path], Any], what_if: WhatIf | None) -> Run:
+    from frameworktax.analysis import trace
+    from frameworktax.traces import timeline
+
+    recorded = read(path)
+    ordered = timeline.build(recorded.trace)
+    run = trace.document(recorded, ordered, path.name)
+    if what_if is None:
+        return run
+    from frameworktax.analysis.whatif import predict
+
+    steps = [step for step in ordered.steps() if len(step)] or ordered.steps()
+    subject = f"{path.name}, a step" if ordered.windows.marked else path.name
+    return replace(run, predictions=predict(what_if, steps=steps, subject=subject))
+
+
+def _document(path: Path) -> Run:
+    """Return the document of anything but a trace."""
+    if path.is_dir() or path.suffix == ".jsonl":
+        from frameworktax.api import read_store
+
+        return read_store(path).run
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    first = head.split(b"\n", 1)[0]
+    if b'"schema"' in first and STORE_SCHEMA.encode() in first:
+        from frameworktax.api import read_store
+
+        return read_store(path).run
+    if _RUN.search(head) or _says_run(path, head):
+        from frameworktax.report.json_document import load
+
+        return load(path)
+    found = _from_readers(path)
+    if found is None:
+        raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
+    return found
+
+
+def _says_run(path: Path, head: bytes) -> bool:
+    """Return whether JSON whose first bytes do not say so is a document all the same."""
+    if head.lstrip()[:1] != b"{":
+        return False
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        return False
+    return isinstance(data, dict) and data.get("schema") == RUN_SCHEMA
+
+
+def _from_readers(path: Path) -> Run | None:
+    from frameworktax import readers
+
+    read = getattr(readers, "read", None)
+    return read(path) if read is not None else None

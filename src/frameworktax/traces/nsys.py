@@ -1,0 +1,156 @@
+"""Reader of Nsight Systems' SQLite export (``nsys export --type sqlite``).
+
+The file is opened read-only and as immutable, and only plain tables are read: a view or a virtual
+table could run anything for ever. Columns that a version does not have read as missing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from frameworktax.errors import TraceError
+from frameworktax.traces.columns import Columns
+from frameworktax.traces.kineto import CATEGORIES, LIMIT, Trace
+from frameworktax.traces.recorded import Recorded
+
+ROWS = 50_000
+"""Fetched at a time."""
+ANY = "CUPTI_ACTIVITY_KIND_"
+TABLES: dict[str, tuple[str, str]] = {
+    # table: category, column of the name (a number in StringIds)
+    f"{ANY}KERNEL": ("kernel", "demangledName"),
+    f"{ANY}GRAPH_TRACE": ("kernel", ""),
+    f"{ANY}MEMCPY": ("gpu_memcpy", ""),
+    f"{ANY}MEMSET": ("gpu_memset", ""),
+    f"{ANY}RUNTIME": ("cuda_runtime", "nameId"),
+    "NVTX_EVENTS": ("cpu_op", "textId"),
+}
+RANGES = (59, 60)
+"""Event types of NVTX with a begin and an end: pushed and popped, started and ended."""
+
+
+def read(path: Path) -> Recorded:
+    """Read an export.
+
+    Raises:
+        TraceError: it cannot be read, or holds no CUDA activity and no ranges.
+    """
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    columns, records, wrong = Columns(), 0, 0
+    try:
+        base = sqlite3.connect(uri, uri=True)
+        try:
+            base.execute("PRAGMA trusted_schema = OFF")
+            base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            tables = _tables(base)
+            for table in TABLES:
+                if table in tables:
+                    seen, odd = _collect(base, table, tables[table], tables, columns)
+                    records, wrong = records + seen, wrong + odd
+            names = _device_names(base, tables)
+        finally:
+            base.close()
+    except sqlite3.Error as error:
+        raise TraceError(f"{path}: not a whole SQLite export: {error}; export it again") from error
+    if not any(map(len, columns.parts["start_ns"])):
+        raise TraceError(
+            f"{path}: no CUDA activity and no NVTX range in it; record with nsys profile "
+            "--trace=cuda,nvtx and export with nsys export --type sqlite"
+        )
+    columns.invalid += wrong
+    invalid, resolution = columns.invalid, columns.resolution_ns
+    return Recorded(
+        trace=Trace(columns.events(), resolution, invalid),
+        source="nsys",
+        records=records,
+        device_names=names,
+    )
+
+
+def _tables(base: sqlite3.Connection) -> dict[str, set[str]]:
+    """Return plain tables and their columns."""
+    found = {}
+    rows = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+    for name, sql in rows.fetchall():
+        wanted = name in TABLES or name in ("StringIds", "TARGET_INFO_GPU")
+        if wanted and "VIRTUAL" not in str(sql).upper().split("(")[0]:
+            info = base.execute(f'PRAGMA table_info("{name}")').fetchall()
+            found[str(name)] = {str(row[1]) for row in info}
+    return found
+
+
+def _collect(
+    base: sqlite3.Connection,
+    table: str,
+    has: set[str],
+    tables: dict[str, set[str]],
+    columns: Columns,
+) -> tuple[int, int]:
+    """Append the rows of a table; return how many there are, and how many have no times."""
+    category, name = TABLES[table]
+    if not {"start", "end"} <= has:
+        return 0, 0
+    texts = "StringIds" in tables and name in has
+    own = "text" if "text" in has else "NULL"
+    label = f"coalesce({own}, s.value)" if texts else own
+    join = f'LEFT JOIN StringIds s ON s.id = t."{name}"' if texts else ""
+    where = f"WHERE eventType IN {RANGES}" if "eventType" in has else ""
+    wanted = ("deviceId", "streamId", "correlationId", "globalTid")
+    picked = ", ".join(f't."{c}"' if c in has else "-1" for c in wanted)
+    # ``end`` is a word of SQL; a range that never ended has none.
+    cursor = base.execute(
+        f'SELECT t.start, t."end", {label}, {picked} FROM {table} t {join} {where}'
+    )
+    fallback, seen, odd = table.removeprefix(ANY).capitalize(), 0, 0
+    for rows in _batches(cursor):
+        good = [r for r in rows if all(map(_is_time, r[:2]))]
+        seen, odd = seen + len(rows), odd + len(rows) - len(good)
+        if not good:
+            continue
+        start, end, labels, device, stream, correlation, thread = zip(*good, strict=True)
+        names = [text if isinstance(text, str) else fallback for text in labels]
+        columns.add(
+            name=columns.name_ids(names),
+            category=[_category(category, text) for text in names],
+            start_ns=np.array(start, np.int64),
+            end_ns=np.array(end, np.int64),
+            thread=columns.thread_ids(thread),
+            device=list(map(_number, device)),
+            stream=list(map(_number, stream)),
+            correlation=list(map(_number, correlation)),
+        )
+    return seen, odd
+
+
+def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
+    while rows := cursor.fetchmany(ROWS):
+        yield rows
+
+
+def _category(category: str, name: str) -> int:
+    from frameworktax.traces.timeline import is_step
+
+    if category == "cpu_op" and is_step(name):
+        category = "user_annotation"
+    return CATEGORIES.index(category)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < LIMIT
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**31 else -1
+
+
+def _device_names(base: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[int, str]:
+    if not {"id", "name"} <= tables.get("TARGET_INFO_GPU", set()):
+        return {}
+    rows = base.execute("SELECT id, name FROM TARGET_INFO_GPU").fetchall()
+    return {i: n for i, n in rows if isinstance(i, int) and isinstance(n, str)}
