@@ -9,8 +9,9 @@ from frameworktax.version import __version__
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure
     from frameworktax.comparing import Compared, compare
+    from frameworktax.explaining import explain
 
-__all__ = ["Compared", "Results", "__version__", "compare", "measure"]
+__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from frameworktax import comparing
 
         return getattr(comparing, name)
+    if name == "explain":
+        from frameworktax import explaining
+
+        return explaining.explain
     raise AttributeError(f"module 'frameworktax' has no attribute {name!r}")

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from frameworktax.cli import doctor, lists, measure, report, schema  # noqa: F401 - verbs register
+from frameworktax.cli import (  # noqa: F401 - verbs register
+    compare,
+    doctor,
+    explain,
+    lists,
+    measure,
+    report,
+    schema,
+    sweep,
+)
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import INTERRUPTED, fail
 from frameworktax.errors import FrameworktaxError
