@@ -83,16 +83,26 @@ def _generating(workload: Workload) -> Workload:
     tokens = NEW_TOKENS if workload.new_tokens is None else workload.new_tokens
     if tokens < 1:
         raise UsageError(f"--new-tokens {tokens} cannot be; give 1 or more")
+    known = _known(workload.model)
+    prompt = workload.length or (known.default_length if known else None)
+    most = known.max_length if known else None
+    if prompt is not None and most is not None and prompt + tokens > most:
+        raise UsageError(
+            f"{workload.model} has {most} positions: {prompt} tokens of --length and {tokens} of "
+            "--new-tokens are too many; choose fewer"
+        )
     return replace(workload, new_tokens=tokens, kv_cache=workload.kv_cache or KV_CACHE)
+
+
+def _known(model: str) -> models.ModelInfo | None:
+    return next((row for row in models.describe_names() if row.name == model), None)
 
 
 def _padded(workload: Workload) -> Workload:
     mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
     sd = ragged.SD if workload.length_sd is None else workload.length_sd
-    length = workload.length
-    if length is None and not models.is_user_model(workload.model):
-        rows = (row for row in models.describe_names() if row.name == workload.model)
-        length = next((row.default_length for row in rows), None)
+    known = _known(workload.model)
+    length = workload.length or (known.default_length if known else None)
     if length is not None:
         ragged.check(mean, sd, length)
     return replace(workload, length=length, length_mean=mean, length_sd=sd)

@@ -246,6 +246,8 @@ class FakeLoaded(Loaded):
         clock: what calls move on.
         cost_ns: batch size and number of the call (from 0, per batch size) → host time, ns.
         device: where given, each call also launches a kernel of ``kernel_ns(batch)``.
+        first_token_ns: where given, calls generate: when in a call its first token is there,
+            likewise by batch size and number of the call.
     """
 
     def __init__(
@@ -254,8 +256,11 @@ class FakeLoaded(Loaded):
         cost_ns: Callable[[int, int], int] = lambda batch, number: 1_000 * batch,
         device: FakeDevice | None = None,
         kernel_ns: Callable[[int], int] = lambda batch: 100 * batch,
+        first_token_ns: Callable[[int, int], int] | None = None,
     ) -> None:
         self._clock, self._cost, self._device, self._kernel = clock, cost_ns, device, kernel_ns
+        self._first_token = first_token_ns
+        self._first_at: int | None = None
 
     def bind(self, batch: int) -> Call:
         """Return a call that takes its scripted time and returns ones, (batch, 2)."""
@@ -264,6 +269,8 @@ class FakeLoaded(Loaded):
         def call() -> np.ndarray:
             nonlocal made
             cost = self._cost(batch, made)
+            if self._first_token is not None:
+                self._first_at = self._clock.now_ns + self._first_token(batch, made)
             made += 1
             if self._device is None:
                 self._clock.work(cost)
@@ -276,6 +283,10 @@ class FakeLoaded(Loaded):
     def outputs(self, result: Any) -> list[np.ndarray]:
         """Return the ones."""
         return [np.asarray(result, np.float64)]
+
+    def first_token_ns(self) -> int | None:
+        """Return the clock's reading at the last call's first token."""
+        return self._first_at
 
     def synchronize(self) -> None:
         """Wait for the fake device, if there is one."""
@@ -291,6 +302,8 @@ class FakeRuntime(Runtime):
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     precisions: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
     needs_model: ClassVar[bool] = False
+    kv_caches: ClassVar[tuple[str, ...]] = ("none", "dynamic", "static")
+    keeps_channels_last: ClassVar[bool] = True
 
     def __init__(self, loaded: FakeLoaded | None = None, missing: str | None = None) -> None:
         self._loaded = loaded or FakeLoaded(FakeClock())
