@@ -35,15 +35,18 @@ def _norm(channels: int) -> nn.GroupNorm:
 
 
 class _Residual(nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
-    """Two convolutions, the time step added between them, around a shortcut."""
+    """Two convolutions, the time step added between them, around a shortcut.
 
-    def __init__(self, inner: int, outer: int, time: int) -> None:
+    Whether that one projects is for the level to say: widths may coincide in the twin.
+    """
+
+    def __init__(self, inner: int, outer: int, time: int, project: bool) -> None:
         super().__init__()
         self.norm1, self.norm2 = _norm(inner), _norm(outer)
         self.conv1 = nn.Conv2d(inner, outer, 3, padding=1)
         self.conv2 = nn.Conv2d(outer, outer, 3, padding=1)
         self.time = nn.Linear(time, outer)
-        self.shortcut = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
+        self.shortcut = nn.Conv2d(inner, outer, 1) if project else nn.Identity()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         y = self.conv1(F.silu(self.norm1(x))) + self.time(F.silu(time))[:, :, None, None]
@@ -69,9 +72,9 @@ class _Attention(nn.Module):  # type: ignore[misc] # as above
 class _Stage(nn.Module):  # type: ignore[misc] # as above
     """A residual block, and attention where the level has it."""
 
-    def __init__(self, inner: int, outer: int, time: int, attends: bool) -> None:
+    def __init__(self, inner: int, outer: int, time: int, attends: bool, project: bool) -> None:
         super().__init__()
-        self.residual = _Residual(inner, outer, time)
+        self.residual = _Residual(inner, outer, time, project)
         self.attention = _Attention(outer) if attends else nn.Identity()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -92,8 +95,9 @@ class _UNet(nn.Module):  # type: ignore[misc] # as above
         skips, inner, last = [first], first, len(widths) - 1
         for level, outer in enumerate(widths):
             stages = nn.ModuleList()
-            for _ in range(blocks):
-                stages.append(_Stage(inner, outer, time, level == ATTENDS))
+            for block in range(blocks):
+                project = not block and level > 0 and LEVELS[level] != LEVELS[level - 1]
+                stages.append(_Stage(inner, outer, time, level == ATTENDS, project))
                 inner = outer
                 skips.append(inner)
             self.down.append(stages)
@@ -101,12 +105,12 @@ class _UNet(nn.Module):  # type: ignore[misc] # as above
                 self.shrink.append(nn.Conv2d(inner, inner, 3, stride=2))
                 skips.append(inner)
         self.middle = nn.ModuleList(
-            [_Stage(inner, inner, time, True), _Stage(inner, inner, time, False)]
+            [_Stage(inner, inner, time, attends, False) for attends in (True, False)]
         )
         for level, outer in reversed(list(enumerate(widths))):
             stages = nn.ModuleList()
             for _ in range(blocks + 1):
-                stages.append(_Stage(inner + skips.pop(), outer, time, level == ATTENDS))
+                stages.append(_Stage(inner + skips.pop(), outer, time, level == ATTENDS, True))
                 inner = outer
             self.up.append(stages)
             if level:
