@@ -105,6 +105,10 @@ _LATER: dict[str, Any] = {
 """Workload fields younger than the first stores, left out of a key while they say nothing."""
 
 
+_KEY_TEXT = json.JSONEncoder(sort_keys=True).encode
+"""A point's fields as the text that its key is made of."""
+
+
 @cache
 def _workload_fields() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Workload))
@@ -131,8 +135,7 @@ class Point:
             "platform": self.platform,
             "threads": self.threads,
         }
-        text = json.dumps(data, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(_KEY_TEXT(data).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,19 +338,24 @@ def to_json(record: Record) -> dict[str, Any]:
     return {"record": record.kind, **asdict(record)}
 
 
+_IDENTITY = {
+    kind: tuple(
+        name
+        for name in ("session", "point", "process", "round", "method")
+        if name in {f.name for f in fields(cls)}
+    )
+    for kind, cls in RECORDS.items()
+}
+"""Kind → the fields that make a record the same as another."""
+
+
 def record_id(record: Record) -> tuple[Any, ...]:
     """Return what makes a record the same as another: reading a store drops the second of two."""
-    values = [getattr(record, name) for name in _identity_fields(type(record))]
+    values = [getattr(record, name) for name in _IDENTITY[record.kind]]
     return (
         record.kind,
         *(value.key() if isinstance(value, Point) else value for value in values),
     )
-
-
-@cache
-def _identity_fields(kind: type[Any]) -> tuple[str, ...]:
-    names = {f.name for f in fields(kind)}
-    return tuple(n for n in ("session", "point", "process", "round", "method") if n in names)
 
 
 def session_order(session: str, started: str = "") -> tuple[str, str]:

@@ -27,7 +27,7 @@ HEADER = json.dumps(store.HEADER, separators=(",", ":"))
 NASTY = st.text(max_size=12) | st.sampled_from(
     [HEADER, '{"record":"block"', "\n", "\u2028", '"', "\\", "{}", "\x00"]
 )
-TIMES = st.lists(st.integers(0, 2**70), min_size=1, max_size=4).map(tuple)
+TIMES = st.lists(st.integers(0, 2**53), min_size=1, max_size=4).map(tuple)
 COUNTS = st.integers(0, 3)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 

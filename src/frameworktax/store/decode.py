@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+import msgspec
 
 from frameworktax.records import RECORDS, Block, Calibration, Record
+
+LONGEST_NS = 2**63 - 1
+"""292 years: no block takes longer, and what does is no number of ours."""
+MOST = 2**31 - 1
+"""Processes of a point, rounds of a session."""
+NOT_A_RECORD = (ValueError, RecursionError, msgspec.DecodeError)
+"""What a decoder raises for a line that is no such record."""
+
+Decoder = Callable[[bytes], Any]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 def decode(hint: Any, value: Any) -> Any:
@@ -17,52 +30,64 @@ def decode(hint: Any, value: Any) -> Any:
     Raises:
         TypeError: the data has another shape than the annotation.
     """
-    import msgspec
-
     try:
         return msgspec.convert(value, hint)
     except (msgspec.ValidationError, RecursionError) as error:
         raise TypeError(str(error)) from error
 
 
+def _timed(line: bytes) -> Record:
+    record = cast(Block, _plain("block")(line))
+    _check(record.latency_ns, record.process, record.round)
+    _check((record.pipelined_ns, record.cpu_ns))
+    return record
+
+
+def _calibrated(line: bytes) -> Record:
+    record = cast(Calibration, _plain("calibration")(line))
+    _check(record.latency_ns, record.round)
+    return record
+
+
+def _check(times_ns: tuple[int, ...], *numbers: int) -> None:
+    """Raise ValueError for what no clock and no counter gives: it would end in an overflow."""
+    if not times_ns or min(times_ns) < 0 or max(times_ns) > LONGEST_NS:
+        raise ValueError("no latencies, or impossible ones")
+    if numbers and not 0 <= min(numbers) <= max(numbers) <= MOST:
+        raise ValueError("an impossible process or round")
+
+
 @cache
-def line_decoder(kind: str) -> Callable[[bytes], Record]:
-    """Return what makes a record of a line of one kind; the line's other fields are left out.
+def _plain(kind: str) -> Decoder:
+    return msgspec.json.Decoder(RECORDS[kind]).decode
 
-    The function raises ``ValueError`` for a line that is no such record.
-    """
-    import msgspec
 
-    plain = msgspec.json.Decoder(RECORDS[kind]).decode
+DECODERS: dict[str, Decoder] = {
+    **{kind: _plain(kind) for kind in RECORDS},
+    "block": _timed,
+    "calibration": _calibrated,
+}
+"""Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
 
-    def decoded(line: bytes) -> Record:
-        try:
-            return cast(Record, plain(line))
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(str(error)) from error
 
-    def timed(line: bytes) -> Record:
-        record = decoded(line)
-        latency_ns = cast("Block | Calibration", record).latency_ns
-        if not latency_ns or min(latency_ns) < 0:
-            raise ValueError("no latency, or one below zero")
-        return record
+class BlockRow(msgspec.Struct, gc=False):
+    """A block on its way into a column: the same checks as a record's, made by the parser."""
 
-    return timed if RECORDS[kind] in (Block, Calibration) else decoded
+    session: str
+    point: str
+    process: _Number
+    round: _Number
+    latency_ns: Annotated[tuple[_Time, ...], msgspec.Meta(min_length=1)]
+    pipelined_ns: _Time
+    pipelined_calls: int
+    cpu_ns: _Time
+    enqueue_ns: tuple[int, ...] | None = None
+    first_token_ns: tuple[int, ...] | None = None
 
 
 def plain_object(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line.
-
-    Raises:
-        ValueError: it is none.
-    """
-    import msgspec
-
-    try:
-        data = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+    """Return the JSON object of a line; raises one of ``NOT_A_RECORD`` where it is none."""
+    data = msgspec.json.decode(line)
     if not isinstance(data, dict):
         raise ValueError("not an object")
     return data

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from frameworktax.errors import StoreError
 from frameworktax.records import RECORDS, STORE_SCHEMA, STORE_VERSION, Note, Record
-from frameworktax.store.decode import line_decoder, plain_object
+from frameworktax.store.decode import DECODERS, NOT_A_RECORD, Decoder, plain_object
 from frameworktax.store.write import HEADER, SUFFIX
 
 KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
@@ -25,6 +25,7 @@ KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
 BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
+UNWANTED = object()
 SHOWN = 5
 """Bad lines of one shard that get a note each; the rest are counted."""
 
@@ -77,26 +78,49 @@ def records(
     Raises:
         StoreError: the file cannot be read, is no shard, or holds another version.
     """
+    return scan(shard, faults, wanted, DECODERS)
+
+
+def scan(
+    shard: Path, faults: list[Fault], wanted: Wanted | None, decoders: Mapping[str, Decoder]
+) -> Iterator[tuple[Any, bytes]]:
+    """Yield what decoders, by kind, make of the lines; else as ``records``."""
     try:
         with shard.open("rb") as file:
             first = file.readline()
             if not first:
                 faults.append(Fault(shard.name, 1, "torn"))
             _check_first(shard, first)
-            yield from _apart(shard, 1, first, faults, wanted)
+            yield from _apart(shard, 1, first, faults, wanted, decoders)
             for number, line in enumerate(file, start=2):
                 begins = KIND(line)
                 if begins is not None:
                     kind = begins[1].decode()
-                    if wanted is not None and kind in RECORDS and not wanted(line, kind):
-                        continue
-                    record = _record(line, kind)
-                    if record is not None:
-                        yield record, line
-                        continue
-                yield from _apart(shard, number, line, faults, wanted)
+                    if kind in RECORDS:
+                        if wanted is not None and not wanted(line, kind):
+                            continue
+                        try:
+                            record = decoders[kind](line)
+                        except NOT_A_RECORD:
+                            pass
+                        else:
+                            yield record, line
+                            continue
+                yield from _apart(shard, number, line, faults, wanted, decoders)
     except OSError as error:
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
+
+
+def one(line: bytes) -> Record | None:
+    """Return the record of a line, None where it is none."""
+    begins = KIND(line)
+    decoder = DECODERS.get(begins[1].decode()) if begins else None
+    found: Record | None
+    try:
+        found = decoder(line) if decoder else _any_form(line, None, DECODERS)
+    except NOT_A_RECORD:
+        return None
+    return found
 
 
 def _check_first(shard: Path, line: bytes) -> None:
@@ -115,7 +139,7 @@ def _is_header(shard: Path, line: bytes) -> bool:
     """
     try:
         data = plain_object(line)
-    except ValueError:
+    except NOT_A_RECORD:
         return False
     if data.get("schema") != STORE_SCHEMA:
         return False
@@ -127,20 +151,16 @@ def _is_header(shard: Path, line: bytes) -> bool:
     return True
 
 
-def _record(line: bytes, kind: str) -> Record | None:
-    if kind not in RECORDS:
-        return None
+def _any_form(line: bytes, wanted: Wanted | None, decoders: Mapping[str, Decoder]) -> Any:
+    """Decode a record however it begins: None where it is none, ``UNWANTED`` where not wanted."""
     try:
-        return line_decoder(kind)(line)
-    except ValueError:
-        return None
-
-
-def _record_of_any_form(line: bytes) -> Record | None:
-    """Parse a record that does not begin as every writer begins it."""
-    try:
-        return _record(line, str(plain_object(line).get("record")))
-    except ValueError:
+        kind = str(plain_object(line).get("record"))
+        if kind not in RECORDS:
+            return None
+        if wanted is not None and not wanted(line, kind):
+            return UNWANTED
+        return decoders[kind](line)
+    except NOT_A_RECORD:
         return None
 
 
@@ -160,19 +180,25 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _apart(
-    shard: Path, number: int, line: bytes, faults: list[Fault], wanted: Wanted | None
-) -> Iterator[tuple[Record, bytes]]:
+    shard: Path,
+    number: int,
+    line: bytes,
+    faults: list[Fault],
+    wanted: Wanted | None,
+    decoders: Mapping[str, Decoder],
+) -> Iterator[tuple[Any, bytes]]:
     """Yield what is whole in a line that is no plain record: nothing in a header or a blank."""
     if not line.strip() or _is_header(shard, line):
         return
-    whole = _record_of_any_form(line)
-    parts = [line] if whole is not None else _parts(line)
+    found = _any_form(line, wanted, decoders)
+    parts = [line] if found is not None else _parts(line)
     rest = []
     for part in parts:
-        record = whole or _record_of_any_form(part)
+        record = found if found is not None else _any_form(part, wanted, decoders)
+        if record is UNWANTED:
+            continue
         if record is not None:
-            if wanted is None or wanted(part, record.kind):
-                yield record, part
+            yield record, part
         elif not _is_header(shard, part):
             rest.append(part)
     if rest:

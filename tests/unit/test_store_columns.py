@@ -1,0 +1,156 @@
+"""A large store as columns: the same numbers as a report, however many processes read it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax import store
+from frameworktax.analysis import points
+from frameworktax.analysis.summary import summarise
+from frameworktax.errors import StoreError
+from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
+from frameworktax.store.columns import columns, middle
+from frameworktax.store.parallel import split
+
+AT = Point(workload=Workload(model="m"), runtime="eager")
+
+
+def fill(folder: Path, session: str, records) -> None:
+    with store.Writer(folder, session) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def blocks(session: str, medians, point: Point = AT, process: int = 0) -> list[Block]:
+    return [
+        Block(
+            session=session,
+            point=point.key(),
+            process=process,
+            round=i,
+            latency_ns=(ns, ns, ns + 9),
+            pipelined_ns=3 * ns,
+            pipelined_calls=3,
+            cpu_ns=3 * ns,
+        )
+        for i, ns in enumerate(medians)
+    ]
+
+
+def subject(session: str, point: Point = AT) -> Subject:
+    return Subject(session=session, point=point, paradigm="eager")
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_the_numbers_are_those_of_a_report(tmp_path, processes):
+    records = data.sample_records()
+    half = len(records) // 2
+    for name, part in (("a", records[:half]), ("b", records[half:]), ("c", records[: half // 2])):
+        fill(tmp_path, name, part)
+    expected, _ = points.gather(records)
+    expected = [p for p in expected if p.measured and not p.point.workload.twin]
+    found = summarise(columns(tmp_path, processes))
+    assert [line.point for line in found] == [p.point for p in expected]
+    for line, one in zip(found, expected, strict=True):
+        status, reason = points.status(one)
+        assert (line.status, line.reason, line.blocks) == (status, reason, len(one.blocks))
+        assert line.calls == sum(len(b.latency_ns) for b in one.blocks)
+        assert line.processes == len(one.by_process())
+        latency = points.latency(one)
+        if latency is None:
+            assert line.latency_ns is None
+            continue
+        for name in ("value", "low", "high"):
+            told = getattr(line.latency_ns, name)
+            assert told == pytest.approx(getattr(latency, name), rel=1e-12)
+        assert (line.latency_ns.method, line.latency_ns.n) == (latency.method, latency.n)
+
+
+def test_a_point_of_several_sessions_is_told_from_the_newest_that_timed_it(tmp_path):
+    environment = data.ENVIRONMENT
+    for hour, medians in ((10, (100, 100)), (11, (200, 204)), (12, ())):
+        name = f"20261120T{hour}0000-aa"
+        opening = Session(
+            session=name, started="", version="0", command=(), environment=environment
+        )
+        fill(tmp_path, name, [opening, subject(name), *blocks(name, medians)])
+    (line,) = summarise(columns(tmp_path))
+    assert (line.session, line.sessions) == ("20261120T110000-aa", 2)
+    assert (line.blocks, line.calls, line.processes) == (2, 6, 1)
+    assert (line.latency_ns.value, line.latency_ns.method) == (202, "block-medians")
+
+
+def test_one_block_has_no_interval_and_a_failure_has_a_reason(tmp_path):
+    other = Point(workload=Workload(model="n"), runtime="eager")
+    late = Point(workload=Workload(model="late"), runtime="eager")
+    fill(
+        tmp_path,
+        "s",
+        [
+            *(subject("s", p) for p in (AT, other, late)),
+            *blocks("s", [100]),
+            Outcome(session="s", point=other.key(), process=0, status="crashed", reason="SIGSEGV"),
+            Outcome(session="s", point=late.key(), process=1, status="timeout", reason="slow"),
+        ],
+    )
+    timed, failed = summarise(columns(tmp_path))
+    assert (timed.status, timed.latency_ns) == ("ok", None)
+    assert (failed.point, failed.status, failed.reason) == (other, "crashed", "SIGSEGV")
+
+
+def test_an_empty_store_has_no_lines(tmp_path):
+    fill(tmp_path, "s", [])
+    assert summarise(columns(tmp_path)) == []
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_faults_and_other_versions_are_told_whoever_meets_them(tmp_path, processes):
+    for name in ("a", "b"):
+        fill(tmp_path, name, [subject(name), *blocks(name, [1, 2])])
+    torn = tmp_path / "a.jsonl"
+    torn.write_bytes(torn.read_bytes()[:-5])
+    found = columns(tmp_path, processes)
+    assert [n.code for n in found.notes] == ["torn-line"]
+    assert found.calls.tolist() == [3, 3, 3]
+    torn.write_text('{"schema": "frameworktax.store", "version": 99}\n')
+    with pytest.raises(StoreError, match="version 99"):
+        columns(tmp_path, processes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"latency_ns": []}, {"latency_ns": [-1]}, {"process": -1}, {"cpu_ns": -1}, {"round": 2**31}],
+)
+def test_what_a_reader_refuses_is_in_no_column(tmp_path, change):
+    import json
+
+    good = blocks("s", [1])[0]
+    fill(tmp_path, "s", [good])
+    path = tmp_path / "s.jsonl"
+    path.write_text(path.read_text() + json.dumps({**to_json(good), "round": 1, **change}) + "\n")
+    assert store.read(tmp_path)[0] == [good]
+    found = columns(tmp_path)
+    assert found.calls.tolist() == [3]
+    assert [n.code for n in found.notes] == ["bad-line"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 17, 18, 40, 201])
+def test_middle_is_the_median(n):
+    from statistics import median
+
+    values = [(i * 7919) % 1009 for i in range(n)]
+    assert middle(values) == median(values)
+
+
+def test_shards_are_cut_into_runs_in_order():
+    shards = [Path(f"{i}") for i in range(10)]
+    runs = split(shards, [10] * 10, 3)
+    assert [len(run) for run in runs] == [4, 4, 2]
+    assert [shard for run in runs for shard in run] == shards
+    assert split(shards[:1], [10], 4) == [shards[:1]]
+    assert split(shards[:2], [1000, 1], 2) == [shards[:1], shards[1:2]]
+    assert split(shards, [10] * 10) == [shards]
