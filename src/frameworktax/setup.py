@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from frameworktax.engines.in_place import InPlace
@@ -45,6 +46,11 @@ def await_all(futures: list[Future[Any]], reporter: Reporter, text: str) -> None
         reporter.progress(len(futures) - len(pending), len(futures), text)
 
 
+def _export_order(series: Series) -> tuple[bool, bool, str]:
+    """What is asked for before its twins, what compiles last, one interpreter after another."""
+    return series.runtime.compiles, series.is_twin, str(series.runtime.python() or "")
+
+
 class Setup:
     """Makes every series ready to be timed, or says why it is not."""
 
@@ -64,6 +70,7 @@ class Setup:
         self._reporter = reporter
         self._session = session
         self._workshop: Worker | InPlace | None = None
+        self._workshop_python: Path | None = None
         self._deadline = time.monotonic() + SHARE * plan.budget_s
 
     def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
@@ -92,7 +99,7 @@ class Setup:
             twins = self._add_twins(facts, has_sampler)
             starts += [pool.submit(self.make_ready, s) for s in twins if not s.runtime.prepares]
             exports = [s for s in wanted + twins if s.runtime.prepares]
-            exports.sort(key=lambda s: (s.runtime.compiles, s.is_twin))  # what is asked for, first
+            exports.sort(key=_export_order)
             for number, series in enumerate(exports):
                 self._reporter.progress(number, len(exports), f"exporting for {series.label}")
                 if self._prepare(series):
@@ -119,22 +126,24 @@ class Setup:
             # Counting is not measuring: the model may still run where it cannot be described.
             return {"facts": {}, "has_twin": False, "notes": [("not-described", str(error))]}
 
-    def _in_workshop(self, *, fresh: bool = False) -> Worker | InPlace:
-        if self._workshop is not None and fresh:
+    def _in_workshop(self, python: Path | None = None, *, fresh: bool = False) -> Worker | InPlace:
+        """Return the set-up process of this interpreter; there is one at a time, for memory."""
+        if self._workshop is not None and (fresh or python != self._workshop_python):
             self._workshop.kill()
         if self._workshop is None or not self._workshop.alive:
-            self._workshop = self._spawn("set-up")
+            self._workshop, self._workshop_python = self._spawn("set-up", python), python
         return self._workshop
 
     def _prepare(self, series: Series) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
+        python = series.runtime.python()
         try:
             try:
-                series.prepare(self._in_workshop(), self._left())
+                series.prepare(self._in_workshop(python), self._left())
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(self._in_workshop(fresh=True), self._left())
+                series.prepare(self._in_workshop(python, fresh=True), self._left())
         except WorkerError as error:
             self._ledger.bury(series, self._explain(error))
             return False

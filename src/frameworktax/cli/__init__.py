@@ -10,6 +10,7 @@ import typer
 from frameworktax.cli import (  # noqa: F401 - verbs register
     compare,
     doctor,
+    env,
     explain,
     lists,
     measure,

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any, get_args
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
@@ -60,7 +61,12 @@ class Worker:
     """One measuring process."""
 
     def __init__(
-        self, label: str, *, memory_bytes: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        label: str,
+        *,
+        memory_bytes: int = 0,
+        environment: Mapping[str, str] | None = None,
+        python: Path | None = None,
     ) -> None:
         """Start it.
 
@@ -68,12 +74,13 @@ class Worker:
             label: for messages.
             memory_bytes: anonymous memory it may hold, 0 for no limit.
             environment: variables set on top of this process's.
+            python: interpreter of another environment, None for this process's own.
         """
         self.label = label
         to_child, self._requests = os.pipe()
         self._answers, from_child = os.pipe()
         command = [
-            sys.executable,
+            str(python or sys.executable),
             "-P",  # a file named like a module in the current folder must not shadow it
             "-m",
             "frameworktax.worker",

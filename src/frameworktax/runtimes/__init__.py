@@ -17,13 +17,25 @@ GROUP = "frameworktax.runtimes"
 BUILT_IN: dict[str, str] = {
     "eager": "frameworktax.runtimes.eager:Eager",
     "inference-mode": "frameworktax.runtimes.eager:InferenceMode",
+    "torchscript": "frameworktax.runtimes.torchscript:TorchScript",
     "torchscript-frozen": "frameworktax.runtimes.torchscript:TorchScriptFrozen",
     "inductor": "frameworktax.runtimes.inductor:Inductor",
+    "inductor-reduce-overhead": "frameworktax.runtimes.inductor:InductorReduceOverhead",
+    "inductor-max-autotune": "frameworktax.runtimes.inductor:InductorMaxAutotune",
+    "zentorch": "frameworktax.runtimes.inductor:ZenTorch",
+    "jax": "frameworktax.runtimes.jax:Jax",
     "aot-inductor": "frameworktax.runtimes.aot_inductor:AotInductor",
     "onnxruntime": "frameworktax.runtimes.onnxruntime:OnnxRuntime",
     "openvino": "frameworktax.runtimes.openvino:OpenVino",
-    "cuda-graph": "frameworktax.runtimes.cuda_graph:CudaGraph",
+    "executorch": "frameworktax.runtimes.executorch:ExecuTorch",
+    "litert": "frameworktax.runtimes.litert:LiteRt",
+    "iree": "frameworktax.runtimes.iree:Iree",
+    "tract": "frameworktax.runtimes.tract:Tract",
     "onnxruntime-cuda": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCuda",
+    "tensorrt": "frameworktax.runtimes.onnxruntime_cuda:TensorRt",
+    "cuda-graph": "frameworktax.runtimes.cuda_graph:CudaGraph",
+    "onnxruntime-cuda-graph": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCudaGraph",
+    "nested": "frameworktax.runtimes.nested:Nested",
     "null": "frameworktax.runtimes.null:Null",
 }
 FLOOR = "null"
@@ -55,16 +67,32 @@ def names() -> list[str]:
 def get(name: str) -> Runtime:
     """Return the runtime of this name; imports its file, not its engine.
 
+    A name may end in an option: ``onnxruntime@1``. That is a runtime of its own, with its own
+    results; ``names`` leaves it out.
+
     Raises:
-        UsageError: there is no such name.
+        UsageError: there is no such name, or no such option of it.
     """
     known = _registry()
-    if name not in known:
+    bare, _, option = name.partition("@")
+    if bare not in known:
         raise UsageError(
             f"unknown runtime '{name}'{nearest(name, known)} (see 'frameworktax list runtimes')"
         )
-    module, _, attribute = known[name].partition(":")
+    module, _, attribute = known[bare].partition(":")
     runtime = getattr(importlib.import_module(module), attribute)()
     if not isinstance(runtime, Runtime):
-        raise UsageError(f"runtime '{name}' ({known[name]}) is no Runtime; uninstall its package")
-    return runtime
+        raise UsageError(f"runtime '{bare}' ({known[bare]}) is no Runtime; uninstall its package")
+    return runtime if bare == name else _with_option(runtime, name, option)
+
+
+def _with_option(runtime: Runtime, name: str, option: str) -> Runtime:
+    if option not in runtime.options:
+        have = ", ".join(f"{runtime.name}@{known}" for known in runtime.options)
+        raise UsageError(
+            f"{runtime.name} has no option '{option}'; choose {have or runtime.name + ' alone'}"
+        )
+    kind = type(runtime)
+    fields = {"name": name, "option": option, "__doc__": kind.__doc__}
+    varied: Runtime = type(kind.__name__, (kind,), fields)()
+    return varied

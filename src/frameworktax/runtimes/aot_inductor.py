@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.export import Exported, export, manifest_of, static_note
 from frameworktax.runtimes.inductor import missing_triton
 from frameworktax.runtimes.torch_common import (
+    FLOATS,
     TorchArtifactLoaded,
     configure,
     missing_compiler,
@@ -63,7 +63,7 @@ class AotInductor(Runtime):
     name = "aot-inductor"
     paradigm = "ahead-of-time"
     devices = ("cpu", "cuda")
-    precisions = PRECISIONS
+    precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
     needs_model = False

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from frameworktax.runtimes import environments
 
 if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.models.base import Model
+    from frameworktax.records import Workload
 
 Call = Callable[[], Any]
 
@@ -56,6 +59,13 @@ class Loaded(ABC):
     def synchronize(self) -> None:  # noqa: B027 - a CPU runtime has nothing to wait for
         """Wait until everything enqueued is complete on the device."""
 
+    def first_token_ns(self) -> int | None:
+        """Return the ``time.perf_counter_ns`` at which the last call's first token was there.
+
+        None for what generates no tokens.
+        """
+        return None
+
     def notes(self) -> list[tuple[str, str]]:
         """Return (code, text) notes that belong beside every number of this runtime."""
         return []
@@ -73,6 +83,12 @@ class Runtime(ABC):
     """Importable names that must be there."""
     extra: ClassVar[str] = ""
     """The extra that installs them: ``pip install 'frameworktax[extra]'``."""
+    environment: ClassVar[str] = ""
+    """The environment of its own it can live in: ``frameworktax env create environment``."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """What may stand behind an @ in its name (``onnxruntime@1``), each in a few words."""
+    option: ClassVar[str] = ""
+    """The one that stands there."""
     needs_model: ClassVar[bool] = True
     """Whether ``load`` needs the built model, or only what ``prepare`` left."""
     has_symbols: ClassVar[bool] = True
@@ -80,18 +96,60 @@ class Runtime(ABC):
     prepares: ClassVar[bool] = False
     compiles: ClassVar[bool] = False
     """Whether set-up is long (tens of seconds), so that budgets plan for it."""
+    takes_onnx: ClassVar[bool] = False
+    """Whether it runs an ONNX file as it is; the others start from a torch module."""
+    inputs: ClassVar[tuple[str, ...]] = ("dense", "ragged")
+    """Kinds of input it takes; a ragged one is to most runtimes just another mask."""
+    kv_caches: ClassVar[tuple[str, ...]] = ()
+    """Caches of ``--kv-cache`` it generates with; none: it runs forward passes only."""
+    keeps_channels_last: ClassVar[bool] = False
+    """Whether images reach it in the memory format asked for."""
+    computes_padding: ClassVar[bool] = True
+    """Whether it computes the padded tokens of ragged input."""
+
+    def absent(self) -> list[str]:
+        """Return the packages that cannot be imported here."""
+        return [p for p in self.packages if importlib.util.find_spec(p) is None]
+
+    def python(self) -> Path | None:
+        """Return the interpreter its processes need, or None if this one does."""
+        if not self.environment or not self.absent():
+            return None
+        return environments.python_of(self.environment)
 
     def missing(self, target: Target) -> str | None:
         """Return why this runtime cannot run here and what to do, or None if it can."""
-        absent = [p for p in self.packages if importlib.util.find_spec(p) is None]
-        if absent:
-            return f"{', '.join(absent)} not installed; pip install 'frameworktax[{self.extra}]'"
+        absent = self.absent()
+        if absent and self.python() is None:
+            remedy = f"pip install 'frameworktax[{self.extra}]'"
+            if self.environment:
+                remedy = f"frameworktax env create {self.environment}"
+            return f"{', '.join(absent)} not installed; {remedy}"
         kind = "cuda" if target.is_cuda else "cpu"
         if kind not in self.devices:
             return f"runs on {' and '.join(self.devices)} only; choose --device {self.devices[0]}"
         if target.precision not in self.precisions:
             have = ", ".join(self.precisions)
             return f"no {target.precision} here; choose --precision {have}"
+        return None
+
+    def cannot(self, workload: Workload) -> str | None:
+        """Return why this runtime cannot run this workload and what to choose, or None if it can.
+
+        Asked in the parent, without the model: what only the model tells, ``prepare`` or ``load``
+        raises as ``WorkerError("unavailable", …)``.
+        """
+        if workload.model.startswith("onnx:") and not self.takes_onnx:
+            return "runs torch modules, no ONNX file; choose --runtimes onnxruntime,openvino"
+        if workload.phase == "generate" and workload.kv_cache not in self.kv_caches:
+            if not self.kv_caches:
+                return "runs forward passes only; leave out --phase generate"
+            have = " or ".join(self.kv_caches)
+            return f"generates only with --kv-cache {have}, not {workload.kv_cache}"
+        if workload.input not in self.inputs:
+            return f"takes {' or '.join(self.inputs)} input only; choose --input {self.inputs[0]}"
+        if workload.channels_last and not self.keeps_channels_last:
+            return "keeps no memory format; leave out --channels-last"
         return None
 
     def prepare(  # noqa: B027 - most runtimes have nothing to prepare

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import TorchLoaded, configure, given
+from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -32,7 +31,7 @@ class CudaGraph(Runtime):
     name = "cuda-graph"
     paradigm = "graph-replay"
     devices = ("cuda",)
-    precisions = PRECISIONS
+    precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
 

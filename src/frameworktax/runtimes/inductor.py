@@ -1,14 +1,16 @@
-"""torch.compile with its default backend."""
+"""torch.compile: its default backend in three modes, and AMD's ZenTorch behind the same call."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.generate import looped
 from frameworktax.runtimes.torch_common import (
+    FLOATS,
     TorchLoaded,
     configure,
     given,
@@ -21,29 +23,37 @@ if TYPE_CHECKING:
 
 MAX_BATCHES = 64
 """Compilations of one module before Dynamo gives up and runs it eagerly; its default is 8."""
+STATIC = "static shapes, one compilation for each batch size"
 
 
 class _Loaded(TorchLoaded):
+    def __init__(self, model: Model, target: Target, module: Any, mode: Any, said: str) -> None:
+        super().__init__(model, target, module, mode)
+        self._said = said
+
     def notes(self) -> list[tuple[str, str]]:
-        return [
-            (
-                "compile-options",
-                "torch.compile(module, dynamic=False), no freezing: static shapes, one "
-                "compilation for each batch size",
-            )
-        ]
+        return [("compile-options", self._said)]
 
 
 class Inductor(Runtime):
-    """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size."""
+    """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size.
+
+    Without freezing, as ``torch.compile`` is by default: weights stay the module's parameters.
+    """
 
     name = "inductor"
     paradigm = "deferred"
-    devices = ("cpu", "cuda")
-    precisions = PRECISIONS
-    packages = ("torch",)
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    precisions: ClassVar[tuple[str, ...]] = FLOATS
+    packages: ClassVar[tuple[str, ...]] = ("torch",)
     extra = "torch"
     compiles = True
+    kv_caches: ClassVar[tuple[str, ...]] = ("static",)
+    keeps_channels_last = True
+    options: ClassVar[Mapping[str, str]] = {"freezing": "weights are constants, packed once"}
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Over Inductor's defaults, as ``torch.compile(options=...)`` takes them."""
+    said: ClassVar[str] = f"torch.compile(module, dynamic=False), no freezing: {STATIC}"
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing; a CPU needs a C++ compiler, a GPU Triton too."""
@@ -57,9 +67,119 @@ class Inductor(Runtime):
 
         configure(target)
         torch._dynamo.config.recompile_limit = MAX_BATCHES
-        # Without it, the second batch size would turn the shapes dynamic and slow both down.
-        compiled = torch.compile(given(model).module, dynamic=False)
-        return _Loaded(given(model), target, compiled, torch.no_grad)
+        options, said = self._options(target)
+        # Without dynamic=False, the second batch size would turn the shapes dynamic and slow
+        # both down.
+        compiled = torch.compile(given(model).module, dynamic=False, options=options or None)
+        built, mode = given(model), torch.no_grad
+        decoding = looped(built, target, compiled, mode, [("compile-options", said)])
+        return decoding or _Loaded(built, target, compiled, mode, said)
+
+    def _options(self, target: Target) -> tuple[dict[str, Any], str]:
+        """Return what to set and how to say it."""
+        del target
+        if self.option == "freezing":
+            return {"freezing": True}, f"torch.compile(module, dynamic=False), freezing: {STATIC}"
+        return dict(self.settings), self.said
+
+
+class InductorReduceOverhead(Inductor):
+    """``torch.compile(mode="reduce-overhead")``: Inductor's kernels, replayed as CUDA graphs.
+
+    On a CPU the mode changes nothing, so there it is refused rather than measured twice.
+    """
+
+    name = "inductor-reduce-overhead"
+    devices = ("cuda",)
+    kv_caches = ()
+    options: ClassVar[Mapping[str, str]] = {}
+    settings: ClassVar[Mapping[str, Any]] = {"triton.cudagraphs": True}
+    said = f'torch.compile(mode="reduce-overhead", dynamic=False): {STATIC}, CUDA graphs'
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Wrap the module; each call first says that the last call's outputs may be reused."""
+        loaded = super().load(model, target, directory)
+        return _OverwritingLoaded(loaded)
+
+
+class InductorMaxAutotune(Inductor):
+    """``torch.compile(mode="max-autotune")``: kernels chosen by timing them; takes minutes.
+
+    On a CPU the choice includes generated matrix multiplications, which need frozen weights.
+    """
+
+    name = "inductor-max-autotune"
+    options: ClassVar[Mapping[str, str]] = {}
+
+    def _options(self, target: Target) -> tuple[dict[str, Any], str]:
+        settings = {"max_autotune": True, "coordinate_descent_tuning": True}
+        if target.is_cuda:
+            # Graphs are inductor-reduce-overhead's: this one tells what the kernels give.
+            mode = 'mode="max-autotune-no-cudagraphs"'
+            return settings, f"torch.compile({mode}, dynamic=False): {STATIC}"
+        return (
+            settings | {"freezing": True},
+            f'torch.compile(mode="max-autotune", dynamic=False), freezing: {STATIC}',
+        )
+
+
+class _OverwritingLoaded(Loaded):
+    """Calls whose outputs live in the graph's memory until the next call.
+
+    Without the mark, Inductor keeps outputs that are still referenced apart from the next run's,
+    and records another graph for that.
+    """
+
+    def __init__(self, inner: Loaded) -> None:
+        self._inner = inner
+
+    def bind(self, batch: int) -> Any:
+        import torch
+
+        call, mark = self._inner.bind(batch), torch.compiler.cudagraph_mark_step_begin
+
+        def marked() -> Any:
+            mark()
+            return call()
+
+        return marked
+
+    def outputs(self, result: Any) -> Any:
+        return self._inner.outputs(result)
+
+    def synchronize(self) -> None:
+        self._inner.synchronize()
+
+    def notes(self) -> list[tuple[str, str]]:
+        return self._inner.notes()
+
+
+class ZenTorch(Inductor):
+    """``torch.compile(backend="zentorch")``: AMD's kernels for its own processors."""
+
+    name = "zentorch"
+    devices = ("cpu",)
+    precisions = ("float32", "bfloat16")
+    packages = ("torch", "zentorch")
+    environment = "zentorch"
+    options: ClassVar[Mapping[str, str]] = {}
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Wrap the module; freezing, as its documentation has it."""
+        use_directory(directory)
+        import torch
+        import torch._dynamo
+        import torch._inductor.config
+        import zentorch  # noqa: F401 - registers the backend
+
+        configure(target)
+        torch._dynamo.config.recompile_limit = MAX_BATCHES
+        torch._inductor.config.freezing = True
+        compiled = torch.compile(given(model).module, dynamic=False, backend="zentorch")
+        said = f'torch.compile(backend="zentorch", dynamic=False), freezing: {STATIC}'
+        built, mode = given(model), torch.no_grad
+        decoding = looped(built, target, compiled, mode, [("compile-options", said)])
+        return decoding or _Loaded(built, target, compiled, mode, said)
 
 
 def missing_triton(target: Target) -> str | None:

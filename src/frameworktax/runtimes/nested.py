@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.errors import WorkerError
 from frameworktax.models.ragged import IDS, MASK
 from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import TorchLoaded, configure, given
+from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class Nested(Runtime):
     name = "nested"
     paradigm = "sparse-input"
     devices = ("cpu", "cuda")
-    precisions = ("float32",)
+    precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
     inputs = ("ragged",)

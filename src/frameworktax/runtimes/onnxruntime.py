@@ -1,10 +1,14 @@
-"""ONNX Runtime on the CPU: exported by torch's dynamo exporter, inputs and outputs bound."""
+"""ONNX Runtime on the CPU: exported by torch's dynamo exporter, inputs and outputs bound.
+
+``onnxruntime@0`` to ``@2`` are its lower levels of graph optimisation, ``onnxruntime@fused`` its
+transformer optimiser over the old exporter's graph (``onnx_graphs.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
@@ -20,36 +24,70 @@ QUIET = 3
 """ONNX Runtime's log level *error*."""
 
 
+LEVELS = {"": "ORT_ENABLE_ALL", "0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC"}
+LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL"}
+
+
 class OnnxRuntime(Runtime):
-    """Graph level *all*; one session per batch size with the batch fixed."""
+    """Graph level *all* unless told otherwise; one session per batch size with the batch fixed.
+
+    int8 is ``quantize_dynamic``: weights of matrix multiplications in 8 bits, activations
+    quantised as they come.
+    """
 
     name = "onnxruntime"
     paradigm = "ahead-of-time"
-    packages = ("torch", "onnx", "onnxscript", "onnxruntime")
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
+    packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     extra = "onnxruntime"
+    options: ClassVar[Mapping[str, str]] = {
+        "0": "no graph optimisation",
+        "1": "basic: constants folded, redundant nodes removed",
+        "2": "extended: operators fused",
+        "fused": "all, after the transformer optimiser has fused attention",
+    }
     needs_model = False
     has_symbols = False
     prepares = True
+    takes_onnx = True
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
-        """Export to ONNX."""
+        """Export to ONNX; fuse or quantise where that was asked for."""
+        from frameworktax.runtimes import onnx_graphs
+
         configure(target)
-        export_onnx(model, batches, directory)
+        if self.option == "fused":
+            onnx_graphs.export_fused(model, batches, directory)
+        else:
+            export_onnx(model, batches, directory)
+        if target.precision == "int8":
+            onnx_graphs.quantize(directory)
+        if not target.is_cuda:
+            onnx_graphs.note_attention(directory, LEVELS[self.option])
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; sessions start when a batch size is bound."""
-        return OnnxLoaded(Artifact(directory), target)
+        return OnnxLoaded(Artifact(directory), target, LEVELS[self.option])
 
 
-def export_onnx(model: Model, batches: Sequence[int], directory: Path) -> None:
-    """Export a model to ONNX files with the names of its inputs, and write the manifest."""
+def export_onnx(
+    model: Model, batches: Sequence[int], directory: Path, *, static: bool = False
+) -> None:
+    """Export a model to ONNX files with the names of its inputs, and write the manifest.
+
+    A model that is an ONNX file is taken as it is. ``static`` exports once for each batch size.
+    """
+    if model.onnx_path is not None:
+        _take(model, model.onnx_path, batches, directory)
+        return
     import torch
 
     notes: list[tuple[str, str]] = []
     with staged(directory) as folder, torch.no_grad():
-        programs = export(model, batches, notes)
+        groups = [[batch] for batch in batches] if static else [list(batches)]
+        programs = [found for group in groups for found in export(model, group, notes)]
         names = {
             batch: "model.onnx" if exported.is_dynamic else f"model-{batch}.onnx"
             for exported in programs
@@ -66,6 +104,21 @@ def export_onnx(model: Model, batches: Sequence[int], directory: Path) -> None:
         write_manifest(folder, manifest)
 
 
+def _take(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
+    """Write the inputs and a manifest that names the model's own file, which stays where it is."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    with staged(directory) as folder:
+        files = dict.fromkeys(batches, str(path.resolve()))
+        manifest = manifest_of(model, files, folder, [])
+        for name, dim in zip(manifest.names, manifest.batch_dims, strict=True):
+            sizes = {port.name: port.type.tensor_type.shape.dim for port in graph.input}[name]
+            if dim is not None and sizes[dim].dim_param:
+                manifest.free_dimension = sizes[dim].dim_param
+        write_manifest(folder, manifest)
+
+
 def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
     """Return the exporter's name for the batch dimension."""
     for value, dim in zip(program.model.graph.inputs, dims, strict=True):
@@ -77,16 +130,18 @@ def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
 class OnnxLoaded(Loaded):
     """Sessions over an artefact; ``provider`` and ``device`` say where they run."""
 
-    def __init__(self, artifact: Artifact, target: Target) -> None:
+    def __init__(self, artifact: Artifact, target: Target, level: str = "ORT_ENABLE_ALL") -> None:
         self._artifact = artifact
         self._target = target
+        self._level = level
 
     def session(self, batch: int) -> Any:
         """Start the session for a batch size, its shapes static."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        levels = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = getattr(levels, self._level)
         options.intra_op_num_threads = self._target.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = QUIET

@@ -1,4 +1,6 @@
-"""ONNX Runtime on CUDA: inputs and outputs stay on the device, work goes to torch's stream.
+"""ONNX Runtime on a GPU: its CUDA provider, that with CUDA graphs, and its TensorRT provider.
+
+Inputs and outputs stay on the device, work goes to torch's stream.
 
 ONNX Runtime quietly runs on the CPU what its CUDA provider cannot take, or everything where the
 provider's libraries do not load. Both are looked for: the first becomes a note with the number of
@@ -7,11 +9,13 @@ nodes, the second is an error.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes.artifacts import Artifact
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 
 PROVIDER = "CUDAExecutionProvider"
 LIBRARY = "libonnxruntime_providers_cuda.so"
+TENSORRT = "TensorrtExecutionProvider"
+TENSORRT_LIBRARY = "libonnxruntime_providers_tensorrt.so"
+ON_DEVICE = (PROVIDER, TENSORRT)
 REFUSED = "fallback to CPU EP has been explicitly disabled"
 """In the error of a session that may not use the CPU but would."""
 
@@ -36,18 +43,56 @@ class OnnxRuntimeCuda(OnnxRuntime):
     devices = ("cuda",)
     precisions = ("float32", "float16")
     extra = "onnxruntime-cuda"
+    options: ClassVar[Mapping[str, str]] = {}
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, the packages, the build with the CUDA provider."""
-        return missing_gpu() or super().missing(target) or missing_provider()
+        return missing_gpu() or super().missing(target) or missing_provider(LIBRARY)
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; sessions start when a batch size is bound."""
         return OnnxCudaLoaded(Artifact(directory), target)
 
 
+class OnnxRuntimeCudaGraph(OnnxRuntimeCuda):
+    """The same with ``enable_cuda_graph``: the first run is recorded, later ones are replayed."""
+
+    name = "onnxruntime-cuda-graph"
+    paradigm = "graph-replay"
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Read what was exported; graphs are recorded when a batch size is bound."""
+        return OnnxCudaGraphLoaded(Artifact(directory), target)
+
+
+class TensorRt(OnnxRuntimeCuda):
+    """ONNX Runtime's TensorRT provider; engines are built when a batch size is bound, and kept.
+
+    Not torch-tensorrt: its newest release asks for another torch than this project's.
+    """
+
+    name = "tensorrt"
+    packages = (*OnnxRuntimeCuda.packages, "tensorrt")
+    extra = "tensorrt"
+    compiles = True
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing; beside the provider, TensorRT's own libraries."""
+        return super().missing(target) or missing_provider(TENSORRT_LIBRARY)
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Read what was exported; engines built by one process are read by the next."""
+        # TensorRT takes TF32 for float32 unless told otherwise; read when CUDA starts.
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+        return TensorRtLoaded(Artifact(directory), target, directory / "engines")
+
+
 class OnnxCudaLoaded(OnnxLoaded):
     """Sessions on the device of the target, on a stream that torch uses too."""
+
+    provider: ClassVar[str] = PROVIDER
+    """Must be among those that started."""
+    libraries: ClassVar[str] = "the CUDA and cuDNN libraries"
 
     def __init__(self, artifact: Artifact, target: Target) -> None:
         import onnxruntime
@@ -76,11 +121,11 @@ class OnnxCudaLoaded(OnnxLoaded):
             if REFUSED not in str(error):
                 raise
             session = self._start(batch, may_fall_back=True)
-            if PROVIDER in session.get_providers():
+            if self.provider in session.get_providers():
                 self._fallback[batch] = fallback_text(_assigned(session))
-        if PROVIDER not in session.get_providers():
-            why = "its CUDA provider did not start; do the CUDA and cuDNN libraries fit it?"
-            raise WorkerError("failed", f"onnxruntime would run on the CPU: {why}")
+        if self.provider not in session.get_providers():
+            why = f"{self.provider} did not start; do {self.libraries} fit this build?"
+            raise WorkerError("failed", f"onnxruntime would run elsewhere: {why}")
         return session
 
     def _start(self, batch: int, *, may_fall_back: bool) -> Any:
@@ -97,15 +142,20 @@ class OnnxCudaLoaded(OnnxLoaded):
         symbol = self._artifact.manifest.free_dimension
         if symbol is not None:
             options.add_free_dimension_override_by_name(symbol, batch)
-        provider = {
-            "device_id": str(self._device_id),
-            "user_compute_stream": str(self._stream.cuda_stream),
-            "use_tf32": "0",  # on by default; float32 was asked for
-        }
         path = str(self._artifact.file(batch))
         return onnxruntime.InferenceSession(
-            path, options, providers=[(PROVIDER, provider)], enable_fallback=0
+            path, options, providers=self.providers(), enable_fallback=0
         )
+
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the providers in the order they may take nodes, with their options."""
+        return [(PROVIDER, self._common() | {"use_tf32": "0"})]  # TF32 is on by default
+
+    def _common(self) -> dict[str, str]:
+        return {
+            "device_id": str(self._device_id),
+            "user_compute_stream": str(self._stream.cuda_stream),
+        }
 
     def bind(self, batch: int) -> Call:
         """Return a run over inputs and outputs on the device; it returns before it is done."""
@@ -123,7 +173,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         options = onnxruntime.RunOptions()
         # Otherwise each run waits for the device and nothing can be queued behind it.
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        session.run_with_iobinding(binding, options)  # tells the shapes
+        session.run_with_iobinding(binding, self.trial_options(options))  # tells the shapes
         self.synchronize()
         values: list[Any] = binding.get_outputs()
         for name, value in zip(outputs, values, strict=True):
@@ -136,6 +186,10 @@ class OnnxCudaLoaded(OnnxLoaded):
 
         return call
 
+    def trial_options(self, options: Any) -> Any:
+        """Return the options of the run that tells the outputs' shapes; the run's own here."""
+        return options
+
     def synchronize(self) -> None:
         """Wait for the device."""
         synchronize(self._target)
@@ -146,12 +200,67 @@ class OnnxCudaLoaded(OnnxLoaded):
         return [*super().notes(), *(("cpu-fallback", text) for text in texts)]
 
 
-def missing_provider() -> str | None:
-    """Return that the installed onnxruntime has no CUDA provider, or None if it has one."""
+class OnnxCudaGraphLoaded(OnnxCudaLoaded):
+    """Sessions that replay; every node must be on the device, or starting one raises.
+
+    A replay always waits for the device, whatever the run options say.
+    """
+
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the CUDA provider, told to record."""
+        ((name, settings),) = super().providers()
+        return [(name, settings | {"enable_cuda_graph": "1"})]
+
+    def trial_options(self, options: Any) -> Any:
+        """Return options of a run that is not recorded.
+
+        A graph holds the addresses of its inputs and outputs, and the first run that may be
+        recorded is; so it must come after the outputs have got their final place.
+        """
+        import onnxruntime
+
+        del options
+        trial = onnxruntime.RunOptions()
+        trial.add_run_config_entry("gpu_graph_id", "-1")
+        return trial
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return what there is to say of the sessions, and of the replay."""
+        text = "each replay waits for the device, so nothing queues up behind it"
+        return [*super().notes(), ("replay-synchronises", text)]
+
+
+class TensorRtLoaded(OnnxCudaLoaded):
+    """Sessions on TensorRT, with CUDA for what TensorRT leaves."""
+
+    provider = TENSORRT
+    libraries = "the TensorRT libraries"
+
+    def __init__(self, artifact: Artifact, target: Target, engines: Path) -> None:
+        # Its wheel holds libnvinfer; once loaded, the provider finds it by name.
+        importlib.import_module("tensorrt")
+        super().__init__(artifact, target)
+        engines.mkdir(parents=True, exist_ok=True)
+        self._engines = str(engines)
+
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """Return TensorRT and, behind it, CUDA."""
+        settings = {
+            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_path": self._engines,
+            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_path": self._engines,
+            "trt_fp16_enable": "1" if self._target.precision == "float16" else "0",
+        }
+        return [(TENSORRT, self._common() | settings), *super().providers()]
+
+
+def missing_provider(library: str) -> str | None:
+    """Return that the installed onnxruntime lacks a provider's library, or None if it has it."""
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         return "onnxruntime not installed; pip install onnxruntime-gpu"
-    if (Path(spec.origin).parent / "capi" / LIBRARY).is_file():
+    if (Path(spec.origin).parent / "capi" / library).is_file():
         return None
     return (
         "this onnxruntime is the CPU build; "
@@ -171,10 +280,10 @@ def _assigned(session: Any) -> list[tuple[str, str]] | None:
 
 
 def fallback_text(assigned: Iterable[tuple[str, str]] | None) -> str:
-    """Say how many nodes run elsewhere than on the CUDA provider, and which."""
+    """Say how many nodes run elsewhere than on the device, and which."""
     if assigned is None:
         return "some nodes run on the CPU; this onnxruntime does not say how many"
     nodes = list(assigned)
-    others = Counter(operator for provider, operator in nodes if provider != PROVIDER)
+    others = Counter(operator for provider, operator in nodes if provider not in ON_DEVICE)
     named = ", ".join(f"{operator} {count}" for operator, count in others.most_common(4))
     return f"{others.total()} of {len(nodes)} nodes run on the CPU ({named})"

@@ -13,7 +13,7 @@ from frameworktax.models.base import Inputs
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.export import export, manifest_of
-from frameworktax.runtimes.onnxruntime import wide
+from frameworktax.runtimes.onnxruntime import export_onnx, wide
 from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class OpenVino(Runtime):
     needs_model = False
     has_symbols = False
     prepares = True
+    takes_onnx = True
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
@@ -46,6 +47,9 @@ class OpenVino(Runtime):
         import torch
 
         configure(target)
+        if model.onnx_path is not None:
+            export_onnx(model, batches, directory)  # OpenVINO reads the file itself
+            return
         notes: list[tuple[str, str]] = []
         full = model if target.precision == "float32" else _widened(model)
         with staged(directory) as folder, torch.no_grad():

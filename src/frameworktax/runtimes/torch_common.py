@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from frameworktax.models.base import Model
 
+FLOATS = ("float32", "float16", "bfloat16")
+"""The precisions a torch module can be cast to."""
+
 
 def configure(target: Target) -> None:
     """Set torch's threads, and have float32 mean float32 on a GPU.
@@ -34,6 +37,25 @@ def configure(target: Target) -> None:
     if target.is_cuda and target.precision == "float32":
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
+
+
+def quantized(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy with the weights of its linear layers in int8, activations as they come.
+
+    Raises:
+        WorkerError: this torch has no dynamic quantisation, or the module no linear layer.
+    """
+    import torch
+
+    if not any(isinstance(layer, torch.nn.Linear) for layer in module.modules()):
+        raise WorkerError("unavailable", "no linear layer to quantise; choose another --precision")
+    try:
+        from torch.ao.quantization import quantize_dynamic
+    except ImportError as error:
+        raise WorkerError(
+            "unavailable", "this torch has no dynamic quantisation; choose another --precision"
+        ) from error
+    return quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
 
 
 def flatten(output: Any) -> list[Any]:

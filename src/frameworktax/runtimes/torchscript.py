@@ -1,16 +1,15 @@
-"""TorchScript: traced, frozen, optimised for inference."""
+"""TorchScript: traced; or traced, frozen and optimised for inference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.export import manifest_of, positional, split, static_note
-from frameworktax.runtimes.torch_common import TorchArtifactLoaded, configure, to_arrays
+from frameworktax.runtimes.torch_common import FLOATS, TorchArtifactLoaded, configure, to_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -31,17 +30,25 @@ class _Loaded(TorchArtifactLoaded):
         return torch.jit.optimize_for_inference(frozen.eval())
 
 
-class TorchScriptFrozen(Runtime):
-    """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
+class _TracedLoaded(TorchArtifactLoaded):
+    def open(self, path: Path) -> Any:
+        import torch
 
-    name = "torchscript-frozen"
+        return torch.jit.load(str(path), map_location=self._target.device)
+
+
+class TorchScript(Runtime):
+    """``torch.jit.trace(module)``: a graph without Python; parameters stay parameters."""
+
+    name = "torchscript"
     paradigm = "deferred"
     devices = ("cpu", "cuda")
-    precisions = PRECISIONS
+    precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
     needs_model = False
     prepares = True
+    freezes: ClassVar[bool] = False
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
@@ -55,7 +62,7 @@ class TorchScriptFrozen(Runtime):
         with staged(directory) as folder, torch.no_grad():
             # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
             shared = min((b for b in batches if b > 1), default=batches[0])
-            program = _traced(module, model, shared)
+            program = self._traced(module, model, shared)
             others = [b for b in batches if b != shared][:1]
             try:
                 for batch in others:
@@ -65,23 +72,35 @@ class TorchScriptFrozen(Runtime):
                 files = {}
                 for batch in batches:
                     files[batch] = f"model-{batch}.pt"
-                    torch.jit.save(_traced(module, model, batch), folder / files[batch])
+                    torch.jit.save(self._traced(module, model, batch), folder / files[batch])
             else:
                 torch.jit.save(program, folder / "model.pt")
                 files = dict.fromkeys(batches, "model.pt")
             write_manifest(folder, manifest_of(model, files, folder, notes))
 
+    def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
+        import torch
+
+        _, tensors = split(model.inputs(batch))
+        traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
+        return torch.jit.freeze(traced) if self.freezes else traced
+
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was traced."""
         configure(target)
+        return _TracedLoaded(Artifact(directory), target)
+
+
+class TorchScriptFrozen(TorchScript):
+    """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
+
+    name = "torchscript-frozen"
+    freezes = True
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Load what was traced and frozen, and optimise it."""
+        configure(target)
         return _Loaded(Artifact(directory), target)
-
-
-def _traced(module: torch.nn.Module, model: Model, batch: int) -> Any:
-    import torch
-
-    _, tensors = split(model.inputs(batch))
-    return torch.jit.freeze(torch.jit.trace(module, tuple(tensors), check_trace=False))
 
 
 def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:

@@ -1,0 +1,206 @@
+"""Environments of their own, for runtimes whose packages are large or disagree with others.
+
+    frameworktax env create executorch
+
+makes a virtual environment for one runtime on top of the one that runs now: what is installed
+there is found first, everything else (torch, this package) comes from here. So nothing large is
+installed twice, and nothing here is replaced. The processes of that runtime are then started with
+its interpreter; everything else about a session stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from frameworktax.errors import UsageError, WorkerError, nearest
+
+FOLDER_VARIABLE = "FRAMEWORKTAX_ENVIRONMENTS"
+MARKER = "frameworktax-environment.json"
+"""Written last: an environment without it was never finished."""
+SHARED = "torch"
+"""Must be the same on both sides: programs are exported here and read there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What to install for one runtime, in the versions that were seen to work together."""
+
+    packages: tuple[str, ...]
+    megabytes: int
+    """Added to what is installed already."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "executorch": Recipe(("executorch==1.5.1",), 550),
+    "iree": Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400),
+    "jax": Recipe(("jax==0.10.2", "torchax==0.0.13"), 400),
+    "litert": Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950),
+    "tract": Recipe(("tract==0.23.9",), 50),
+    "zentorch": Recipe(("zentorch==2.13.0.2",), 120),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row of ``frameworktax env list``."""
+
+    name: str
+    packages: tuple[str, ...]
+    megabytes: int
+    ready: bool
+    folder: Path
+
+
+def base() -> Path:
+    """Return the folder that holds the environments: beside what runs now, unless told otherwise.
+
+    ``$FRAMEWORKTAX_ENVIRONMENTS`` names another. Where the interpreter's own folder cannot be
+    written (the system's Python), they go to the home folder, apart for each interpreter.
+    """
+    told = os.environ.get(FOLDER_VARIABLE)
+    if told:
+        return Path(told)
+    prefix = Path(sys.prefix)
+    if sys.prefix != sys.base_prefix and os.access(prefix, os.W_OK):
+        return prefix / "frameworktax-environments"
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    return data / "frameworktax" / f"python-{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def recipe(name: str) -> Recipe:
+    """Return what an environment consists of.
+
+    Raises:
+        UsageError: there is no such name.
+    """
+    if name not in RECIPES:
+        raise UsageError(
+            f"no environment '{name}'{nearest(name, RECIPES)} (see 'frameworktax env list')"
+        )
+    return RECIPES[name]
+
+
+def python_of(name: str) -> Path | None:
+    """Return the interpreter of a finished environment, or None if there is none."""
+    folder = base() / name
+    python = folder / "bin" / "python"
+    return python if (folder / MARKER).is_file() and python.exists() else None
+
+
+def installed(name: str) -> dict[str, str]:
+    """Return package → version as they were when the environment was made."""
+    text = (base() / name / MARKER).read_text(encoding="utf-8")
+    return dict(json.loads(text)["versions"])
+
+
+def found() -> list[Found]:
+    """Return every environment that can be made, and whether it is."""
+    return [
+        Found(name, r.packages, r.megabytes, python_of(name) is not None, base() / name)
+        for name, r in RECIPES.items()
+    ]
+
+
+def create(name: str, say: Callable[[str], None]) -> Path:
+    """Make an environment and return its interpreter; a finished one is left as it is.
+
+    Args:
+        name: of a recipe.
+        say: told what is being done, in one line.
+
+    Raises:
+        UsageError: there is no such recipe, or the folder cannot be written.
+        WorkerError: pip could not install it, with pip's last line.
+    """
+    wanted = recipe(name)
+    ready = python_of(name)
+    if ready is not None:
+        return ready
+    folder = base() / name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # one that was never finished
+        say(f"making {folder}")
+        venv.create(folder, with_pip=True, symlinks=True)
+        _look_here_too(folder)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {folder}: {error.strerror}; set {FOLDER_VARIABLE} to another folder"
+        ) from error
+    say(f"installing {', '.join(wanted.packages)}, about {wanted.megabytes} MB")
+    python = folder / "bin" / "python"
+    _install(python, wanted)
+    versions = _versions(python, wanted)
+    (folder / MARKER).write_text(json.dumps({"versions": versions}), encoding="utf-8")
+    return python
+
+
+def remove(name: str) -> bool:
+    """Delete an environment; return whether there was one.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    recipe(name)
+    folder = base() / name
+    if not folder.exists():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _look_here_too(folder: Path) -> None:
+    """Have the environment find the packages of the one that runs now, after its own.
+
+    ``addsitedir`` and not a bare path: an editable install here is a .pth file of its own.
+    """
+    here = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    line = "import site; " + "; ".join(f"site.addsitedir({path!r})" for path in here)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    # Last by name: what the environment's own .pth files add comes first.
+    (packages / "zz-frameworktax.pth").write_text(line + "\n", encoding="utf-8")
+
+
+def _install(python: Path, wanted: Recipe) -> None:
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    with tempfile.TemporaryDirectory() as scratch:
+        constraints = Path(scratch) / "constraints.txt"
+        try:
+            constraints.write_text(f"{SHARED}=={version(SHARED).partition('+')[0]}\n")
+        except PackageNotFoundError:
+            constraints.write_text("")
+        done = subprocess.run(
+            [*command, "-c", str(constraints), *wanted.packages],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    if done.returncode:
+        errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
+        last = (errors or done.stdout.strip().splitlines() or ["no output"])[-1]
+        raise WorkerError("failed", f"pip could not install {' '.join(wanted.packages)}: {last}")
+
+
+def _versions(python: Path, wanted: Recipe) -> dict[str, str]:
+    """Return the versions that the environment really finds, torch's among them."""
+    names = [package.partition("==")[0] for package in wanted.packages] + [SHARED]
+    code = (
+        "import sys, json; from importlib.metadata import version; "
+        "print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
+    )
+    done = subprocess.run([str(python), "-c", code, *names], capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise WorkerError("failed", f"the environment does not find its packages: {last}")
+    return dict(json.loads(done.stdout))

@@ -1,0 +1,92 @@
+"""ExecuTorch: exported, lowered to XNNPACK where XNNPACK can, the rest on portable kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.export import export, manifest_of
+from frameworktax.runtimes.threads import confine
+from frameworktax.runtimes.torch_common import TorchArtifactLoaded, configure
+
+if TYPE_CHECKING:
+    from frameworktax.models.base import Model
+
+DELEGATED = "executorch_call_delegate"
+
+
+class ExecuTorch(Runtime):
+    """A static program for each batch size, through ExecuTorch's Python bindings."""
+
+    name = "executorch"
+    paradigm = "ahead-of-time"
+    packages = ("torch", "executorch")
+    extra = "executorch"
+    environment = "executorch"
+    needs_model = False
+    has_symbols = False
+    prepares = True
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Export and lower for each batch size."""
+        configure(target)
+        import torch
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+
+        notes: list[tuple[str, str]] = []
+        files: dict[int, str] = {}
+        with staged(directory) as folder, torch.no_grad():
+            for batch in batches:
+                (exported,) = export(model, [batch], notes)
+                lowered = to_edge_transform_and_lower(
+                    exported.program, partitioner=[XnnpackPartitioner()]
+                )
+                if not files:
+                    notes.append(("not-delegated", _remaining(lowered.exported_program().graph)))
+                files[batch] = f"model-{batch}.pte"
+                (folder / files[batch]).write_bytes(lowered.to_executorch().buffer)
+            write_manifest(folder, manifest_of(model, files, folder, notes))
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Start the engine; programs are read when a batch size is bound."""
+        confine(target.threads)
+        configure(target)
+        return _Loaded(Artifact(directory), target)
+
+
+def _remaining(graph: Any) -> str:
+    """Say how many operators run on portable kernels, which are plain loops."""
+    names = [str(n.target.__name__) for n in graph.nodes if n.op == "call_function"]
+    others = Counter(name for name in names if name not in (DELEGATED, "getitem"))
+    parts = names.count(DELEGATED)
+    if not others:
+        return f"all operators run in XNNPACK, in {parts} parts"
+    named = ", ".join(f"{name} {count}" for name, count in others.most_common(4))
+    return f"{others.total()} operators run outside XNNPACK ({named}), between {parts} parts of it"
+
+
+class _Loaded(TorchArtifactLoaded):
+    def open(self, path: Path) -> Any:
+        from executorch.runtime import Runtime as Engine
+
+        program = Engine.get().load_program(path)
+        method = program.load_method("forward")
+        return program, method  # the method does not keep its program
+
+    def bind(self, batch: int) -> Call:
+        path = self._artifact.file(batch)
+        if path not in self._programs:
+            self._programs[path] = self.open(path)
+        execute, inputs = self._programs[path][1].execute, self._tensors(batch)
+
+        def call() -> Any:
+            return execute(inputs)
+
+        return call

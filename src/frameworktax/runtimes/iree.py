@@ -1,0 +1,118 @@
+"""IREE: from ONNX, compiled for this processor by LLVM, run by IREE's own virtual machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.onnxruntime import export_onnx, wide
+from frameworktax.runtimes.torch_common import configure
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from frameworktax.models.base import Model
+
+OPTIONS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
+
+
+class Iree(Runtime):
+    """A static module for each batch size; local-sync with one thread, local-task with more."""
+
+    name = "iree"
+    paradigm = "ahead-of-time"
+    packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
+    extra = "iree"
+    environment = "iree"
+    needs_model = False
+    has_symbols = False
+    prepares = True
+    compiles = True
+    takes_onnx = True
+
+    def absent(self) -> list[str]:
+        """Return the packages that cannot be imported here; ``iree`` alone may be a namespace."""
+        try:
+            return super().absent()
+        except ModuleNotFoundError:  # the parent of a dotted name
+            return ["iree"]
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Export to ONNX, import that into MLIR, compile."""
+        configure(target)
+        export_onnx(model, batches, directory / "onnx", static=True)
+        source = Artifact(directory / "onnx")
+        with staged(directory) as folder:
+            files: dict[int, str] = {}
+            for batch in batches:
+                files[batch] = f"model-{batch}.vmfb"
+                _compile(source.file(batch), folder / files[batch])
+            for inputs in source.folder.glob("inputs-*.npz"):
+                inputs.rename(folder / inputs.name)
+            write_manifest(folder, replace(source.manifest, files=files))
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Start the device; modules are read when a batch size is bound."""
+        return _Loaded(Artifact(directory), target)
+
+
+def _compile(onnx_file: Path, module: Path) -> None:
+    import iree.compiler
+
+    mlir = module.with_suffix(".mlir")
+    command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(onnx_file)]
+    done = subprocess.run([*command, "-o", str(mlir)], capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise WorkerError("failed", f"IREE cannot import the ONNX file: {last[:300]}")
+    compiled = iree.compiler.compile_file(
+        str(mlir), target_backends=["llvm-cpu"], input_type="onnx", extra_args=list(OPTIONS)
+    )
+    module.write_bytes(compiled)
+    mlir.unlink()
+
+
+class _Loaded(Loaded):
+    def __init__(self, artifact: Artifact, target: Target) -> None:
+        import iree.runtime
+
+        self._artifact = artifact
+        if target.threads > 1:
+            iree.runtime.flags.parse_flags(f"--task_topology_max_group_count={target.threads}")
+        self._config = iree.runtime.Config("local-sync" if target.threads == 1 else "local-task")
+
+    def bind(self, batch: int) -> Call:
+        import iree.runtime
+
+        arrays = self._artifact.inputs(batch)
+        context = iree.runtime.SystemContext(config=self._config)
+        module = iree.runtime.VmModule.mmap(context.instance, str(self._artifact.file(batch)))
+        context.add_vm_module(module)
+        (entry,) = [
+            name
+            for name in module.function_names
+            if not name.startswith("__") and not name.endswith("$async")
+        ]
+        function = context.modules[module.name][entry]
+        inputs = [iree.runtime.asdevicearray(self._config.device, array) for array in arrays]
+
+        def call() -> Any:
+            return function(*inputs)
+
+        return call
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        values = result if isinstance(result, tuple | list) else [result]
+        return [wide(value.to_host()) for value in values]
+
+    def notes(self) -> list[tuple[str, str]]:
+        return self._artifact.manifest.notes

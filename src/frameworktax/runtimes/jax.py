@@ -1,0 +1,134 @@
+"""JAX: the exported program as a JAX function (torchax), compiled by XLA in each process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.export import export, manifest_of
+from frameworktax.runtimes.onnxruntime import wide
+from frameworktax.runtimes.threads import confine
+from frameworktax.runtimes.torch_common import configure
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from frameworktax.models.base import Model
+
+WEIGHTS = "weights.npz"
+
+
+class Jax(Runtime):
+    """``jax.jit`` of the model's function, weights as arguments as JAX programs pass them.
+
+    Integers are 32 bits wide there, unless told otherwise; token ids fit.
+    """
+
+    name = "jax"
+    paradigm = "deferred"
+    packages = ("torch", "jax", "torchax")
+    extra = "jax"
+    environment = "jax"
+    needs_model = False
+    has_symbols = False
+    prepares = True
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Convert and write StableHLO for each batch size, weights apart."""
+        import numpy as np
+        import torch
+
+        configure(target)
+        with _named_overloads():
+            import torchax.export
+        import jax
+        import jax.export
+
+        notes: list[tuple[str, str]] = []
+        files: dict[int, str] = {}
+        with staged(directory) as folder, torch.no_grad():
+            for batch in batches:
+                (exported,) = export(model, [batch], notes)
+                weights, function = torchax.export.exported_program_to_jax(exported.program)
+                weights = [np.asarray(weight) for weight in weights]
+                if not files:
+                    np.savez(folder / WEIGHTS, *weights)
+                example = [np.asarray(t) for t in exported.program.example_inputs[0]]
+                program = jax.export.export(jax.jit(function))(weights, tuple(example))
+                files[batch] = f"model-{batch}.stablehlo"
+                (folder / files[batch]).write_bytes(program.serialize())
+            write_manifest(folder, manifest_of(model, files, folder, notes))
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Read the weights; programs compile when a batch size is bound."""
+        confine(target.threads)
+        return _Loaded(Artifact(directory), directory)
+
+
+@contextmanager
+def _named_overloads() -> Iterator[None]:
+    """Have torch answer for overloads with named dimensions, which 2.13 no longer has.
+
+    torchax 0.0.13 names them in its tables when it is imported, and calls none of them.
+    """
+    import torch
+
+    packet = torch._ops.OpOverloadPacket
+    original = packet.__getattr__
+
+    def lenient(self: Any, key: str) -> Any:
+        try:
+            return original(self, key)
+        except AttributeError:
+            if "name" not in key.lower():
+                raise
+            return (str(self), key)
+
+    packet.__getattr__ = lenient
+    try:
+        yield
+    finally:
+        packet.__getattr__ = original
+
+
+class _Loaded(Loaded):
+    def __init__(self, artifact: Artifact, directory: Path) -> None:
+        import jax
+        import numpy as np
+
+        # Inline on the calling thread: the call ends when its outputs are complete.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+        # What one process compiled, the next one reads.
+        jax.config.update("jax_compilation_cache_dir", str(directory / "xla-cache"))
+        self._artifact = artifact
+        with np.load(artifact.folder / WEIGHTS) as stored:
+            self._weights = [jax.device_put(stored[f"arr_{i}"]) for i in range(len(stored.files))]
+
+    def bind(self, batch: int) -> Call:
+        import jax
+        import jax.export
+
+        program = jax.export.deserialize(bytearray(self._artifact.file(batch).read_bytes()))
+        function = jax.jit(program.call)
+        weights = self._weights
+        inputs = tuple(jax.device_put(array) for array in self._artifact.inputs(batch))
+
+        def call() -> Any:
+            return function(weights, inputs)
+
+        return call
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        import jax
+        import numpy as np
+
+        return [wide(np.asarray(leaf)) for leaf in jax.tree_util.tree_leaves(result)]
+
+    def notes(self) -> list[tuple[str, str]]:
+        return self._artifact.manifest.notes
