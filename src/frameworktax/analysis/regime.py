@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from frameworktax.analysis.curves import FREE, isotonic
 from frameworktax.analysis.resample import DRAWS, SEED, draw_latencies, percentile_interval
 from frameworktax.records import Estimate, Regime
 
@@ -114,3 +115,27 @@ def elasticities(values: Sequence[float], latency_ns: Sequence[float | None]) ->
         _, n1, l1 = known[min(len(known) - 1, k + 1)]
         result[i] = (l1 - l0) / (n1 - n0)
     return result
+
+
+def flat_to(values: Sequence[float], latency_ns: Sequence[float | None]) -> float | None:
+    """Return the largest measured value of an axis whose latency is within 10 % of the first's.
+
+    On the isotonic curve; what a latency curve alone can say, and no proof of a framework bound:
+    a device short of bandwidth is flat as well. None below two points.
+    """
+    known = [(n, v) for n, v in zip(values, latency_ns, strict=True) if v is not None]
+    if len(known) < 2:
+        return None
+    curve = isotonic([v for _, v in known])
+    limit = curve[0] * (1 + FREE)
+    return max(n for (n, _), v in zip(known, curve, strict=True) if v <= limit)
+
+
+def linear_from(values: Sequence[float], elasticity: Sequence[float | None]) -> float | None:
+    """Return the smallest measured value from which on every elasticity is over ``LINEAR``."""
+    found = None
+    for n, slope in zip(reversed(values), reversed(elasticity), strict=True):
+        if slope is None or slope <= LINEAR:
+            break
+        found = n
+    return found
