@@ -54,14 +54,23 @@ def load(path: Path) -> Run:
         StoreError: it cannot be read, is no JSON, is another schema or version, or a field has
             the wrong type; names the first such field.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # not UTF-8, or no JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, brackets without end
         raise StoreError(f"{path} is no JSON document: {error}") from error
+    return parse(data, str(path))
+
+
+def parse(data: Any, path: str) -> Run:
+    """Return plain JSON data as a document; ``path`` says where it came from.
+
+    Raises:
+        StoreError: another schema or version, or a field has the wrong type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
     found = data.get("schema") if isinstance(data, dict) else None
     if found != RUN_SCHEMA:
         raise StoreError(f"{path} is no {RUN_SCHEMA} document; write one with --json")
