@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.models import generate, ragged
@@ -35,6 +36,8 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         ``padding_share`` (of the tokens computed; None where no sentence is padded); and
         ``notes``, (code, text) pairs: a count that failed is None and has a note.
     """
+    if model.onnx_path is not None:
+        return _describe_file(model.onnx_path)
     notes: list[tuple[str, str]] = []
     inputs = model.inputs(batch)
     run = _callable(model)
@@ -58,6 +61,20 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
         "operators": operators,
         "padding_share": _padding_share(model, batch),
         "notes": notes,
+    }
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
+    from frameworktax.models.onnx_file import parameters
+
+    text = "FLOPs, MACs and operators not counted: an ONNX file has no torch module to run"
+    return {
+        "parameters": parameters(path),
+        "flops": None,
+        "macs": None,
+        "operators": None,
+        "padding_share": None,
+        "notes": [("flops-not-counted", text)],
     }
 
 
@@ -203,7 +220,9 @@ def _counter() -> Any:
     def experts(tokens: Any, weights: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
         return 2 * int(tokens[-2]) * int(tokens[-1]) * int(weights[-1])
 
-    extra = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
+    extra: dict[Any, Callable[..., int]] = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention
+    }
     if hasattr(torch.ops.aten, "_grouped_mm"):  # not in the oldest torch that this runs with
         extra[torch.ops.aten._grouped_mm] = experts
     return FlopCounterMode(display=False, custom_mapping=extra)

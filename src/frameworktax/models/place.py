@@ -35,21 +35,25 @@ def finish(model: Model, workload: Workload, device: str, length: int | None = N
 
 
 def _decoding(model: Model, workload: Workload) -> Model:
-    name = workload.model
-    if not (model.generates and hasattr(model.module, "generate")):
+    name, tokens = workload.model, workload.new_tokens
+    own = getattr(model.module, "can_generate", None)  # transformers' word on a user's own
+    if not (model.generates or (callable(own) and own())):
         raise UsageError(
             f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
             "or choose gpt2"
         )
-    if workload.new_tokens is None or workload.kv_cache is None:
+    if tokens is None or workload.kv_cache is None:
         raise UsageError("--phase generate needs --new-tokens and --kv-cache")
-    prompt = model.inputs(1).kwargs[ragged.IDS].shape[1]
-    if model.positions is not None and prompt + workload.new_tokens > model.positions:
+    ids = model.inputs(1).kwargs.get(ragged.IDS)
+    if ids is None:
+        raise UsageError(f"{name} takes no {ragged.IDS} by name, so nothing can be appended to it")
+    prompt = int(ids.shape[1])
+    if model.positions is not None and prompt + tokens > model.positions:
         raise UsageError(
-            f"{name} has {model.positions} positions: {prompt} tokens of --length and "
-            f"{workload.new_tokens} of --new-tokens are too many; choose fewer"
+            f"{name} has {model.positions} positions: {prompt} tokens of --length and {tokens} of "
+            "--new-tokens are too many; choose fewer"
         )
-    return replace(model, decoding=Decoding(workload.new_tokens, workload.kv_cache))
+    return replace(model, decoding=Decoding(tokens, workload.kv_cache))
 
 
 def place(model: Model, precision: str, device: str, *, channels_last: bool = False) -> Model:
@@ -73,7 +77,9 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
     def moved(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        kind = dtype if value.is_floating_point() else None
+        # An ONNX file's inputs have the types that its graph says.
+        casts = value.is_floating_point() and model.onnx_path is None
+        kind = dtype if casts else None
         form = torch.channels_last if channels_last and _is_image(value) else torch.preserve_format
         return value.to(device=device, dtype=kind, memory_format=form)
 

@@ -5,12 +5,14 @@ Sizes are those of the checkpoints on the Hugging Face hub that each function na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError
 from frameworktax.models.language import Shape, length_of, make, model_of, scaled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from frameworktax.models.base import Model
     from frameworktax.records import Workload
 
@@ -158,7 +160,7 @@ def _mamba(workload: Workload) -> Model:
     return model_of(module, workload, least=length_of(workload))
 
 
-_FAMILIES: dict[str, Any] = {
+_FAMILIES: dict[str, Callable[[Workload], Model]] = {
     "funnel": _funnel,
     "fnet": _fnet,
     "nystromformer": _nystromformer,

@@ -1,0 +1,215 @@
+"""``onnx:FILE``: an ONNX file as the model itself, for the runtimes that take one.
+
+The file is data: parsed, checked, never executed here. Inputs are drawn by the types and shapes of
+its graph. The batch is a symbolic dimension; other symbolic ones take the length or image size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.errors import UsageError
+from frameworktax.models.base import SEED, Inputs, Model
+
+if TYPE_CHECKING:
+    from frameworktax.records import Workload
+
+DEFAULT_LENGTH = 128
+DEFAULT_IMAGE_SIZE = 224
+EXPORT = "export it again"
+NO_MODULE = "an ONNX file has no torch module; choose onnxruntime or openvino"
+Shape = list[int | str | None]
+"""A dimension is a number, a name, or unknown."""
+
+
+def check(workload: Workload) -> None:
+    """Refuse a path that holds no file, or another precision; imports nothing.
+
+    Raises:
+        UsageError: one line that says what to change.
+    """
+    path = path_of(workload.model)
+    if not path.is_file():
+        raise UsageError(f"no file {path} (for {workload.model}); check the path")
+    if not path.stat().st_size:
+        raise UsageError(f"{path} is empty; {EXPORT}")
+    if workload.precision not in ("float32", "int8"):
+        raise UsageError(
+            f"{path} computes in the precision it was written in; leave out --precision"
+        )
+
+
+def path_of(name: str) -> Path:
+    """Return the file that ``onnx:FILE`` names."""
+    return Path(name.partition(":")[2])
+
+
+def build(name: str, workload: Workload) -> Model:
+    """Read an ONNX file and find its inputs and batch dimension; the module is a stub.
+
+    Raises:
+        UsageError: the file is not whole, not valid, or its batch dimension cannot be told.
+    """
+    import torch
+
+    class NoModule(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            raise UsageError(NO_MODULE)
+
+    path = path_of(name).resolve()
+    model = read(path)
+    shapes = inputs_of(model)
+    dims = _batch_dims(path, shapes, workload.batch_dim)
+    vocabularies = _vocabularies(model)
+    types = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+
+    def inputs(batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(SEED)
+        kwargs = {}
+        for key, shape in shapes.items():
+            sizes = _sizes(path, key, shape, dims.get(key), batch, workload)
+            kwargs[key] = _draw(key, types[key], sizes, vocabularies.get(key), generator)
+        return Inputs(kwargs=kwargs)
+
+    inputs(1 if dims else _fixed_batch(shapes))
+    return Model(
+        NoModule(),
+        inputs,
+        {f"kwargs.{key}": dim for key, dim in dims.items()},
+        onnx_path=path,
+    )
+
+
+def read(path: Path) -> Any:
+    """Return the parsed file, weights in files of their own not loaded, after checking it.
+
+    Raises:
+        UsageError: one line that says what is wrong with it.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError as error:
+        raise UsageError(f"{path} is no whole ONNX file ({_line(error)}); {EXPORT}") from error
+    if not model.graph.node:
+        raise UsageError(f"{path} is no whole ONNX file (its graph is empty); {EXPORT}")
+    for tensor in model.graph.initializer:
+        where = {entry.key: entry.value for entry in tensor.external_data}.get("location")
+        if where is not None and not (path.parent / where).is_file():
+            raise UsageError(
+                f"{path} keeps weights in '{where}', which is not beside it; put that file there"
+            )
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        raise UsageError(f"{path} is not valid ONNX: {_line(error)}; {EXPORT}") from error
+    return model
+
+
+def parameters(path: Path) -> int:
+    """Return how many numbers the weights in the file hold."""
+    import math
+
+    import onnx
+
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    return sum(math.prod(w.dims) for w in weights if w.data_type in floats)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].strip(" .")
+
+
+def inputs_of(model: Any) -> dict[str, Shape]:
+    """Return the name and shape of every input that is no weight."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found: dict[str, Shape] = {}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        found[value.name] = [
+            dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
+            for dim in value.type.tensor_type.shape.dim
+        ]
+    return found
+
+
+def _batch_dims(path: Path, shapes: Mapping[str, Shape], asked: int | None) -> dict[str, int]:
+    """Return the batch dimension of each input that has one.
+
+    The one asked for; else the first, where it is symbolic. Inputs of a fixed size have none.
+    """
+    if asked is not None:
+        if any(not -len(shape) <= asked < len(shape) for shape in shapes.values()):
+            raise UsageError(f"{path}: --batch-dim {asked} does not exist in every input: {shapes}")
+        return {key: asked % len(shape) for key, shape in shapes.items()}
+    dims = {key: 0 for key, shape in shapes.items() if shape and not isinstance(shape[0], int)}
+    symbolic = any(not isinstance(dim, int) for shape in shapes.values() for dim in shape)
+    if not dims and symbolic:
+        raise UsageError(
+            f"{path}: the batch dimension cannot be told from {dict(shapes)}; name it with "
+            "--batch-dim"
+        )
+    return dims
+
+
+def _fixed_batch(shapes: Mapping[str, Shape]) -> int:
+    """Return the one batch that a file of fixed sizes serves: its inputs' first dimension."""
+    first = next(iter(shapes.values()), None)
+    return int(first[0]) if first and isinstance(first[0], int) else 1
+
+
+def _sizes(
+    path: Path, name: str, shape: Shape, batch_dim: int | None, batch: int, workload: Workload
+) -> list[int]:
+    if batch_dim is None and shape and batch != shape[0]:
+        raise UsageError(
+            f"{path}: input '{name}' has a fixed batch of {shape[0]}; choose --batch {shape[0]}, "
+            "or export it with a dynamic batch"
+        )
+    sizes = []
+    for number, dim in enumerate(shape):
+        if number == batch_dim:
+            if isinstance(dim, int) and dim != batch:
+                raise UsageError(
+                    f"{path}: input '{name}' has {dim} in dimension {number}; choose --batch {dim}"
+                )
+            sizes.append(batch)
+        elif isinstance(dim, int):
+            sizes.append(dim)
+        elif len(shape) == 4 and number > 1:
+            sizes.append(workload.image_size or DEFAULT_IMAGE_SIZE)
+        else:
+            sizes.append(workload.length or DEFAULT_LENGTH)
+    return sizes
+
+
+def _vocabularies(model: Any) -> dict[str, int]:
+    """Return the rows of the table that an input looks up, for inputs that do so at once."""
+    rows = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
+    return {
+        node.input[1]: rows[node.input[0]]
+        for node in model.graph.node
+        if node.op_type == "Gather" and len(node.input) == 2 and node.input[0] in rows
+    }
+
+
+def _draw(name: str, kind: int, sizes: list[int], vocabulary: int | None, generator: Any) -> Any:
+    """Return noise of this type: ids where a table is looked up, ones for a mask."""
+    import onnx
+    import torch
+
+    text = onnx.TensorProto.DataType.Name(kind).lower()
+    dtype = getattr(torch, {"float": "float32", "double": "float64"}.get(text, text), None)
+    if dtype is None:
+        raise UsageError(f"input '{name}' is of type {text}, which cannot be drawn")
+    if dtype.is_floating_point:
+        return torch.randn(sizes, generator=generator).to(dtype)
+    if "mask" in name:
+        return torch.ones(sizes, dtype=dtype)
+    return torch.randint(0, vocabulary or 2, sizes, generator=generator).to(dtype)
