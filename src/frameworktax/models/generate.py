@@ -86,7 +86,9 @@ class Greedy:
         """When the first token of the last call was there."""
         return self._hook.stamp_ns
 
-    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return prompt and new tokens, (batch, length + new tokens)."""
         made: torch.Tensor = self._module.generate(
             input_ids,
@@ -124,10 +126,13 @@ class Loop:
         self._caches: dict[tuple[int, int], Any] = {}
         self.first_token_ns = 0
 
-    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return prompt and new tokens, (batch, length + new tokens); the mask must be all ones."""
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return prompt and new tokens, (batch, length + new tokens); the mask is all ones."""
         import torch
 
+        del attention_mask
         cache = self._cache(input_ids)
         made = [input_ids]
         tokens = input_ids

@@ -29,7 +29,9 @@ LENGTH = 128
 LEAST_SD = 1.0
 """Below it the distribution is two neighbouring lengths, and its parameters run off."""
 STEPS = 200
-EXACT = 1e-10
+EXACT = 1e-9
+"""How far the moments may be off, in standard deviations."""
+ROUNDING = 1e-13
 IDS, MASK = "input_ids", "attention_mask"
 
 
@@ -57,8 +59,8 @@ def check(mean: float, sd: float, length: int) -> None:
 def distribution(mean: float, sd: float, length: int) -> NDArray[np.float64]:
     """Return the probabilities of the lengths 1 … ``length``.
 
-    Newton's method on the convex dual, in x = 2 (k − 1) / (length − 1) − 1: minimise
-    log Σ exp(a x + b x²) − a E[x] − b E[x²], halving steps that do not descend.
+    Newton's method on the convex dual, in z = (k − mean) / sd: minimise
+    log Σ exp(a z + b z²) − b, halving steps that do not descend.
 
     Raises:
         UsageError: no such lengths have these moments.
@@ -66,40 +68,32 @@ def distribution(mean: float, sd: float, length: int) -> NDArray[np.float64]:
     import numpy as np
 
     check(mean, sd, length)
-    scale = 2 / (length - 1)
-    x = np.linspace(-1, 1, length)
-    centre = (mean - 1) * scale - 1
-    wanted = np.array([centre, centre**2 + (sd * scale) ** 2])
-    features = np.stack([x, x * x])
+    z = (np.arange(1, length + 1) - mean) / sd
+    features, wanted = np.stack([z, z * z]), np.array([0.0, 1.0])
 
     def dual(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         energy = theta @ features
-        top = energy.max()
-        weights = np.exp(energy - top)
+        weights = np.exp(energy - energy.max())
         total = weights.sum()
-        return float(np.log(total) + top - theta @ wanted), weights / total
+        return float(np.log(total) + energy.max() - theta @ wanted), weights / total
 
-    # Starting from the normal density of these moments, which truncation shifts little.
-    theta = np.array([centre, -0.5]) / (sd * scale) ** 2
+    theta = np.array([0.0, -0.5])  # the normal density of these moments; truncation shifts it
     value, p = dual(theta)
     for _ in range(STEPS):
-        gradient = features @ p - wanted
-        if np.abs(gradient).max() < EXACT:
-            break
-        deviation = features - (features @ p)[:, None]
-        step = np.linalg.solve((deviation * p) @ deviation.T, gradient)
+        reached = features @ p
+        if np.abs(reached - wanted).max() < EXACT:
+            return p
+        deviation = features - reached[:, None]
+        step = np.linalg.solve((deviation * p) @ deviation.T, reached - wanted)
         share = 1.0
-        while share > EXACT:
-            tried, weights = dual(theta - share * step)
-            if tried <= value:
-                break
+        tried, weights = dual(theta - step)
+        while tried > value + ROUNDING * abs(value) and share > EXACT:
             share /= 2
+            tried, weights = dual(theta - share * step)
         theta, value, p = theta - share * step, tried, weights
-    else:
-        raise UsageError(
-            f"--input ragged:{mean:g},{sd:g}: no distribution found; choose a smaller deviation"
-        )
-    return p
+    raise UsageError(
+        f"--input ragged:{mean:g},{sd:g}: no distribution found; choose a smaller deviation"
+    )
 
 
 def lengths(batch: int, mean: float, sd: float, length: int) -> NDArray[np.int64]:
