@@ -18,7 +18,7 @@ POINT_S = 2.0
 """For one point in one process where nothing is known: warm-up, blocks, attribution."""
 ROUNDS = 5
 """Blocks a process gives to a point, on the average."""
-MEMORY_BYTES = 700_000_000
+MEMORY_BYTES = 500_000_000
 """A measuring process of which nothing is known; torch with transformers and a small model."""
 FLOOR_BYTES = 60_000_000
 RULE = f"where nothing is known, {LOAD_S:.0f} s a process and {POINT_S:.0f} s a point and process"

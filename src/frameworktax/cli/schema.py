@@ -14,17 +14,18 @@ from frameworktax.errors import UsageError, nearest
 DOCUMENTS = {
     "run": "frameworktax.report.json_document",
     "comparison": "frameworktax.report.compare_document",
+    "study": "frameworktax.study.schema",
 }
 
 
 @app.command()
 def schema(
-    document: Annotated[str, typer.Argument(help="run or comparison.")] = "run",
+    document: Annotated[str, typer.Argument(help="run, comparison or study.")] = "run",
 ) -> None:
-    """Print the JSON Schema of the document that --json writes."""
+    """Print the JSON Schema of a document that --json writes, or of a study."""
     if document not in DOCUMENTS:
         raise UsageError(
-            f"no document '{document}'{nearest(document, DOCUMENTS)}; have run, comparison"
+            f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
         )
     described = importlib.import_module(DOCUMENTS[document]).schema()
     print(json.dumps(described, indent=1))  # noqa: T201

@@ -224,7 +224,7 @@ class StudyFile(_Table):
     priority: tuple[Priority, ...] = Field((), description="What is measured earlier.")
 
 
-def json_schema() -> dict[str, Any]:
+def schema() -> dict[str, Any]:
     """Return the JSON Schema of a study, for editors."""
-    schema = StudyFile.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    found = StudyFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

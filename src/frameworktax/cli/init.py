@@ -1,0 +1,42 @@
+"""`frameworktax init`: a study to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.errors import UsageError
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("study.toml"),
+    from_optimum_benchmark: Annotated[
+        Path | None,
+        typer.Option(help="A YAML configuration of optimum-benchmark to take over."),
+    ] = None,
+) -> None:
+    """Write a commented study for `frameworktax sweep`; nothing is overwritten.
+
+    Example:
+
+      frameworktax init study.toml
+    """
+    from frameworktax.study.template import TEMPLATE
+
+    text = TEMPLATE
+    if from_optimum_benchmark is not None:
+        from frameworktax.study.optimum import convert
+
+        text = convert(from_optimum_benchmark)
+    try:
+        with file.open("x", encoding="utf-8") as output:
+            output.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{file} is there already; name another file") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; name another file") from error
+    print(f"{file} is written. See what it comes to: frameworktax sweep {file} --dry-run")  # noqa: T201
