@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check bench bench-peer gpu docs clean
+.PHONY: help install demo readme test check bench bench-peer validate gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -14,6 +14,7 @@ help:
 	@echo "make check     ruff, mypy, import-linter"
 	@echo "make bench     cost of the tool, agreement with other timers, repeatability"
 	@echo "make bench-peer   the same grid with optimum-benchmark, in an environment of its own"
+	@echo "make validate   the errors of predictions on this machine, within twelve minutes"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
 
@@ -50,6 +51,11 @@ bench: install
 
 bench-peer: install
 	$(BIN)/python benchmarks/peer.py
+
+# Predictions name these errors, and the formulas that are too far off are refused.
+validate: install
+	$(BIN)/frameworktax validate --time-budget 11min \
+	  --json src/frameworktax/analysis/shown_errors.json --report docs/results/validate.md
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu:

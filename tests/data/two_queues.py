@@ -55,12 +55,14 @@ def play(
     """Run the program; the record of it, with its true latency in ``end_ns``."""
     clock = 0.0
     ends: list[float] = []
-    launched, started = [], []
+    launched, started, waited = [], [], []
     once = min(float(program.host[0]), float(np.median(program.host)))
     for i, work in enumerate(program.host):
         if graphs:
             work = once if i == 0 else 0
         elif i in program.synchronises_before and ends:
+            if max(ends) > clock:
+                waited.append((round(clock), round(max(ends))))
             clock = max(clock, max(ends))
         clock += work / host_speed
         if not graphs and len(ends) >= program.depth:
@@ -89,6 +91,7 @@ def play(
         device=np.zeros(len(ends), dtype=np.int64),
         is_graph=np.zeros(len(ends), dtype=np.bool_),
         is_kernel=np.ones(len(ends), dtype=np.bool_),
+        waits_ns=np.asarray(waited, dtype=np.int64).reshape(-1, 2),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -77,33 +78,44 @@ def inverse(ratio: Estimate) -> Estimate:
 
 
 def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
+    found = runtime_answers(m, relatives, name)
+    if isinstance(found, Refused):
+        return found
+    known = shown.table()
+    return min(found, key=lambda a: known[a.formula]["median"] if a.formula in known else math.inf)
+
+
+def runtime_answers(
+    m: Measurement, relatives: Sequence[Measurement], name: str
+) -> list[Answer] | Refused:
+    """Return what each formula for another runtime with the same kernels gives.
+
+    Args:
+        m: where it starts.
+        relatives: points that differ from it in runtime and batch alone.
+        name: of the other runtime.
+    """
     if name not in formulas.SAME_KERNELS or m.runtime not in formulas.SAME_KERNELS:
         other = name if name not in formulas.SAME_KERNELS else m.runtime
         reason = f"{other} runs other kernels; measure, do not predict"
         return Refused(formula=RUNTIME, reason=reason)
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
         return Refused(formula=RUNTIME, reason=f"kernel time of {m.runtime} was not sampled")
-    warm = _warm(relatives, name)
+    warm, own = _warm(relatives, name), _warm(relatives, m.runtime)
     if warm is None:
         reason = (
             f"the warm overhead of {name} is not known; measure it at a small batch: "
             f"--runtimes {m.runtime},{name} --batch 1 --twin all"
         )
         return Refused(formula=RUNTIME, reason=reason)
-    own = _warm(relatives, m.runtime)
     plain = formulas.other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
-    if own is None or not _rather_in_situ():
-        return _scaled(m, plain, RUNTIME)
-    ratio = formulas.other_runtime_in_situ(m.tax_share, quotient(warm, own, IN_SITU))
-    return _scaled(m, ratio, IN_SITU)
-
-
-def _rather_in_situ() -> bool:
-    """Return whether the formula with the tax among real kernels has shown the smaller error."""
-    known = shown.table()
-    if IN_SITU not in known or RUNTIME not in known:
-        return False
-    return known[IN_SITU]["median"] < known[RUNTIME]["median"]
+    found = [_scaled(m, plain, RUNTIME)]
+    if own is not None:
+        ratio = formulas.other_runtime_in_situ(m.tax_share, quotient(warm, own, IN_SITU))
+        found.append(_scaled(m, ratio, IN_SITU))
+    answers = [answer for answer in found if isinstance(answer, Answer)]
+    refused = [answer for answer in found if isinstance(answer, Refused)]
+    return answers or refused[0]
 
 
 def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:

@@ -119,7 +119,6 @@ def queues_of(step: Step) -> Queues:
             f"{step.name}: no kernel with its launch; record host and device activity together"
         )
     finish = max(step.end_ns, int(step.device_end_ns[paired].max()))
-    waits = getattr(step, "waits_ns", None)
     return replay.recorded(
         launch_ns=step.launch_start_ns[paired],
         start_ns=step.device_start_ns[paired],
@@ -127,7 +126,7 @@ def queues_of(step: Step) -> Queues:
         stream=(step.device[paired] << 32) + step.stream[paired],
         begin_ns=step.begin_ns,
         finish_ns=finish,
-        waits_ns=waits,
+        waits_ns=step.waits_ns,
     )
 
 

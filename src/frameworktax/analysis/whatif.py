@@ -114,6 +114,8 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
         depth=m.workload.depth * (asked.depth or 1),
     )
     for other in everything:
+        if other is m:
+            continue  # a graph asked of what replays one already
         same = (other.workload, other.runtime, other.platform, other.threads)
         if same == (workload, runtime, m.platform, m.threads) and other.latency_ns is not None:
             paired = runtime != m.runtime and m.runtime == REFERENCE and other.ratio_to_eager

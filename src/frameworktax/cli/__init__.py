@@ -12,11 +12,13 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     doctor,
     env,
     explain,
+    init,
     lists,
     measure,
     report,
     schema,
     sweep,
+    validate,
 )
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import INTERRUPTED, fail

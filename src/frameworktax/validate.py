@@ -1,0 +1,360 @@
+"""How far predictions are off: measure what they start from and what they speak of, and compare.
+
+Every check runs the code that answers a what-if, on a document from which the point in question
+was taken out. Latencies are put on the clock of one reference point by ratios of paired blocks, so
+that a drifting host does not count as an error of a formula.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from frameworktax import api, store
+from frameworktax.analysis import on_cpu, on_device, points, shown
+from frameworktax.analysis.advice import scaled
+from frameworktax.analysis.changes import FLOOR, Answer, Refused, WhatIf, family, subject_of
+from frameworktax.analysis.formulas import SAME_KERNELS
+from frameworktax.analysis.points import PointRecords
+from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.plan import Plan
+from frameworktax.records import (
+    Environment,
+    Estimate,
+    Measurement,
+    Point,
+    Record,
+    Session,
+    Workload,
+)
+from frameworktax.setup import Reporter
+from frameworktax.stats import ratio_interval, relative_half_width
+from frameworktax.version import __version__
+
+SCHEMA = "frameworktax.validation"
+VERSION = 1
+MODELS: Mapping[str, Workload] = {
+    workload.model: workload
+    for workload in (
+        Workload(model="bert-mini", length=64),
+        Workload(model="distilbert", length=16),
+        Workload(model="gpt2", length=16),
+        Workload(model="resnet-18", image_size=64),
+        Workload(model="resnet-50", image_size=64),
+        Workload(model="mobilenet-v2", image_size=64),
+        Workload(model="mlp"),
+    )
+}
+"""What is measured unless told, small enough for all of it to fit in ten minutes."""
+BUDGET_S = 660.0
+BATCHES = (1, 2, 4, 8, 16)
+LARGER = (8, 16)
+"""Batches that are predicted from the smaller ones."""
+FACTOR = 2.0
+"""Width and depth that are predicted from the model as it is (depth: and half of it)."""
+PROCESSES = 2
+UNTIL = 0.015
+TRUTH = 0.05
+"""Half-width of the measured ratio above which it is no truth to hold a prediction against."""
+SPAN = "device span, line over batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One prediction and what was then measured.
+
+    Attributes:
+        formula: by name.
+        subject: the point it started from.
+        change: as it would be typed.
+        predicted_ns: on the clock of the model's reference point.
+        measured_ns: likewise.
+        uncertainty: half-width of the measured value's interval, a share.
+        error: predicted over measured, less 1.
+        counted: whether the measured value is sharp enough to be held against.
+    """
+
+    formula: str
+    subject: str
+    change: str
+    predicted_ns: float
+    measured_ns: float
+    uncertainty: float
+    error: float
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The checks of a machine; ``formulas`` sums up the counted ones."""
+
+    checks: tuple[Check, ...]
+    refused: tuple[str, ...]
+    environment: Environment | None
+    made: str
+
+    @property
+    def formulas(self) -> dict[str, dict[str, float]]:
+        """Formula → median and 95th percentile of the error, and how many checks."""
+        errors: dict[str, list[float]] = defaultdict(list)
+        for check in self.checks:
+            if check.counted:
+                errors[check.formula].append(check.error)
+        return {name: shown.summary(found) for name, found in errors.items()}
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "frameworktax": __version__,
+            "made": self.made,
+            "environment": asdict(self.environment) if self.environment else None,
+            "formulas": self.formulas,
+            "checks": [asdict(check) for check in self.checks],
+            "refused": list(self.refused),
+        }
+
+
+def validate(
+    models: Sequence[str] | None = None,
+    *,
+    time_budget: float = BUDGET_S,
+    folder: str | Path = "frameworktax-results/validate",
+    device: str = "auto",
+    processes: int = PROCESSES,
+    reporter: Reporter | None = None,
+) -> Validation:
+    """Measure the predictions that can be measured here, model by model.
+
+    Args:
+        models: names; a default list of small ones if left out.
+        time_budget: seconds of wall time for all of them, shared equally.
+        folder: store, one a model inside it.
+        device: auto, cpu or cuda:N.
+        processes: fresh processes a point.
+        reporter: told of progress.
+
+    Raises:
+        UsageError: an unknown model or device.
+        NothingMeasuredError: no prediction could be held against a measurement.
+    """
+    from frameworktax import models as registry
+
+    names = list(models) if models else list(MODELS)
+    where = api.pick_device(device)
+    for name in names:
+        registry.check(MODELS.get(name, Workload(model=name)))
+    if time_budget <= 0 or processes < 1:
+        raise UsageError("time budget and processes must be above zero")
+    checks: list[Check] = []
+    refused: list[str] = []
+    environment = None
+    for name in names:
+        place = Path(folder) / name.replace("/", "-")
+        plan = Plan(
+            points=tuple(grid(name, where)),
+            folder=place / api.CACHE,
+            processes=processes,
+            until=UNTIL,
+            budget_s=time_budget / len(names),
+            twin="none",
+        )
+        try:
+            results = api.run_plan(plan, place, reporter=reporter, command=("validate", name))
+        except NothingMeasuredError as error:
+            refused.append(f"{name}: {error}")
+            continue
+        found, why = judge(newest(store.read(place)[0]), results.run.measurements)
+        environment = results.run.environment
+        checks += found
+        refused += why
+    if not checks:
+        raise NothingMeasuredError(
+            "no prediction could be held against a measurement; give a larger --time-budget"
+        )
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return Validation(
+        checks=tuple(checks), refused=tuple(refused), environment=environment, made=made
+    )
+
+
+def grid(name: str, device: str) -> list[Point]:
+    """Return the points that the predictions for a model start from and speak of."""
+    base = MODELS.get(name, Workload(model=name))
+    on_gpu = device != "cpu"
+    runtimes = [*SAME_KERNELS[1:], *(["cuda-graph"] if on_gpu else [])]
+    made = [("eager", replace(base, batch=batch)) for batch in BATCHES]
+    made += [(runtime, replace(base, batch=batch)) for runtime in runtimes for batch in (1, 4)]
+    made.append(("eager", replace(base, width=FACTOR)))
+    if not on_gpu:
+        made += [("eager", replace(base, depth=depth)) for depth in (1 / FACTOR, FACTOR)]
+        made += [(runtime, replace(base, twin=True)) for runtime in SAME_KERNELS]
+    return [
+        Point(workload=workload, runtime=runtime, platform=device) for runtime, workload in made
+    ]
+
+
+def newest(records: Sequence[Record]) -> list[Record]:
+    """Return the records of the last session: blocks of two sessions are no pairs."""
+    sessions = [r for r in records if isinstance(r, Session)]
+    last = max(sessions, key=lambda s: (s.started, s.session)).session
+    return [r for r in records if r.session == last]
+
+
+def judge(
+    records: Iterable[Record], measurements: Sequence[Measurement]
+) -> tuple[list[Check], list[str]]:
+    """Hold every prediction that these records allow against what they measured.
+
+    Args:
+        records: of a store of one model.
+        measurements: the document's.
+
+    Returns:
+        The checks, and in words what could not be predicted.
+    """
+    gathered, _ = points.gather(records)
+    told = paired([m for m in measurements if m.latency_ns is not None], gathered)
+    checks: list[Check] = []
+    refused: list[str] = []
+    for m in told:
+        for asked, target in _questions(m, told):
+            seen = [o for o in told if _seen(o, target, asked)]
+            for answer in _answers(m, seen, asked):
+                if isinstance(answer, Refused):
+                    refused.append(f"{subject_of(m)}, {asked.words()}: {answer.reason}")
+                elif target.latency_ns is not None:
+                    checks.append(_check(m, asked, answer, target.latency_ns))
+        checks += _spans(m, told)
+    return checks, refused
+
+
+def paired(
+    measurements: Sequence[Measurement], gathered: Sequence[PointRecords]
+) -> list[Measurement]:
+    """Return the measurements with latencies on the clock of the first: its own × paired ratios.
+
+    Points without a round in common with the first are left out.
+    """
+    timed = {g.point: g.by_round() for g in gathered if g.blocks}
+    if not measurements:
+        return []
+    base = measurements[0]
+    clock, unit = timed[_point(base)], base.latency_ns
+    if unit is None:
+        return []
+    found = []
+    for m in measurements:
+        at = _point(m)
+        ratio = ratio_interval(timed[at], clock) if at in timed else None
+        if m is base:
+            ratio = replace(unit, value=1.0, low=1.0, high=1.0)
+        if ratio is None:
+            continue
+        twin = replace(at, workload=replace(at.workload, twin=True))
+        warm = ratio_interval(timed[twin], clock) if twin in timed else None
+        found.append(
+            replace(
+                m,
+                latency_ns=scaled(ratio, unit.value),
+                warm_overhead_ns=scaled(warm, unit.value) if warm else None,
+            )
+        )
+    return found
+
+
+def _point(m: Measurement) -> Point:
+    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
+
+
+def _questions(m: Measurement, told: Sequence[Measurement]) -> list[tuple[WhatIf, Measurement]]:
+    """Return what can be asked from a point, with the point that has the answer."""
+    found = []
+    w = m.workload
+    if m.runtime != "eager" or (w.width, w.depth) != (1, 1):
+        return []
+    for other in told:
+        v = other.workload
+        if other is m or other.runtime == FLOOR or other.platform != m.platform:
+            continue
+        if replace(w, batch=v.batch) == v and other.runtime == m.runtime:
+            if w.batch == 1 and v.batch in LARGER:
+                found.append((WhatIf(batch=v.batch), other))
+        elif w == v and other.runtime == "cuda-graph":
+            found.append((WhatIf(graphs=True), other))
+        elif w == v:
+            found.append((WhatIf(runtime=other.runtime), other))
+        elif replace(w, width=FACTOR) == v and other.runtime == m.runtime:
+            found.append((WhatIf(width=FACTOR), other))
+        elif replace(w, depth=FACTOR) == v and other.runtime == m.runtime:
+            found.append((WhatIf(depth=FACTOR), other))
+    return found
+
+
+def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
+    """Return whether a prediction may look at a point: not at its answer, nor beyond it.
+
+    Of another runtime it takes the twin's warm overhead, or the host time, and no latency.
+    """
+    if asked.runtime is not None:
+        return True
+    if asked.batch is not None:
+        return other.workload.batch < target.workload.batch
+    return other is not target
+
+
+def _answers(
+    m: Measurement, seen: Sequence[Measurement], asked: WhatIf
+) -> Sequence[Answer | Refused]:
+    relatives = [o for o in seen if family(o) == family(m)]
+    if m.platform != "cpu":
+        return [on_device.answer(m, relatives, seen, asked)]
+    if asked.runtime:
+        found = on_cpu.runtime_answers(m, relatives, asked.runtime)
+        return [found] if isinstance(found, Refused) else found
+    return [on_cpu.answer(m, relatives, seen, asked)]
+
+
+def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
+    """Hold the line through the device spans of small batches against those of larger ones."""
+    row = [
+        o
+        for o in told
+        if (family(o), o.runtime) == (family(m), m.runtime) and o.span_ns is not None
+    ]
+    small = [o for o in row if o.workload.batch not in LARGER]
+    found = []
+    if m.workload.batch != 1 or m.span_ns is None:
+        return []
+    for target in row:
+        if target.workload.batch not in LARGER or target.span_ns is None:
+            continue
+        answer = on_cpu.on_line(
+            [float(o.workload.batch) for o in small],
+            [o.span_ns for o in small if o.span_ns is not None],
+            float(target.workload.batch),
+            SPAN,
+            "--batch 1,2,4",
+        )
+        if isinstance(answer, Answer):
+            found.append(_check(m, WhatIf(batch=target.workload.batch), answer, target.span_ns))
+    return found
+
+
+def _check(m: Measurement, asked: WhatIf, answer: Answer, measured: Estimate) -> Check:
+    uncertainty = relative_half_width(measured)
+    return Check(
+        formula=answer.formula,
+        subject=subject_of(m),
+        change=asked.words(),
+        predicted_ns=answer.latency.value,
+        measured_ns=measured.value,
+        uncertainty=uncertainty,
+        error=answer.latency.value / measured.value - 1,
+        counted=uncertainty <= TRUTH,
+    )

@@ -1,0 +1,360 @@
+"""What-if: exact numbers of every formula, and a reason wherever there is none."""
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+import sample_records as data
+from two_queues import play, random_program
+
+from frameworktax.analysis import formulas, on_cpu, shown
+from frameworktax.analysis.document import build
+from frameworktax.analysis.whatif import WhatIf, predict
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate, Measurement, Run, Workload
+
+NO_ERRORS = {}
+
+
+def estimate(value, half=0.0, n=5):
+    return Estimate(value=value, low=value - half, high=value + half, n=n)
+
+
+def point(runtime="eager", batch=1, latency=1000.0, tax=400.0, *, platform="cpu", **more):
+    shape = {k: more.pop(k) for k in ("width", "depth", "model", "length") if k in more}
+    made = {
+        "workload": Workload(model=shape.pop("model", "m"), batch=batch, **shape),
+        "runtime": runtime,
+        "paradigm": "eager",
+        "platform": platform,
+        "threads": 1,
+        "status": "ok",
+        "latency_ns": estimate(latency, 10),
+        "kernel_ns": estimate(latency - tax, 10),
+        "tax_ns": estimate(tax, 10),
+        "tax_share": estimate(tax / latency, 0.01),
+        "bill_method": "program-counter-sampling (perf-event)",
+        "kernel_detail_ns": {"gemm": 300.0, "packing": 150.0, "vectorised": 150.0},
+    }
+    return Measurement(**made | more)
+
+
+def device_point(batch=1, **more):
+    made = {
+        "platform": "cuda:0",
+        "latency": 100_000.0,
+        "tax": 60_000.0,
+        "enqueue_ns": estimate(90_000.0, 500),
+        "span_ns": estimate(44_000.0, 100),
+        "bill_method": "device-profile",
+        "launches": 41,
+        "kernel_detail_ns": None,
+    }
+    return point(batch=batch, **made | more)
+
+
+def ask(asked, *measurements, **more):
+    run = Run(measurements=measurements)
+    return predict(asked, run, table=more.pop("table", NO_ERRORS), **more)
+
+
+def one(asked, *measurements, **more):
+    (found,) = ask(asked, *measurements, **more)
+    return found
+
+
+def test_a_faster_host_takes_its_share_of_the_tax():
+    found = one(WhatIf(host_speed=2), point())
+    assert found.change == "--host-speed 2"
+    assert found.subject == "m, eager, batch 1"
+    assert found.formula == on_cpu.HOST
+    assert found.latency_ns.value == pytest.approx(200 + 600)
+    assert found.factor.value == pytest.approx(1.25)
+    # only the tax share's interval moves the factor: 1 / (1 − s / 2)
+    assert found.factor.low == pytest.approx(1 / (1 - 0.39 / 2))
+    assert found.factor.high == pytest.approx(1 / (1 - 0.41 / 2))
+    assert found.shown_error is None and found.reason is None
+
+
+def test_width_scales_matrix_products_by_its_square():
+    found = one(WhatIf(width=2), point())
+    assert found.latency_ns.value == pytest.approx(400 + 4 * 450 + 2 * 150)
+
+
+def test_width_leaves_the_products_of_activations_linear():
+    # half of the operations have no weights, so half of the matrix time grows with the width alone
+    found = one(WhatIf(width=3), point(flops=400, macs=100))
+    assert found.latency_ns.value == pytest.approx(400 + 9 * 225 + 3 * (225 + 150))
+
+
+def test_batch_from_the_line_through_1_2_and_4():
+    row = [point(batch=n, latency=100.0 + 50 * n) for n in (1, 2, 4, 8)]
+    found = one(WhatIf(batch=16), *row)
+    assert found.formula == on_cpu.BATCH
+    assert found.latency_ns.value == pytest.approx(900)
+    assert found.latency_ns.low < 900 < found.latency_ns.high
+    bent = [*row[:3], point(batch=8, latency=10_000)]
+    assert one(WhatIf(batch=16), *bent).latency_ns.value == pytest.approx(900)
+
+
+def test_a_line_that_does_not_fit_widens_its_interval():
+    straight = [point(batch=n, latency=1000.0 + 500 * n) for n in (1, 2, 4)]
+    bent = [point(batch=n, latency=v) for n, v in ((1, 1500.0), (2, 2300.0), (4, 3000.0))]
+    width = [
+        e.high - e.low for e in (one(WhatIf(batch=8), *row).latency_ns for row in (straight, bent))
+    ]
+    assert width[1] > 3 * width[0]
+
+
+def test_what_was_measured_is_not_predicted():
+    row = [point(batch=n, latency=1000.0 * n) for n in (1, 2, 4, 8)]
+    found = one(WhatIf(batch=8), *row)
+    assert (found.formula, found.latency_ns.value) == ("measured", 8000)
+    fast = point("inference-mode", latency=800.0, ratio_to_eager=estimate(0.8, 0.01))
+    told = one(WhatIf(runtime="inference-mode"), point(), fast)
+    assert told.formula == "measured"
+    assert told.factor.value == pytest.approx(1.25) and told.factor.low == pytest.approx(1 / 0.81)
+    wide = point(width=2.0, latency=3000.0)
+    (answer, _) = ask(WhatIf(width=2), point(), wide)
+    assert (answer.formula, answer.latency_ns.value) == ("measured", 3000)
+
+
+def test_another_runtime_with_the_same_kernels_pays_its_own_overhead():
+    # measured at batch 2 only, where its twin was measured too
+    other = point("inference-mode", batch=2, latency=900.0, warm_overhead_ns=estimate(100, 5))
+    found = ask(WhatIf(runtime="inference-mode"), point(), other)
+    (told,) = [p for p in found if p.subject == "m, eager, batch 1"]
+    assert told.formula == on_cpu.RUNTIME
+    assert told.latency_ns.value == pytest.approx(600 + 100)
+
+
+def test_with_both_twins_the_formula_with_the_smaller_error_is_taken(monkeypatch):
+    other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
+    own = point(warm_overhead_ns=estimate(200, 5))
+    better = {
+        on_cpu.RUNTIME: {"median": 0.04, "p95": 0.1, "n": 9},
+        on_cpu.IN_SITU: {"median": 0.03, "p95": 0.1, "n": 9},
+    }
+    monkeypatch.setattr(shown, "table", lambda: better)
+    found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
+    assert found[0].formula == on_cpu.IN_SITU
+    assert found[0].latency_ns.value == pytest.approx(600 + 400 / 2)
+    assert found[0].shown_error == better[on_cpu.IN_SITU]
+
+
+def test_depth_needs_two_depths():
+    found = one(WhatIf(depth=2), point())
+    assert found.latency_ns is None and "two values of --depth" in found.reason
+    half = point(depth=0.5, latency=550.0)
+    told = ask(WhatIf(depth=2), point(), half)
+    assert [p.latency_ns.value for p in told if p.subject == "m, eager, batch 1"] == [
+        pytest.approx(1900)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "measured", "reason"),
+    [
+        (WhatIf(device_speed=2), point(), "needs a device"),
+        (WhatIf(graphs=True), point(), "needs a device"),
+        (WhatIf(runtime="onnxruntime"), point(), "onnxruntime runs other kernels; measure"),
+        (WhatIf(runtime="inference-mode"), point("openvino"), "openvino runs other kernels"),
+        (WhatIf(runtime="inference-mode"), point(), "--twin all"),
+        (WhatIf(host_speed=2), point(bill_method="width-shrunk-twin"), "not known by sampling"),
+        (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
+        (WhatIf(width=2), point(kernel_detail_ns=None), "by kind of kernel"),
+        (WhatIf(batch=8), point(), "two measured points"),
+        (WhatIf(device_speed=2), device_point(launches=None), "needed"),
+        (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),
+        (WhatIf(graphs=True), device_point(runtime="cuda-graph"), "already"),
+        (WhatIf(runtime="tensorrt"), device_point(), "other kernels"),
+        (WhatIf(runtime="torchscript"), device_point(), "host time of torchscript is not known"),
+        (WhatIf(batch=8), device_point(), "two measured points"),
+        (WhatIf(depth=2), device_point(), "two depths"),
+    ],
+)
+def test_refusals_name_their_reason(asked, measured, reason):
+    found = one(asked, measured)
+    assert found.latency_ns is None and found.factor is None
+    assert reason in found.reason
+
+
+def test_no_line_is_drawn_far_beyond_its_points():
+    row = [point(batch=n, latency=100.0 * n) for n in (1, 2, 4)]
+    assert one(WhatIf(batch=16), *row).latency_ns is not None
+    assert "more than 4 times beyond" in one(WhatIf(batch=17), *row).reason
+
+
+def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
+    table = {on_cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 12}}
+    found = one(WhatIf(host_speed=2), point(), table=table)
+    assert found.latency_ns is None
+    assert "6.0% at the median" in found.reason and "12 checks" in found.reason
+    fine = {on_cpu.HOST: {"median": 0.05, "p95": 0.15, "n": 12}}
+    assert one(WhatIf(host_speed=2), point(), table=fine).shown_error == fine[on_cpu.HOST]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        WhatIf(),
+        WhatIf(batch=0),
+        WhatIf(width=-1.0),
+        WhatIf(host_speed=0.0),
+        WhatIf(device_speed=math.inf),
+        WhatIf(device_speed=math.nan),
+    ],
+)
+def test_changes_that_cannot_be(asked):
+    with pytest.raises(UsageError) as found:
+        predict(asked, Run(measurements=(point(),)))
+    assert "\n" not in str(found.value)
+
+
+def test_each_change_is_answered_alone_and_those_of_the_machine_together():
+    found = ask(WhatIf(device_speed=2, host_speed=2, graphs=True, batch=8), device_point())
+    assert [p.change for p in found] == [
+        "--device-speed 2",
+        "--host-speed 2",
+        "--graphs",
+        "--batch 8",
+        "--device-speed 2 --host-speed 2 --graphs",
+    ]
+
+
+def test_a_host_bound_device_gains_from_the_host_and_from_graphs():
+    host, device, graphs = (
+        one(asked, device_point()).latency_ns.value
+        for asked in (WhatIf(host_speed=2), WhatIf(device_speed=2), WhatIf(graphs=True))
+    )
+    assert device == pytest.approx(100_000, rel=0.01)
+    # half of the host's time, then the device is in the way: its span and what is in no queue
+    assert host == pytest.approx(45_000 + 100_000 - 90_000, rel=0.05)
+    assert graphs == pytest.approx(44_000 + 100_000 - 90_000, rel=0.06)
+
+
+def test_width_on_a_host_bound_device_is_free_and_sharp():
+    found = one(WhatIf(width=1.4), device_point())
+    assert found.latency_ns.value == pytest.approx(100_000, rel=0.02)
+    assert found.latency_ns.high < 105_000
+    busy = device_point(
+        latency=100_000.0,
+        tax=5_000.0,
+        enqueue_ns=estimate(10_000.0, 100),
+        span_ns=estimate(97_000.0, 100),
+    )
+    wide = one(WhatIf(width=2), busy).latency_ns
+    assert wide.low < 105_000 < 350_000 < wide.high
+
+
+def test_batch_on_a_device_draws_a_line_through_kernel_times():
+    row = [device_point(n, tax=100_000.0 - 20_000 - 20_000 * n) for n in (1, 2)]
+    found = one(WhatIf(batch=8), *row)
+    # kernels take 180 µs and bound the call; gaps and what is in no queue stay
+    assert found.latency_ns.value == pytest.approx(180_000 + 4_000 + 10_000, rel=0.03)
+
+
+def test_another_runtime_on_a_device_brings_its_host_time():
+    other = device_point(batch=2, runtime="torchscript", enqueue_ns=estimate(60_000.0, 500))
+    found = ask(WhatIf(runtime="torchscript"), device_point(), other)
+    assert found[0].latency_ns.value == pytest.approx(70_000, rel=0.02)
+
+
+def test_steps_of_a_trace_are_replayed():
+    rng = np.random.default_rng(4)
+    programs = [random_program(rng, launches=80, host_ns=9_000, kernel_ns=3_000) for _ in range(5)]
+    steps = [play(p) for p in programs]
+    found = predict(WhatIf(host_speed=2, batch=8), steps=steps, subject="step", table=NO_ERRORS)
+    assert [p.formula for p in found] == ["two-queue replay"] * 2
+    truth = np.mean([play(p, host_speed=2).end_ns for p in programs])
+    assert found[0].latency_ns.low < truth < found[0].latency_ns.high
+    assert found[0].latency_ns.value == pytest.approx(truth, rel=0.02)
+    assert found[0].factor.value > 1.5
+    assert "one size" in found[1].reason
+
+
+def test_a_step_without_launches_is_refused_in_words():
+    rng = np.random.default_rng(4)
+    step = play(random_program(rng, launches=5, host_ns=9_000, kernel_ns=3_000))
+    blind = replace(step, launch_start_ns=np.full(5, -1))
+    (found,) = predict(WhatIf(host_speed=2), steps=[blind], table=NO_ERRORS)
+    assert "no kernel with its launch" in found.reason
+
+
+def test_the_sample_session_answers_every_change():
+    run = build(data.sample_records())
+    found = predict(
+        WhatIf(host_speed=2, batch=32, width=2, runtime="inference-mode"), run, table={}
+    )
+    subjects = {p.subject.split(",")[1].strip() for p in found}
+    assert subjects == set(data.LATENCY_NS)
+    for p in found:
+        assert (p.latency_ns is None) == (p.reason is not None)
+        if p.latency_ns is not None:
+            assert p.latency_ns.low <= p.latency_ns.value <= p.latency_ns.high
+            assert p.factor.low <= p.factor.value <= p.factor.high
+
+
+def test_the_committed_table_is_readable_and_names_known_formulas():
+    from frameworktax.analysis import on_device, queued
+    from frameworktax.validate import SPAN
+
+    known = {
+        on_cpu.RUNTIME,
+        on_cpu.IN_SITU,
+        on_cpu.WIDTH,
+        on_cpu.BATCH,
+        on_cpu.DEPTH,
+        queued.UNIFORM,
+        on_device.BATCH,
+        on_device.WIDTH,
+        on_device.RUNTIME,
+        SPAN,
+    }
+    for name, errors in shown.table().items():
+        assert name in known
+        assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1
+
+
+def test_errors_are_summed_up_by_rank():
+    assert shown.summary([-0.1]) == {"median": 0.1, "p95": 0.1, "n": 1}
+    found = shown.summary([i / 100 for i in range(1, 21)])
+    assert found == {"median": pytest.approx(0.105), "p95": 0.19, "n": 20}
+    with pytest.raises(ValueError, match="no errors"):
+        shown.summary([])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1), st.floats(0.1, 10), st.floats(0.1, 10))
+def test_a_faster_host_never_costs(share, speed, more):
+    tax = estimate(share, 0.02)
+    slow, fast = formulas.faster_host(tax, speed), formulas.faster_host(tax, speed * (1 + more))
+    assert fast.value <= slow.value + 1e-12
+    assert formulas.faster_host(tax, 1.0).value == pytest.approx(1)
+    assert slow.low <= slow.value <= slow.high
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.2, 5))
+def test_width_one_changes_nothing_and_wider_never_costs_less(share, matrix, width):
+    tax = estimate(share)
+    assert formulas.wider(tax, matrix, 1.0).value == pytest.approx(1)
+    here = formulas.wider(tax, matrix, width).value
+    assert formulas.wider(tax, matrix, width * 1.5).value >= here - 1e-12
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0.1, 1e6), st.floats(0, 1e6), st.integers(2, 6), st.floats(1, 64))
+def test_a_line_is_found_again(base, slope, count, at):
+    values = [2.0**i for i in range(count)]
+    found = formulas.along_line(values, [estimate(base + slope * n) for n in values], at, "line")
+    assert found.value == pytest.approx(base + slope * at, rel=1e-6)
+    assert found.low <= found.value <= found.high
