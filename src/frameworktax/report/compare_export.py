@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,17 +14,16 @@ from frameworktax.report.compare_words import (
     MARKS,
     change_told,
     counts,
+    flat,
     footers,
     point,
+    reason,
     unit,
     value,
     verdict,
 )
 from frameworktax.report.markdown import escape
 from frameworktax.report.words import half_width
-
-NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, escaped or not."""
 
 
 def markdown(comparison: Comparison) -> str:
@@ -46,7 +44,7 @@ def markdown(comparison: Comparison) -> str:
     lines = [head, ["---", "---", "---:", "---:", "---:", "---"], *rows]
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     said = [
-        f"{point(change)}: {'; '.join(part for part in (change.reason, counts(change)) if part)}"
+        f"{point(change)}: {'; '.join(part for part in (reason(change), counts(change)) if part)}"
         for change in comparison.points
         if change.verdict != "same" or change.counts
     ]
@@ -61,7 +59,7 @@ def markdown(comparison: Comparison) -> str:
 def junit(comparison: Comparison) -> str:
     """Return JUnit XML: a regression is a failure, what cannot be told is skipped with its reason.
 
-    Names may hold anything; characters that XML cannot hold become ``?``.
+    Names may hold anything; what XML cannot hold is left out.
     """
     told = [_state(change, comparison) for change in comparison.points]
     suite = ElementTree.Element(
@@ -76,14 +74,14 @@ def junit(comparison: Comparison) -> str:
         case = ElementTree.SubElement(
             suite,
             "testcase",
-            classname=f"frameworktax.{_xml(change.workload.model)}",
-            name=_xml(point(change)),
+            classname=f"frameworktax.{flat(change.workload.model)}",
+            name=point(change),
             time=f"{change.after.value / 1e9:.9f}"
             if change.after is not None and comparison.metric != "launches"
             else "0",
         )
         if state:
-            ElementTree.SubElement(case, state, message=_xml(change.reason))
+            ElementTree.SubElement(case, state, message=reason(change))
     ElementTree.indent(suite)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -99,10 +97,6 @@ def _state(change: Change, comparison: Comparison) -> str:
     return "skipped" if is_open else ""
 
 
-def _xml(text: str) -> str:
-    return NOT_XML.sub("?", text)
-
-
 def benchmark(comparison: Comparison) -> str:
     """Return the side after for github-action-benchmark, tool ``customSmallerIsBetter``."""
     rows = [
@@ -111,7 +105,7 @@ def benchmark(comparison: Comparison) -> str:
             "unit": "launches" if comparison.metric == "launches" else "ms",
             "value": change.after.value / (1 if comparison.metric == "launches" else 1e6),
             "range": f"± {half_width(change.after)}",
-            "extra": f"{verdict(change)}: {change.reason}",
+            "extra": f"{verdict(change)}: {reason(change)}",
         }
         for change in comparison.points
         if change.after is not None

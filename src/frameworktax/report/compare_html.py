@@ -5,7 +5,16 @@ from __future__ import annotations
 from html import escape
 
 from frameworktax.analysis.comparison import Comparison
-from frameworktax.report.compare_words import change_told, footers, point, unit, value, verdict
+from frameworktax.report.compare_words import (
+    change_told,
+    flat,
+    footers,
+    point,
+    reason,
+    unit,
+    value,
+    verdict,
+)
 
 COLOURS = {"slower": "#b3261e", "faster": "#146c2e"}
 
@@ -25,12 +34,12 @@ def fragment(comparison: Comparison) -> str:
         told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         rows.append(
             f"<tr><th scope='row' style='text-align:left'>{escape(point(change))}</th>{told}"
-            f'<td{style} title="{escape(change.reason)}">{escape(verdict(change))}</td></tr>'
+            f'<td{style} title="{escape(reason(change))}">{escape(verdict(change))}</td></tr>'
         )
     titles = "".join(f"<th scope='col'>{escape(title)}</th>" for title in head)
     more = "".join(f"<li>{escape(text)}</li>" for text in footers(comparison))
     return (
-        f"<p><strong>{escape(comparison.headline)}</strong></p>"
+        f"<p><strong>{escape(flat(comparison.headline))}</strong></p>"
         f"<table><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         + (f"<ul>{more}</ul>" if more else "")
     )

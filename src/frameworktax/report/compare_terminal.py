@@ -13,8 +13,10 @@ from frameworktax.report.compare_words import (
     MARKS,
     change_told,
     counts,
+    flat,
     footers,
     point,
+    reason,
     unit,
     value,
 )
@@ -29,7 +31,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print headline, points, reasons and what else is to be known."""
     console.print()
     style = "bold red" if comparison.exit_code == 1 else "bold"
-    console.print(Text(comparison.headline, style=style))
+    console.print(Text(flat(comparison.headline), style=style))
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column(f"{comparison.metric}{unit(comparison.metric)}", overflow="fold")
@@ -59,7 +61,7 @@ def _reasons(comparison: Comparison) -> dict[str, list[str]]:
     """Return what the table does not show → the points it is said of."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for change in comparison.points:
-        parts = change.reason.split("; ")
+        parts = reason(change).split("; ")
         if change.ratio is not None:  # the change itself and "within" stand in the table
             parts = parts[2 if change.verdict == "same" else 1 :]
         if change.gate == "regressed":

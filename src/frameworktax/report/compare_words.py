@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from frameworktax.analysis.comparison import Change, Comparison
 from frameworktax.analysis.differences import workload_told
 from frameworktax.analysis.verdict import share, signed
 from frameworktax.records import Estimate
 from frameworktax.report.words import milliseconds
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
+"""What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
 MARKS = {"slower": "▲", "faster": "▼", "same": "=", "cannot tell": "?"}
+
+
+def flat(text: str) -> str:
+    """Return text from anywhere in one line that every format can hold."""
+    return " ".join(CONTROL.sub(" ", text).split())
 
 
 def point(change: Change) -> str:
@@ -19,7 +28,12 @@ def point(change: Change) -> str:
     if change.threads != 1:
         said.append(f"{change.threads} threads")
     against = f" (against {change.against})" if change.against else ""
-    return ", ".join(said) + against
+    return flat(", ".join(said) + against)
+
+
+def reason(change: Change) -> str:
+    """Return the verdict in words."""
+    return flat(change.reason)
 
 
 def value(estimate: Estimate | None, metric: str) -> str:
@@ -70,4 +84,4 @@ def footers(comparison: Comparison) -> list[str]:
             f"error of {share(1 - comparison.confidence)} over all {len(comparison.points)} points "
             "(Holm); intervals are each point's own"
         )
-    return said
+    return [flat(text) for text in said]

@@ -1,0 +1,301 @@
+"""The rule of `compare`: pairing, environments, verdicts, the gate, what is refused."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as made
+import sample_records as data
+
+import frameworktax as ft
+from frameworktax import comparing
+from frameworktax.analysis.compare import Renames, compare
+from frameworktax.analysis.document import build
+from frameworktax.errors import StoreError, UsageError
+from frameworktax.records import Estimate, Run
+
+OLD = build(made.session())
+
+
+def after(**more):
+    return build(made.session(made.NEW, **more))
+
+
+def by_runtime(comparison):
+    return {change.runtime: change for change in comparison.points}
+
+
+# --- verdicts -----------------------------------------------------------------------------------
+
+
+def test_each_point_gets_its_verdict():
+    found = compare(OLD, after(factors={"eager": 1.10, "inference-mode": 0.8}), gate=0.05)
+    points = by_runtime(found)
+    assert {name: c.verdict for name, c in points.items()} == {
+        "eager": "slower",
+        "inference-mode": "faster",
+        "torchscript-frozen": "same",
+    }
+    assert points["eager"].ratio.value == pytest.approx(1.10, rel=1e-6)
+    assert points["eager"].before.value == pytest.approx(4_400_000)
+    assert points["eager"].after.value == pytest.approx(4_840_000)
+    assert [points[n].gate for n in points] == ["regressed", "passed", "passed"]
+    assert found.exit_code == 1
+    assert "1 slower, 1 faster, 1 same" in found.headline and "+10.0 %" in found.headline
+    assert all(c.p_adjusted >= c.p_value for c in found.points)
+
+
+def test_a_proven_change_within_the_gate_passes():
+    found = compare(OLD, after(factors={"eager": 1.06}), gate=0.10)
+    assert by_runtime(found)["eager"].verdict == "slower"
+    assert found.exit_code == 0
+
+
+def test_the_same_code_on_a_host_that_drifts_is_the_same():
+    found = compare(OLD, after(host=1.04), gate=0.05)
+    assert {c.verdict for c in found.points} == {"same"}
+    change = found.points[0]
+    assert change.host_ratio == pytest.approx(1.04, rel=1e-5)
+    assert change.measured_ratio == pytest.approx(1.04, rel=1e-5)
+    assert "the host itself +4.0 %, taken out of +4.0 % as measured" in change.reason
+    assert found.exit_code == 0
+
+
+def test_a_changed_program_on_a_host_that_drifts_is_found():
+    found = compare(OLD, after(host=1.04, factors={"eager": 1.15}), gate=0.05)
+    assert by_runtime(found)["eager"].ratio.value == pytest.approx(1.15, rel=1e-5)
+    assert by_runtime(found)["eager"].gate == "regressed"
+
+
+def test_noise_wider_than_the_gate_cannot_be_told():
+    found = compare(OLD, after(host=1.2), gate=0.05)
+    assert {c.verdict for c in found.points} == {"cannot tell"}
+    assert {c.gate for c in found.points} == {"undecided"}
+    assert found.exit_code == 3
+    assert "3 may be" in found.headline
+    wide = compare(OLD, after(host=1.2), gate=0.30)
+    assert wide.exit_code == 0  # the same noise is well within 30 %
+
+
+def test_without_a_gate_slower_is_told_and_does_not_fail():
+    found = compare(OLD, after(factors={"eager": 1.3}))
+    assert by_runtime(found)["eager"].verdict == "slower"
+    assert (found.exit_code, found.gate, found.points[0].gate) == (0, None, None)
+    assert found.margin == 0.05
+
+
+def test_an_interval_below_the_gate_passes_though_same_cannot_be_told():
+    # 4 % faster, not proven among the points, never 5 % slower
+    found = compare(OLD, after(factors={"eager": 0.965}), gate=0.05)
+    change = by_runtime(found)["eager"]
+    assert change.verdict == "cannot tell" and change.gate == "passed"
+    assert found.exit_code == 0
+
+
+def test_identical_documents_are_the_same():
+    found = compare(OLD, OLD, gate=0.01)
+    assert {c.verdict for c in found.points} == {"same"}
+    assert found.points[0].method == "paired blocks of one session"
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def test_tax_and_kernel_follow_their_shares():
+    changed = after(factors={"eager": 1.2})
+    for metric in ("tax", "kernel"):
+        change = by_runtime(compare(OLD, changed, metric=metric))["eager"]
+        assert change.ratio.value == pytest.approx(1.2, rel=1e-6)  # shares are as they were
+        assert "perf-event" in change.method
+    assert change.before.value == pytest.approx(OLD.measurements[0].kernel_ns.value)
+
+
+def test_a_share_around_zero_gives_no_ratio():
+    m = OLD.measurements[0]
+    share = Estimate(value=0.01, low=-0.01, high=0.03, n=10)
+    around = replace(OLD, measurements=(replace(m, tax_share=share),))
+    (change,) = compare(around, around, metric="tax", gate=0.05).points
+    assert (change.verdict, change.gate, change.ratio) == ("cannot tell", "undecided", None)
+    assert "no interval" in change.reason
+
+
+def gpu(launches, session=made.OLD, kernel=300_000):
+    run = build(data.gpu_records(1_000_000, (kernel, kernel + 100) * 6))
+    m = replace(run.measurements[0], launches=launches, session=session)
+    return replace(run, measurements=(m,))
+
+
+def test_launches_are_compared_exactly():
+    found = compare(gpu(60), gpu(64, made.NEW), metric="launches", gate=0.05)
+    (change,) = found.points
+    assert (change.verdict, change.gate, found.exit_code) == ("slower", "regressed", 1)
+    assert change.p_value is None and change.ratio.low == change.ratio.high
+    assert compare(gpu(60), gpu(62, made.NEW), metric="launches", gate=0.05).exit_code == 0
+    assert compare(gpu(60), gpu(60), metric="launches").points[0].verdict == "same"
+    assert compare(gpu(60), gpu(59), metric="launches").points[0].verdict == "faster"
+    assert compare(OLD, OLD, metric="launches", gate=0.05).exit_code == 3  # none on a CPU
+
+
+def test_kernel_time_of_a_device_is_compared_by_itself():
+    found = compare(gpu(60), gpu(60, made.NEW, kernel=400_000), metric="kernel", gate=0.05)
+    (change,) = found.points
+    assert change.ratio.value == pytest.approx(400_050 / 300_050)
+    assert change.method == "kernel time of the device, by call"
+    assert change.gate == "regressed"
+
+
+def test_counts_that_changed_are_named():
+    new = after()
+    changed = replace(new, measurements=tuple(replace(m, operators=490) for m in new.measurements))
+    assert compare(OLD, changed).points[0].counts == {"operators": (480, 490)}
+    assert compare(OLD, new).points[0].counts is None
+
+
+# --- pairing ------------------------------------------------------------------------------------
+
+
+def test_points_pair_by_workload_and_the_rest_is_listed():
+    found = compare(build(made.session(batches=(1, 2))), after(batches=(2, 4)))
+    assert {c.workload.batch for c in found.points} == {2}
+    assert found.unpaired_before[0].startswith(f"{data.MODEL}, batch 1")
+    assert len(found.unpaired_before) == len(found.unpaired_after) == 3
+
+
+def test_two_runtimes_of_one_session_are_paired_by_block():
+    renames = Renames(runtimes={"eager": "inference-mode"}, models={})
+    (change,) = compare(OLD, OLD, renames=renames).points
+    assert change.ratio.value == pytest.approx(3.9 / 4.4)
+    assert change.method == "paired blocks of one session"
+    assert (change.runtime, change.against) == ("inference-mode", "eager")
+    assert change.host_ratio is None
+
+
+def test_two_models_stand_for_one_another():
+    renames = Renames(runtimes={}, models={"a.py:build": "b.py:build"})
+    old = build(made.session(model="a.py:build"))
+    new = build(made.session(made.NEW, model="b.py:build", factors={"eager": 1.5}))
+    found = compare(old, new, renames=renames)
+    assert by_runtime(found)["eager"].verdict == "slower"
+    assert found.points[0].against == "a.py:build"
+
+
+def test_nothing_in_common_is_refused_with_what_there_is():
+    with pytest.raises(UsageError, match="--model BEFORE=AFTER") as refused:
+        compare(OLD, after(batches=(7,)))
+    assert "batch 7" in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(UsageError, match="no point in common"):
+        compare(Run(), OLD)
+
+
+def test_a_point_that_crashes_now_cannot_be_told_and_does_not_pass():
+    found = compare(OLD, after(lost=("eager",)), gate=0.05)
+    change = by_runtime(found)["eager"]
+    assert "crashed after: signal 11" in change.reason
+    assert (change.verdict, change.gate, found.exit_code) == ("cannot tell", "undecided", 3)
+
+
+def test_a_time_that_cannot_be_is_refused():
+    m = replace(OLD.measurements[0], blocks_ns=((0, 0, 0.0),))
+    with pytest.raises(StoreError, match="not above zero"):
+        compare(replace(OLD, measurements=(m,)), after())
+
+
+def test_a_document_without_blocks_is_compared_by_its_samples_with_more_doubt():
+    bare = replace(
+        OLD,
+        measurements=tuple(replace(m, blocks_ns=(), calibrator_ns=()) for m in OLD.measurements),
+    )
+    found = compare(bare, after(), gate=0.05)
+    assert found.exit_code == 3  # the host's own drift is not known
+    assert [n.code for n in found.notes] == ["no-calibrator"]
+    assert compare(bare, after(factors={"eager": 1.3}), gate=0.05).exit_code == 1
+
+
+# --- environments -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field", [{"cpu": "Intel"}, {"host": "node-2"}, {"cores": 64}, {"gpus": ({"name": "H100"},)}]
+)
+def test_another_machine_is_refused_for_timings_unless_across(field):
+    other = after(environment=replace(data.ENVIRONMENT, **field))
+    (name,) = field
+    with pytest.raises(UsageError, match="--across") as refused:
+        compare(OLD, other)
+    assert name in str(refused.value)
+    found = compare(OLD, other, across=True)
+    assert found.environment[0].field == name and found.environment[0].machine
+    assert [n.code for n in found.notes] == ["across-machines"]
+    assert compare(gpu(60), gpu(60), metric="launches").environment == ()
+
+
+def test_counts_need_no_same_machine():
+    other = replace(gpu(64), environment=replace(data.ENVIRONMENT, host="node-2"))
+    assert compare(gpu(60), other, metric="launches").points[0].verdict == "slower"
+
+
+def test_an_upgrade_is_named_and_compared():
+    libraries = {**data.ENVIRONMENT.libraries, "torch": "2.14.0+cpu"}
+    found = compare(OLD, after(environment=replace(data.ENVIRONMENT, libraries=libraries)))
+    (difference,) = found.environment
+    assert (difference.field, difference.machine) == ("libraries.torch", False)
+    assert (difference.before, difference.after) == ("2.13.0+cpu", "2.14.0+cpu")
+
+
+def test_another_numpy_is_another_calibrator():
+    libraries = {**data.ENVIRONMENT.libraries, "numpy": "3.0"}
+    found = compare(OLD, after(environment=replace(data.ENVIRONMENT, libraries=libraries)))
+    assert "calibrator-differs" in [n.code for n in found.notes]
+    assert found.points[0].host_ratio is None
+
+
+# --- stores, documents, baselines ---------------------------------------------------------------
+
+
+def test_a_store_alone_is_compared_with_its_session_before(tmp_path):
+    store = made.write(
+        tmp_path / "s", made.session(), made.session(made.NEW, factors={"eager": 1.5})
+    )
+    found = ft.compare(store, gate=0.05)
+    assert by_runtime(found.comparison)["eager"].ratio.value == pytest.approx(1.5)
+    assert found.exit_code == 1
+    with pytest.raises(UsageError, match="--runtime BEFORE=AFTER"):
+        ft.compare(made.write(tmp_path / "one", made.session()))
+    shards = sorted(store.glob("*.jsonl"))
+    assert ft.compare(*shards, gate=0.05).comparison.points == found.comparison.points
+
+
+def test_a_baseline_tells_what_its_store_tells(tmp_path):
+    store = made.write(tmp_path / "s", made.session())
+    kept = tmp_path / "git" / "baseline.json"
+    comparing.save_baseline(store, kept)
+    assert kept.stat().st_size < 5000 * 3
+    new = made.write(tmp_path / "n", made.session(made.NEW, factors={"eager": 1.1}))
+    by_baseline, by_store = ft.compare(kept, new, gate=0.05), ft.compare(store, new, gate=0.05)
+    assert by_baseline.comparison.points == by_store.comparison.points
+    assert json.loads(kept.read_text())["schema"] == "frameworktax.run"
+    with pytest.raises(UsageError, match="no latency"):
+        comparing.save_baseline(Run(), kept)
+
+
+def test_results_in_memory_are_compared(tmp_path):
+    found = ft.compare(OLD, after(factors={"eager": 2.0}))
+    assert "results in memory" in (found.comparison.before, found.comparison.after)
+    with pytest.raises(UsageError, match="name a second"):
+        ft.compare(OLD)
+
+
+@pytest.mark.parametrize("gate", [0, -0.1, 1, 5.0, math.nan])
+def test_an_impossible_gate(gate):
+    with pytest.raises(UsageError, match="gate"):
+        ft.compare(OLD, OLD, gate=gate)
+
+
+def test_an_unknown_metric():
+    with pytest.raises(UsageError, match="did you mean 'latency'"):
+        ft.compare(OLD, OLD, metric="latancy")

@@ -1,0 +1,152 @@
+"""A comparison told: terminal, Markdown, JUnit, benchmark action, HTML, JSON; hostile names."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as made
+import sample_records as data
+
+from frameworktax.analysis.compare import compare
+from frameworktax.analysis.document import build
+from frameworktax.comparing import Compared
+from frameworktax.errors import UsageError
+from frameworktax.report import compare_document, compare_export, compare_html
+from frameworktax.report.compare_terminal import print_comparison
+
+HOSTILE = "</script><script>alert(1)</script>|`x`[a](b) *b* ]]> \x1b[31m\x00\x0b\ud800 & \"'\n# h"
+
+
+@pytest.fixture(scope="module")
+def found():
+    old = build(made.session(lost=("torchscript-frozen",)))
+    new = build(made.session(made.NEW, factors={"eager": 1.1}, host=1.02, batches=(1, 2)))
+    return compare(old, new, gate=0.05, names=("before/", "after/"))
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    old = build(made.session(model=HOSTILE, lost=("torchscript-frozen",)))
+    env = replace(data.ENVIRONMENT, python=HOSTILE)
+    new = build(made.session(made.NEW, model=HOSTILE, factors={"eager": 1.1}, environment=env))
+    return compare(old, new, gate=0.05, names=(HOSTILE, HOSTILE))
+
+
+def printed(comparison, width=80):
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_terminal_fits_80_columns_and_says_all(found):
+    text = printed(found)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    flat = " ".join(text.split())
+    for said in ("▲ slower", "= same", "? cannot tell", "beyond the gate", "+10.0 %"):
+        assert said in flat
+    assert "crashed before: signal 11" in flat
+    assert "only after" in flat and "batch 2" in flat
+    assert "the host itself +2.0 %, taken out of +12.2 % as measured" in flat
+    assert "(Holm)" in flat
+
+
+def test_one_reason_for_many_points_is_said_once():
+    points = compare(build(made.session()), build(made.session(made.NEW, host=1.2)), gate=0.05)
+    assert printed(points).count("noise reaches") == 1
+    assert "3 points: noise reaches" in printed(points)
+
+
+def test_markdown_is_a_table_with_reasons_folded(found):
+    text = compare_export.markdown(found)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(found.points)
+    assert {line.count("|") - line.count("\\|") for line in lines} == {7}
+    assert "**slower, beyond the gate**" in text
+    assert text.count("<details>") == text.count("</details>") == 1
+
+
+def test_junit_has_a_failure_and_a_skip(found):
+    suite = ElementTree.fromstring(compare_export.junit(found))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    cases = {case.get("name").rpartition(", ")[2]: case for case in suite}
+    assert "+10.0 %" in cases["eager"].find("failure").get("message")
+    assert "crashed before" in cases["torchscript-frozen"].find("skipped").get("message")
+    assert list(cases["inference-mode"]) == []
+    assert float(cases["eager"].get("time")) == pytest.approx(4.4e-3 * 1.1 * 1.02, rel=1e-3)
+
+
+def test_benchmark_action_gets_numbers_that_are_better_smaller(found):
+    rows = json.loads(compare_export.benchmark(found))
+    assert len(rows) == 3
+    assert all(set(row) == {"name", "unit", "value", "range", "extra"} for row in rows)
+    eager = next(row for row in rows if "eager" in row["name"])
+    assert (eager["unit"], eager["value"]) == ("ms", pytest.approx(4.4 * 1.1 * 1.02, rel=1e-3))
+
+
+def test_document_has_the_schema_it_says(found, hostile):
+    for comparison in (found, hostile):
+        document = json.loads(compare_document.text(comparison).encode("utf-8", "replace"))
+        jsonschema.validate(document, compare_document.schema())
+    assert (document["schema"], document["version"]) == ("frameworktax.comparison", 1)
+    point = compare_document.dump(found)["points"][0]
+    assert {"before", "after", "ratio", "verdict", "reason"} <= set(point)
+    assert point["ratio"]["low"] < point["ratio"]["value"] < point["ratio"]["high"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "version": 2}, compare_document.schema())
+
+
+# --- names that came from outside -----------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.add(tag)
+
+
+def test_html_holds_no_element_from_a_name(hostile):
+    tags = Tags()
+    tags.feed(compare_html.fragment(hostile))
+    assert tags.found <= {"p", "strong", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+
+
+def test_junit_with_hostile_names_is_still_xml(hostile):
+    suite = ElementTree.fromstring(compare_export.junit(hostile).encode())
+    assert len(suite) == 3
+    assert "<script>" in suite[0].get("name")  # text again, once it is read
+
+
+def test_markdown_with_hostile_names_keeps_its_table(hostile):
+    text = compare_export.markdown(hostile)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(hostile.points)
+    assert not any(line.lstrip().startswith("# h") for line in text.splitlines())
+    assert "<script>" not in text.replace("\\<script>", "")
+
+
+def test_terminal_is_not_driven_by_a_name(hostile):
+    assert "\x1b" not in printed(hostile)
+
+
+def test_formats_by_name_and_suffix(found):
+    told = Compared(found)
+    assert told.text("junit") == compare_export.junit(found)
+    assert told.exit_code == 1 and "beyond the gate" in repr(told)
+    assert "<table>" in told._repr_html_()
+    with pytest.raises(UsageError, match="did you mean 'junit'"):
+        told.text("junti")
+    assert compare_export.form_of(Path("a.md")) == "markdown"
+    with pytest.raises(UsageError, match="--format"):
+        compare_export.form_of(Path("a.txt"))

@@ -1,0 +1,254 @@
+"""The statistics of a comparison: by hand, and against simulated data whose truth is known."""
+
+import math
+import random
+from dataclasses import replace
+from statistics import variance
+
+import pytest
+
+from frameworktax.analysis import contrasts
+from frameworktax.analysis.contrasts import Contrast, Sample
+
+T_2 = 4.302652729911275
+"""Student t, 0.975, two degrees of freedom."""
+
+
+def contrast(value=0.0, spread=1e-4, degrees=2.0, scale=1 / 3, parts=()):
+    return Contrast(
+        value=value, spread=spread, degrees=degrees, scale=scale, parts=parts, n=3, method="m"
+    )
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+def test_paired_is_the_median_per_process_and_t_over_processes():
+    drift = [1.0, 1.4, 0.7]
+    before = {(p, r): 100.0 * drift[r] for p in range(3) for r in range(3)}
+    factors = (1.09, 1.10, 1.11)
+    after = {(p, r): factors[p] * before[p, r] for p in range(3) for r in range(3)}
+    found = contrasts.paired(before, after)
+    logs = [math.log(f) for f in factors]
+    assert found.value == pytest.approx(sum(logs) / 3)
+    assert found.spread == pytest.approx(variance(logs))
+    assert (found.degrees, found.n, found.drift) == (2, 3, None)
+    told = contrasts.ratio(replace(found, parts=()))
+    half = T_2 * math.sqrt(variance(logs) / 3 + contrasts.LEAST_SD**2)
+    # LEAST_SD is known for certain and adds a little to the degrees of freedom
+    assert math.log(told.high / told.value) == pytest.approx(half, rel=0.1)
+
+
+def test_one_disturbed_round_moves_no_median():
+    before = {(p, r): 100.0 for p in range(3) for r in range(5)}
+    after = {(p, r): 100.0 * (9.0 if r == 2 else 1.0) for p in range(3) for r in range(5)}
+    assert contrasts.paired(before, after).value == 0.0
+
+
+def test_too_few_processes_are_taken_by_blocks_and_widened():
+    before = {(0, r): 100.0 for r in range(10)}
+    found = contrasts.paired(before, dict.fromkeys(before, 101.0))
+    assert found.n == 10 and "too few processes" in found.method
+    assert found.variance == pytest.approx(2 * contrasts.PROCESS_SD**2 + contrasts.LEAST_SD**2)
+    assert contrasts.p_value(found) > 0.05  # 1 % may be two processes
+
+
+def test_nothing_in_common_is_no_contrast():
+    assert contrasts.paired({(0, 0): 1.0}, {(0, 1): 1.0}) is None
+    assert contrasts.paired({(0, 0): 1.0}, {(0, 0): 1.0}) is None
+    empty = Sample(blocks={}, calibrator={})
+    full = Sample(blocks={(0, 0): 1.0}, calibrator={})
+    assert contrasts.between(empty, full, on_cpu=True) is None
+
+
+def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=True):
+    return Sample(
+        blocks={(p, r): level * host * f for p, f in enumerate(processes) for r in range(rounds)},
+        calibrator=dict.fromkeys(range(rounds), 370.0 * host) if calibrated else {},
+    )
+
+
+def test_a_drifting_host_is_told_from_a_changed_program():
+    drifted = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=True)
+    assert drifted.value == pytest.approx(0.0, abs=1e-12)
+    assert drifted.drift == pytest.approx(math.log(1.08))
+    assert drifted.measured == pytest.approx(math.log(1.08))
+    changed = contrasts.between(session(100.0), session(108.0), on_cpu=True)
+    assert changed.value == pytest.approx(math.log(1.08))
+    assert changed.drift == 0.0
+    assert changed.variance < drifted.variance  # taking drift out is not free
+
+
+def test_on_a_device_the_drift_of_the_host_only_widens():
+    found = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=False)
+    assert found.value == pytest.approx(math.log(1.08))
+    assert found.measured is None
+    assert contrasts.p_value(found) > 0.05
+
+
+def test_without_a_calibrator_the_hosts_own_drift_is_in_the_interval():
+    bare = session(100.0, calibrated=False)
+    found = contrasts.between(session(100.0), bare, on_cpu=True)
+    assert found.drift is None
+    assert found.variance > 2 * contrasts.UNCALIBRATED_SD**2
+    other_code = contrasts.between(
+        session(100.0), session(100.0), on_cpu=True, same_calibrator=False
+    )
+    assert other_code.drift is None and other_code.variance == pytest.approx(found.variance)
+
+
+def test_a_calibrator_that_missed_a_process_is_not_used():
+    partly = Sample(blocks={(0, 0): 1.0, (1, 5): 1.0, (2, 0): 1.0}, calibrator={0: 1.0})
+    assert not partly.calibrated
+    assert contrasts.between(partly, partly, on_cpu=True).drift is None
+
+
+def test_rounds_that_move_all_processes_widen():
+    moved = {(p, r): 100.0 * (1 + 0.05 * (r % 2)) for p in range(3) for r in range(6)}
+    calm, wild = (
+        session(100.0, rounds=6),
+        Sample(blocks=moved, calibrator=dict.fromkeys(range(6), 1.0)),
+    )
+    still = contrasts.between(calm, calm, on_cpu=True).variance
+    assert contrasts.between(calm, wild, on_cpu=True).variance > still + 0.02**2 / 6
+
+
+def test_identical_blocks_are_no_proof_of_anything():
+    blocks = {(p, r): 60.0 for p in range(3) for r in range(5)}
+    found = contrasts.paired(blocks, blocks)
+    assert found.spread == 0.0
+    assert contrasts.p_value(found) == 1.0
+    told = contrasts.ratio(found)
+    assert told.low < 1.0 < told.high
+
+
+def test_satterthwaite_by_hand():
+    # two parts of equal size, 2 and 2 degrees: (2v)² / (v²/2 + v²/2) = 4
+    c = contrast(spread=3.0, parts=((1.0, 2.0),))
+    assert c.freedom == pytest.approx(4.0, rel=1e-5)
+    known = contrast(spread=1e-4, degrees=math.inf)
+    assert known.freedom == 1e6
+    assert contrasts.p_value(replace(known, value=1.959964 * math.sqrt(known.variance))) == (
+        pytest.approx(0.05, abs=1e-4)
+    )
+
+
+def test_holm_by_hand():
+    assert contrasts.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert contrasts.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert contrasts.holm([]) == []
+
+
+def test_trigamma_inverse():
+    from scipy.special import polygamma
+
+    for y in (0.1, 0.7, 3.0, 40.0):
+        assert contrasts._trigamma_inverse(float(polygamma(1, y))) == pytest.approx(y, rel=1e-6)
+
+
+def test_points_that_look_alike_share_their_spread():
+    alike = contrasts.moderate([contrast(spread=s * 1e-4) for s in (0.9, 1.0, 1.1, 1.0)])
+    assert {c.degrees for c in alike} == {8.0}  # its own two, and six of the others at most
+    spreads = [c.spread for c in alike]
+    assert max(spreads) / min(spreads) < 1.1 < 0.000110 / 0.000090
+    alone = contrast()
+    assert contrasts.moderate([alone]) == [alone]
+    known = contrast(degrees=math.inf)
+    assert contrasts.moderate([known, contrast(), contrast(spread=2e-4)])[0] == known
+
+
+def test_points_that_differ_keep_most_of_their_own_spread():
+    mixed = [contrast(spread=s) for s in (1e-8, 1e-6, 1e-4, 1e-2, 1e-7, 1e-3)]
+    told = contrasts.moderate(mixed)
+    assert all(c.degrees < 4 for c in told)
+    assert told[3].spread > 100 * told[0].spread
+
+
+# --- simulated: two levels, a drifting host -----------------------------------------------------
+
+
+def simulated(rng, points, ratio=1.0, *, processes=3, rounds=4, process_sd=0.009, session_sd=0.008):
+    """One session of several points: host, session, process and block each move the time."""
+    start = rng.gauss(0, 0.03)
+    host = [start + rng.gauss(0, 0.01) for _ in range(rounds)]
+    own = rng.gauss(0, session_sd)
+    calibrator = {r: 370 * math.exp(host[r] + rng.gauss(0, 0.004)) for r in range(rounds)}
+    made = []
+    for _ in range(points):
+        blocks = {}
+        for p in range(processes):
+            level = rng.gauss(0, process_sd) + own
+            for r in range(rounds):
+                blocks[p, r] = 1e6 * ratio * math.exp(level + host[r] + rng.gauss(0, 0.008))
+        made.append(Sample(blocks=blocks, calibrator=calibrator))
+    return made
+
+
+def decide(found):
+    """Return (ratio, adjusted p) of each contrast, as the rule does."""
+    shared = contrasts.moderate(found)
+    adjusted = contrasts.holm([contrasts.p_value(c) for c in shared])
+    return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))
+
+
+def between(rng, points, ratio, **more):
+    sides = zip(simulated(rng, points, **more), simulated(rng, points, ratio, **more), strict=True)
+    return decide([contrasts.between(a, b, on_cpu=True) for a, b in sides])
+
+
+def within(rng, points, ratio):
+    """Two points of one session differ in process and block alone."""
+    found = []
+    for _ in range(points):
+        pair = []
+        for factor in (1.0, ratio):
+            blocks = {}
+            for p in range(3):
+                level = rng.gauss(0, 0.009)
+                for r in range(4):
+                    blocks[p, r] = 1e6 * factor * math.exp(level + 0.03 * r + rng.gauss(0, 0.008))
+            pair.append(blocks)
+        found.append(contrasts.paired(*pair))
+    return decide(found)
+
+
+@pytest.mark.parametrize("way", [within, between])
+def test_false_alarms_power_and_coverage(way):
+    rng = random.Random(11)
+    gate = 1.05
+    many = [way(rng, 1, 1.0)[0] for _ in range(600)]
+    assert sum(p < 0.05 and e.value > gate for e, p in many) / 600 <= 0.02
+    assert sum(p < 0.05 for _, p in many) / 600 <= 0.07
+    assert sum(e.low <= 1 <= e.high for e, _ in many) / 600 >= 0.93
+    ten = [way(rng, 1, 1.10)[0] for _ in range(400)]
+    assert sum(p < 0.05 and e.value > gate for e, p in ten) / 400 >= 0.95
+    assert sum(e.low <= 1.1 <= e.high for e, _ in ten) / 400 >= 0.93
+    if way is within:
+        five = [way(rng, 1, 1.05)[0] for _ in range(400)]
+        assert sum(p < 0.05 and e.value > 1 for e, p in five) / 400 >= 0.80
+
+
+@pytest.mark.parametrize("way", [within, between])
+def test_the_error_of_the_whole_family_is_held_and_power_stays(way):
+    """Twenty points of the same code: any one told different is an error of the family."""
+    rng = random.Random(5)
+    wrong = sum(any(p < 0.05 for _, p in way(rng, 20, 1.0)) for _ in range(150))
+    assert wrong / 150 <= 0.08
+    told = [p < 0.05 and e.value > 1.05 for _ in range(40) for e, p in way(rng, 20, 1.10)]
+    assert sum(told) / len(told) >= 0.95  # with two degrees of freedom a point: under a half
+
+
+def test_without_holm_the_family_error_would_be_large():
+    rng = random.Random(5)
+    wrong = 0
+    for _ in range(150):
+        pairs = [within(rng, 1, 1.0)[0] for _ in range(20)]
+        wrong += any(p < 0.05 for _, p in pairs)
+    assert wrong / 150 > 0.4
+
+
+def test_sessions_that_differ_more_than_the_constants_say_are_not_hidden():
+    """A host three times as unsteady: alarms at the gate stay rare even so."""
+    rng = random.Random(3)
+    found = [between(rng, 1, 1.0, process_sd=0.03, session_sd=0.02)[0] for _ in range(400)]
+    assert sum(p < 0.05 and e.value > 1.05 for e, p in found) / 400 <= 0.06
