@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from frameworktax.parity import TOLERANCE, compare, read_outputs
+from frameworktax.parity import TOLERANCE, compare, read_outputs, read_real, without_padding
 
 
 def test_equal_is_within_tolerance_with_difference_zero():
@@ -55,3 +55,45 @@ def test_outputs_are_read_in_order_and_never_unpickled(tmp_path):
 
 def test_tolerances_grow_with_coarser_precision():
     assert TOLERANCE["float32"] < TOLERANCE["float16"] < TOLERANCE["bfloat16"]
+
+
+def test_whole_numbers_must_be_equal_and_the_first_that_is_not_is_named():
+    ids = np.array([[7, 5, 40_000], [1, 2, 3]])
+    other = ids.copy()
+    other[0, 2], other[1, 1] = 39_999, 9
+    found = compare([ids], [other], "float32")
+    assert (found.within_tolerance, found.tolerance) == (False, 0.0)
+    assert found.worst == "output 0 [1, 1]: 9, eager 2; 2 of 6 differ"
+    assert found.max_abs_difference == 7
+    same = compare([ids], [ids.copy()], "bfloat16")
+    assert (same.within_tolerance, same.tolerance, same.max_abs_difference) == (True, 0.0, 0.0)
+
+
+def test_whole_numbers_beside_others_must_be_equal_too():
+    floats, ids = np.array([1.0, 1000.0]), np.array([3, 4])
+    close = floats + 1e-4
+    assert compare([floats, ids], [close, ids], "float32").within_tolerance is True
+    assert compare([floats, ids], [close, ids + 1], "float32").within_tolerance is False
+
+
+def test_padding_is_left_out_of_outputs_with_tokens_only():
+    real = np.array([[True, True, False], [True, False, False]])
+    hidden = np.arange(1, 13).reshape(2, 3, 2).astype(float)
+    pooled = np.ones((2, 3))  # as wide as the sentences are long: features, no tokens
+    kept = without_padding([hidden, pooled], real)
+    assert kept[0].tolist() == [[[1, 2], [3, 4], [0, 0]], [[7, 8], [0, 0], [0, 0]]]
+    assert kept[1].tolist() == pooled.tolist()
+    assert hidden[0, 2].tolist() == [5, 6]  # the caller's own is left alone
+
+
+def test_which_tokens_are_real_travels_beside_the_outputs(tmp_path):
+    real = np.array([[True, False]])
+    np.savez(tmp_path / "o.npz", np.zeros(1), np.ones(2), real=real)
+    np.savez(tmp_path / "dense.npz", np.zeros(1))
+    assert [a.size for a in read_outputs(tmp_path / "o.npz")] == [1, 2]
+    assert read_real(tmp_path / "o.npz").tolist() == real.tolist()
+    assert read_real(tmp_path / "dense.npz") is None
+
+
+def test_int8_has_a_tolerance_of_its_own():
+    assert TOLERANCE["int8"] > TOLERANCE["bfloat16"]

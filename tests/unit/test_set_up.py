@@ -1,0 +1,221 @@
+"""Set-up: what cannot run is said before it is tried, what was prepared is used again and timed."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from frameworktax import host, store
+from frameworktax.errors import WorkerError
+from frameworktax.ledger import Ledger, how_compared
+from frameworktax.plan import Plan
+from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
+from frameworktax.series import Series, artifact_key, series_of
+from frameworktax.setup import Setup
+from frameworktax.sweep import Silent, Sweep
+from frameworktax.testing import FakeRuntime
+
+POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
+
+
+class FakeWorker:
+    """Prepares in 41 s and leaves a file; its first call takes 30 s."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.asked = []
+        self.alive = True
+        self.output = SimpleNamespace(total_bytes=0)
+
+    def request(self, do, *, timeout_s, **arguments):
+        self.asked.append(do)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "program.bin").write_bytes(b"x" * 2_000)
+        if do == "prepare":
+            return {"setup_ns": 41_000_000_000}
+        return {"call_ns": 5, "first_ns": 30_000_000_000, "notes": [], "load_ns": 1}
+
+    def kill(self):
+        self.alive = False
+
+
+class Prepares(FakeRuntime):
+    prepares = True
+
+
+class Compiles(FakeRuntime):
+    compiles = True
+
+
+def series(folder, runtime, **workload):
+    point = replace(POINT, workload=replace(POINT.workload, **workload))
+    return Series(runtime=runtime(), points={point.workload.batch: point}, folder=folder)
+
+
+def test_what_an_export_took_and_left_is_told_again_in_later_sessions(tmp_path):
+    folder = tmp_path / "made"
+    first, worker = series(folder, Prepares), FakeWorker(folder)
+    first.prepare(worker, 1.0)
+    assert (first.setup_ns, first.artifact_bytes, first.notes) == (41_000_000_000, 2_000, [])
+    later, idle = series(folder, Prepares), FakeWorker(folder)
+    later.prepare(idle, 1.0)
+    assert idle.asked == []
+    assert (later.setup_ns, later.artifact_bytes) == (41_000_000_000, 2_000)
+    assert [note.code for note in later.notes] == ["set-up-reused"]
+
+
+def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
+    folder = tmp_path / "made"
+    first = series(folder, Compiles)
+    first.workers[0] = FakeWorker(folder)
+    first.bind(0, 1, 1.0)
+    assert (first.setup_ns, first.artifact_bytes) == (30_000_000_000, 2_000)
+    later = series(folder, Compiles)
+    later.workers[0] = FakeWorker(folder)
+    later.workers[0].request = lambda do, **arguments: {
+        "call_ns": 5, "first_ns": 7, "notes": [],
+    }  # fmt: skip
+    later.bind(0, 1, 1.0)
+    assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
+    assert [note.code for note in later.notes] == ["set-up-reused"]
+
+
+def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):
+    plain = series(tmp_path, FakeRuntime)
+    plain.workers[0] = FakeWorker(tmp_path)
+    plain.bind(0, 1, 1.0)
+    assert (plain.setup_ns, plain.artifact_bytes) == (None, None)
+
+
+def test_another_library_or_processor_prepares_anew(monkeypatch):
+    key = artifact_key(POINT, [1, 2], "named")
+    assert artifact_key(POINT, [1, 2], "named") == key
+    assert artifact_key(POINT, [1], "named") != key
+    monkeypatch.setattr(host, "libraries", lambda: {"torch": "0.1"})
+    other = artifact_key(POINT, [1, 2], "named")
+    monkeypatch.setattr(host, "cpu_model", lambda: "another one")
+    assert len({key, other, artifact_key(POINT, [1, 2], "named")}) == 3
+
+
+def set_up(tmp_path, *made):
+    """Run set-up where no process can start; return the series and the records."""
+
+    def spawn(label, *arguments):
+        raise WorkerError("failed", "no process in this test")
+
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=0.01)
+    everything = list(made)
+    with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
+        ledger = Ledger(writer, "session")
+        Setup(plan, everything, ledger, spawn, Silent(), "session").run(pool, has_sampler=True)
+    return everything, store.read(tmp_path / "s")[0]
+
+
+class ForwardOnly(FakeRuntime):
+    kv_caches = ()
+
+
+def test_what_a_runtime_cannot_run_is_unavailable_with_its_reason(tmp_path):
+    asked = series(tmp_path, ForwardOnly, phase="generate", new_tokens=4, kv_cache="dynamic")
+    _, records = set_up(tmp_path, asked)
+    key = next(iter(asked.points.values())).key()
+    (told,) = [r for r in records if isinstance(r, Outcome) and r.point == key]
+    assert told.status == "unavailable"
+    assert "leave out --phase generate" in told.reason
+    assert "fake" in [r.point.runtime for r in records if isinstance(r, Subject)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "reference"), [("int8", "float32"), ("bfloat16", "bfloat16")]
+)
+def test_the_reference_of_int8_is_eager_in_float32(tmp_path, precision, reference):
+    everything, _ = set_up(tmp_path, series(tmp_path, FakeRuntime, precision=precision))
+    (eager,) = [s for s in everything if s.runtime.name == "eager"]
+    assert (eager.timed, eager.workload.precision) == (False, reference)
+    assert eager.config == everything[0].reference
+
+
+def test_a_timed_eager_is_the_reference_of_int8_too(tmp_path):
+    points = tuple(
+        replace(POINT, runtime=name, workload=replace(POINT.workload, precision=precision))
+        for name, precision in (("eager", "float32"), ("null", "float32"))
+    )
+    eager, floor = series_of(points, tmp_path, None, "salt")
+    quantised = series(tmp_path, FakeRuntime, precision="int8")
+    everything, _ = set_up(tmp_path, eager, floor, quantised)
+    assert [s.runtime.name for s in everything].count("eager") == 1
+
+
+def test_what_is_compared_with_less_than_eagers_whole_output_says_so():
+    def codes(**fields):
+        return [note.code for note in how_compared(Workload(model="m", **fields))]
+
+    assert codes() == []
+    assert codes(input="ragged") == ["padding-not-compared"]
+    assert codes(precision="int8") == ["compared-with-float32"]
+
+
+@pytest.mark.parametrize(("computes", "share"), [(True, 0.75), (False, 0.0)])
+def test_what_computes_no_padding_has_none(tmp_path, computes, share):
+    made = series(tmp_path, FakeRuntime, input="ragged")
+    made.runtime.computes_padding = computes
+    facts = {"facts": {"1": {"padding_share": 0.75, "notes": []}}, "notes": []}
+    with store.Writer(tmp_path / "s", "session") as writer:
+        Ledger(writer, "session").subjects(made, facts)
+    (subject,) = store.read(tmp_path / "s")[0]
+    assert subject.padding_share == share
+    assert Note("padding-not-compared", how_compared(made.workload)[0].text) in subject.notes
+
+
+# --- outputs are compared once eager's are there --------------------------------------------------
+
+
+def swept(tmp_path, monkeypatch, outputs):
+    """A sweep over eager and another, whose outputs come as scripted: (runtime) → path or None."""
+    plan = Plan(points=(replace(POINT, runtime="eager"), POINT), folder=tmp_path / "cache")
+    monkeypatch.setattr("frameworktax.runtimes.get", lambda name: _named(name))
+    writer = store.Writer(tmp_path / "s", "session")
+    writer.__enter__()
+    sweep = Sweep(plan, writer, "session")
+
+    def output(asked, batch):
+        if not outputs[asked.runtime.name]:
+            return None
+        path = tmp_path / f"{asked.runtime.name}.npz"
+        np.savez(path, np.ones(3))
+        return path, True
+
+    monkeypatch.setattr(sweep, "_output", output)
+    return sweep, writer
+
+
+def _named(name):
+    runtime = FakeRuntime()
+    runtime.name = name
+    return runtime
+
+
+def parities(tmp_path, writer):
+    writer.__exit__(None, None, None)
+    return [r for r in store.read(tmp_path / "s")[0] if isinstance(r, Parity)]
+
+
+def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
+    outputs = {"eager": False, "fake": True}
+    sweep, writer = swept(tmp_path, monkeypatch, outputs)
+    sweep._compare(sweep._series[1], [1])
+    outputs["eager"] = True
+    sweep._compare_late()
+    (found,) = parities(tmp_path, writer)
+    assert found.within_tolerance is True
+
+
+def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch):
+    sweep, writer = swept(tmp_path, monkeypatch, {"eager": False, "fake": True})
+    sweep._compare(sweep._series[1], [1])
+    sweep._compare_late(last=True)
+    (found,) = parities(tmp_path, writer)
+    assert found.within_tolerance is None
+    assert found.reason == "eager was not run at this batch size"
