@@ -24,6 +24,8 @@ FIELDS = {"models": "model", "runtimes": "runtime"}
 OUTSIDE = ("runtimes", "platform", "threads")
 """Axes of a point that are none of its workload."""
 TEXT_AXES = frozenset({"length", "length_mean", "length_sd"})
+IMAGE_AXES = frozenset({"image_size", "channels_last"})
+FACTOR_AXES = frozenset({"width", "depth"})
 Cell = dict[str, Any]
 """Axis → value."""
 
@@ -119,12 +121,13 @@ def _fitting(cell: Cell) -> Cell:
 def _lacks(model: str) -> frozenset[str]:
     """Return the axes a model does not have, as far as its name tells."""
     if models.is_user_model(model):
-        return frozenset(TEXT_AXES | {"image_size", "width", "depth"})
+        return TEXT_AXES | {"image_size"} | FACTOR_AXES
     info = next((row for row in models.describe_names() if row.name == model), None)
     if info is None:
         return frozenset()  # from a hub or a folder: who builds it says what it lacks
     text = frozenset() if info.has_length else TEXT_AXES
-    return text if info.has_image_size else text | {"image_size"}
+    image = frozenset() if info.has_image_size else IMAGE_AXES
+    return text | image | (FACTOR_AXES - set(info.factors))
 
 
 def _identity(cell: Cell) -> tuple[Any, ...]:

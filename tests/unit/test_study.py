@@ -1,0 +1,339 @@
+"""Studies: data in, points out; what is wrong is told with its line."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from frameworktax.errors import UsageError
+from frameworktax.study import overrides
+from frameworktax.study.load import load
+from frameworktax.study.optimum import convert
+from frameworktax.study.schema import schema
+from frameworktax.study.source import Source
+from frameworktax.study.template import TEMPLATE
+
+STUDY = """
+[study]
+name = "runtimes for my encoder"
+time_budget = "10min"
+
+[grid]
+models   = ["bert-base", "distilbert", "resnet-18"]
+runtimes = ["eager", "onnxruntime"]   # or "all"
+batch    = [1, 2, 4]
+length   = [
+  64,
+  128,
+]
+image_size = 224
+precision = ["float32"]
+platform = ["local"]
+
+[[exclude]]
+models = ["distilbert"]
+batch  = [4]
+
+[[override]]
+models = ["bert-base"]
+[override.set]
+length = [512]
+
+[[point]]
+models = "mlp"
+runtimes = "eager"
+
+[[priority]]
+models = ["mlp"]
+value = 7
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path):
+    def made(text: str = STUDY, *words: str, **options):
+        path = tmp_path / "study.toml"
+        path.write_text(text)
+        return load(path, words, **options)
+
+    return made
+
+
+def told(study, text: str, *words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        study(text, *words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_grid_with_all_that_changes_it(study):
+    found = study()
+    counts: dict[str, int] = {}
+    for point in found.points:
+        counts[point.workload.model] = counts.get(point.workload.model, 0) + 1
+    # bert-base: 1 length instead of 2; distilbert without batch 4; a picture has no length.
+    assert counts == {"bert-base": 6, "distilbert": 8, "resnet-18": 6, "mlp": 1}
+    assert len(set(found.points)) == len(found.points)
+    lengths = {(p.workload.model, p.workload.length) for p in found.points}
+    assert lengths == {
+        ("bert-base", 512),
+        ("distilbert", 64),
+        ("distilbert", 128),
+        ("resnet-18", None),
+        ("mlp", None),
+    }
+    assert {p.workload.image_size for p in found.points if p.workload.model == "resnet-18"} == {224}
+    assert {p.point.workload.model: p.priority for p in found.planned} == {
+        "bert-base": 0,
+        "distilbert": 0,
+        "resnet-18": 0,
+        "mlp": 7,
+    }
+    assert found.settings.time_budget == 600
+    assert found.notes == ()
+
+
+def test_spans_scalars_and_all(study):
+    text = '[grid]\nmodels = "mlp"\nruntimes = "all"\nbatch = "1..8,10"\n'
+    found = study(text)
+    assert {p.workload.batch for p in found.points} == {1, 2, 4, 8, 10}
+    names = {p.runtime for p in found.points}
+    assert {"eager", "onnxruntime"} <= names
+    assert "null" not in names  # the floor is measured beside the others in any case
+
+
+def test_an_axis_of_generation_says_nothing_of_a_forward_pass(study):
+    text = (
+        '[grid]\nmodels = "gpt2"\nruntimes = "eager"\nbatch = 1\n'
+        'phase = ["forward", "generate"]\nnew_tokens = [4, 8]\n'
+    )
+    try:
+        found = study(text)
+    except UsageError as error:  # pragma: no cover - a model that does not generate says so
+        pytest.fail(str(error))
+    phases = sorted((p.workload.phase, p.workload.new_tokens) for p in found.points)
+    assert phases == [("forward", None), ("generate", 4), ("generate", 8)]
+
+
+def test_what_has_no_effect_is_told(study):
+    found = study(STUDY.replace("batch  = [4]", "batch  = [5]"))
+    assert len(found.notes) == 1
+    assert "line 18: exclude.0 matches no point" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ('"resnet-18"', '"resnet-81"', 7, ["resnet-18"]),
+        ('"eager", ', '"eagre", ', 8, ["'eager'", "onnxruntime"]),
+        ("batch    =", "bacth    =", 9, ["did you mean 'batch'"]),
+        ("[1, 2, 4]", "[1, 0]", 9, ["0", "1..64"]),
+        ("[1, 2, 4]", '"1..x"', 9, ["1..x", "1..64"]),
+        ("[1, 2, 4]", "[]", 9, ["empty"]),
+        ("[1, 2, 4]", "[true]", 9, ["True"]),
+        ("  128,", '  "x",', 12, ["'x'"]),
+        ("224", "-1", 14, ["-1"]),
+        ('["float32"]', '["float8"]', 15, ["float8", "bfloat16"]),
+        ('["local"]', '["lcoal"]', 16, ["'local'", "cpu"]),
+        ('"10min"', '"soon"', 4, ["soon", "10min"]),
+        ("[grid]", "[grd]", 6, ["did you mean 'grid'"]),
+        ("value = 7", 'value = "high"', 33, ["high"]),
+        ("[override.set]\nlength = [512]", "", 22, ["set"]),
+        ("length = [512]", "lenght = [512]", 25, ["did you mean 'length'"]),
+        ('models = "mlp"\n', "", 27, ["models"]),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(study, old, new, line, says):
+    assert STUDY.count(old) >= 1
+    message = told(study, STUDY.replace(old, new, 1))
+    assert f"study.toml line {line}: " in message
+    for word in says:
+        assert word in message
+
+
+def test_no_toml(study):
+    assert "line 6" in told(study, STUDY.replace("[grid]", "[grid"))
+    assert "nested too deep" in told(study, "x = " + "[" * 100_000)
+
+
+def test_no_points(study):
+    assert "holds no point" in told(study, "[study]\n")
+    assert "points; " in told(
+        study, f'[grid]\nmodels="mlp"\nbatch={list(range(1, 9999))}\nwidth={list(range(1, 99))}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        (["grid.batch=1,2"], lambda s: {p.workload.batch for p in s.points} == {1, 2}),
+        (["grid.batch=1..4"], lambda s: {p.workload.batch for p in s.points} == {1, 2, 4}),
+        (["+grid.width=[0.5]"], lambda s: {p.workload.width for p in s.points} == {0.5, 1.0}),
+        (["grid.models=mlp"], lambda s: {p.workload.model for p in s.points} == {"mlp"}),
+        (["grid.models=[mlp,resnet-18]"], lambda s: "resnet-18" in s.points[-1].workload.model
+         or any(p.workload.model == "resnet-18" for p in s.points)),
+        (["study.time_budget=5min"], lambda s: s.settings.time_budget == 300),
+        (["study.time_budget=90"], lambda s: s.settings.time_budget == 90),
+        (["study.stop_when_linear=true"], lambda s: s.settings.stop_when_linear),
+        (["~exclude"], lambda s: len(s.points) == 25),
+        (["exclude.0.batch=1,2"], lambda s: len(s.points) == 17),
+        (["~grid.length"], lambda s: not any(
+            p.workload.length for p in s.points if p.workload.model == "distilbert")),
+    ],
+)  # fmt: skip
+def test_overrides(study, words, check):
+    assert check(study(STUDY, *words))
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("grid.bacth=1", "did you mean 'batch'"),
+        ("batch=1", "grid.batch"),
+        ("hello", "key=value"),
+        ("~nothing", "no nothing"),
+        ("exclude.5.batch=1", "0 to 0"),
+        ("study.name.x=1", "no table"),
+        ("grid.batch=1..x", "'grid.batch=1..x'"),
+        ("=1", "key=value"),
+    ],
+)
+def test_wrong_overrides(study, word, says):
+    assert says in told(study, STUDY, word)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), ("1,2", [1, 2]), ("[1, 2]", [1, 2]), ("a,b", ["a", "b"]), ("[a,b]", ["a", "b"]),
+        ("true", True), ("5min", "5min"), ('"a,b"', "a,b"), ('"a,b",c', ["a,b", "c"]),
+        ("own.py:build", "own.py:build"), ("", ""), ("0.5,1", [0.5, 1]),
+    ],
+)  # fmt: skip
+def test_values_that_are_typed(text, value):
+    assert overrides.value_of(text) == value
+
+
+def test_code_runs_only_where_it_is_allowed(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mark = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w')\ndef build(): pass\n")
+    text = STUDY.replace('"resnet-18"', '"own.py:build", "os.path:join"')
+    message = told(study, text)
+    assert "--allow-code" in message
+    assert f"own.py:build ({tmp_path / 'own.py'})" in message and "os.path:join" in message
+    found = study(text, allow_code=True)
+    assert found.code == (f"own.py:build ({tmp_path / 'own.py'})", "os.path:join")
+    assert not mark.exists()  # reading a study runs nothing, allowed or not
+    # A reference that comes by an override or a point is code as well.
+    assert "--allow-code" in told(study, STUDY, "grid.models=own.py:build")
+    assert "--allow-code" in told(study, STUDY, "point.0.models=own.py:build")
+
+
+def test_code_of_a_hub_model_cannot_be_allowed_by_a_study(study):
+    message = told(study, STUDY.replace("[grid]", "[grid]\ntrust_remote_code = true"))
+    assert "trust_remote_code" in message
+
+
+def test_a_study_from_python():
+    data = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1, 2]}}
+    assert len(load(data).points) == 2
+    with pytest.raises(UsageError, match=r"grid\.batch"):
+        load({"grid": {"models": ["mlp"], "batch": [0]}})
+    assert data["grid"]["batch"] == [1, 2]
+
+
+def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
+    assert study(TEMPLATE).points
+    lines = []
+    for line in TEMPLATE.splitlines():
+        bare = line.removeprefix("# ")
+        try:
+            tomllib.loads(bare)
+        except tomllib.TOMLDecodeError:
+            bare = line
+        lines.append(bare)
+    everything = "\n".join(lines)
+    assert "\nstop_when_linear = true" in everything and "\n[[exclude]]" in everything
+    keep = "\n".join(x for x in lines if not x.startswith(("threads", "phase", "input")))
+    assert study(keep).settings.point_budget == 100
+
+
+def test_the_schema_takes_what_the_program_takes(study):
+    validator = jsonschema.Draft202012Validator(schema())
+    validator.validate(tomllib.loads(STUDY))
+    validator.validate(tomllib.loads(TEMPLATE))
+    for bad in ("[grid]\nbatch = [0]", "[grid]\nbacth = [1]", '[grid]\nprecision = "float8"'):
+        assert list(validator.iter_errors(tomllib.loads(bad))), bad
+    json.dumps(schema())
+
+
+def test_lines_are_found():
+    source = Source("s", STUDY)
+    assert source.line(("grid",)) == 6
+    assert source.line(("grid", "length"), 128) == 12
+    assert source.line(("override", 0, "set", "length")) == 25
+    assert source.line(("priority", 0, "value")) == 33
+    assert source.line(("exclude", 1)) is None
+
+
+OPTIMUM = """
+defaults: [benchmark, {scenario: inference}, {launcher: process}, {backend: pytorch}]
+name: pytorch_bert
+launcher: {device_isolation: true}
+scenario:
+  input_shapes: {batch_size: 1, sequence_length: 128}
+backend:
+  device: cpu
+  model: bert-base-uncased
+  torch_dtype: float32
+hydra:
+  sweeper:
+    params:
+      backend: pytorch,onnxruntime,vllm
+      scenario.input_shapes.batch_size: 1,2,4
+      backend.torch_compile: true,false
+"""
+
+
+def test_a_configuration_of_optimum_benchmark(tmp_path, study):
+    path = tmp_path / "config.yaml"
+    path.write_text(OPTIMUM)
+    text = convert(path)
+    found = study(text)
+    assert {p.runtime for p in found.points} == {"eager", "inductor", "onnxruntime"}
+    assert {p.workload.batch for p in found.points} == {1, 2, 4}
+    assert {(p.workload.model, p.workload.length) for p in found.points} == {("bert-base", 128)}
+    assert "#   backend vllm: no such runtime here" in text
+    assert "#   launcher.device_isolation = True" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- a\n- b", "no table"),
+        ("a: [", "no YAML"),
+        ("backend: {model: x}", "no backend"),
+        ("defaults: [{backend: pytorch}]", "no model"),
+        ("!!python/object/apply:os.system ['true']", "no YAML"),
+        ("a: &x [1]\nb: *x", "aliases"),
+    ],
+)
+def test_no_configuration_of_optimum_benchmark(tmp_path, text, says):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        convert(path)
+
+
+def test_what_a_configuration_says_cannot_become_more_than_text(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        'backend: {name: pytorch, model: "a\\"]\\n[[point]]\\nmodels = \'os:abort", '
+        'note: "x\\n[study]"}'
+    )
+    found = tomllib.loads(convert(path))
+    assert found["grid"]["models"] == ["a\"]\n[[point]]\nmodels = 'os:abort"]
+    assert set(found) == {"study", "grid"}
