@@ -171,6 +171,8 @@ def test_depth_needs_two_depths():
         (WhatIf(host_speed=2), point(bill_method="width-shrunk-twin"), "not known by sampling"),
         (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
         (WhatIf(width=2), point(kernel_detail_ns=None), "by kind of kernel"),
+        (WhatIf(width=2), point(macs=30, parameters=10), "each weight is used 3 times"),
+        (WhatIf(depth=2), point(macs=10, parameters=10), "each weight is used 1 times"),
         (WhatIf(batch=8), point(), "two measured points"),
         (WhatIf(device_speed=2), device_point(launches=None), "needed"),
         (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),

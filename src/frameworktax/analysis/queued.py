@@ -161,13 +161,20 @@ def _variants(queues: Queues, change: Change) -> list[Queues]:
 
 
 def _shrunk(queues: Queues, change: Change) -> Queues:
-    """Return the queues with everything that is not a kernel scaled as the device is."""
-    factor = change.kernels / change.device_speed
+    """Return the queues with everything beyond kernels and launches scaled as its part is.
+
+    The device's pauses and the launch latency with the device, what the host did late and the end
+    of the call with the host; a launch latency is partly either's. In a graph nothing waits for
+    a launch.
+    """
+    device, host = change.kernels / change.device_speed, 1 / change.host_speed
     return replace(
         queues,
-        gap_ns=queues.gap_ns * factor,
-        launch_ns=queues.launch_ns * (factor if not change.graphs else 1.0),
-        extra_ns=queues.extra_ns * (0.0 if change.graphs else factor),
+        gap_ns=queues.gap_ns * device,
+        launch_ns=queues.launch_ns * device * host,
+        extra_ns=queues.extra_ns * (0.0 if change.graphs else device),
+        late_ns=queues.late_ns * host,
+        sync_ns=queues.sync_ns * host,
     )
 
 

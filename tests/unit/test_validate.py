@@ -1,0 +1,213 @@
+"""validate on made-up records whose truth the formulas know, and on one they do not."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+import sample_records as data
+from two_queues import Program, busy_ns, play, random_program
+
+from frameworktax import validate
+from frameworktax.analysis import on_cpu, on_device, queued
+from frameworktax.analysis.document import build
+from frameworktax.records import Attribution, Session, Subject
+from frameworktax.report.validation import markdown
+
+TAX, KERNEL, MATRIX = 2_000_000, 4_000_000, 0.75
+OVERHEAD = {"eager": 1_000_000, "inference-mode": 700_000, "torchscript": 400_000}
+"""Warm overheads; among real kernels each is twice that."""
+
+
+def truth_ns(point):
+    """Latency of a made-up model: everything the formulas assume holds exactly."""
+    w = point.workload
+    if w.twin:
+        return OVERHEAD[point.runtime]
+    tax = 2 * OVERHEAD[point.runtime] * w.depth
+    kernel = KERNEL * w.depth * (w.width**2 * MATRIX + w.width * (1 - MATRIX))
+    return tax + kernel * (0.5 + 0.5 * w.batch)
+
+
+def session(name="s", started="2026-11-20T10:00:00+00:00"):
+    return Session(
+        session=name, started=started, version="1", command=(), environment=data.ENVIRONMENT
+    )
+
+
+def cpu_records(name="s", wrong=None):
+    made = [session(name)]
+    for at in validate.grid("mlp", "cpu"):
+        latency = truth_ns(at) * (wrong or {}).get((at.runtime, at.workload.batch), 1)
+        made.append(Subject(session=name, point=at, paradigm="eager"))
+        made += data.blocks(at, latency, session=name)
+        if at.workload.twin:
+            continue
+        tax = round(10_000 * 2 * OVERHEAD[at.runtime] * at.workload.depth / latency)
+        stretch = {"kernel": 10_000 - tax, "dispatch": tax}
+        made.append(
+            Attribution(
+                session=name,
+                point=at.key(),
+                process=0,
+                method="perf-event",
+                calls=100,
+                wall_ns=round(100 * latency),
+                latency_ns=round(latency),
+                off_cpu_ns=0,
+                samples=(stretch,) * 5,
+                detail={"gemm": round(5e4 * MATRIX), "vectorised": round(5e4 * (1 - MATRIX))},
+            )
+        )
+    return made
+
+
+def judged(records):
+    return validate.judge(records, build(records).measurements)
+
+
+def test_formulas_that_hold_are_found_without_error():
+    checks, refused = judged(cpu_records())
+    assert refused == []
+    errors = {(c.formula, c.subject, c.change): c.error for c in checks}
+    assert len(errors) == len(checks)
+    exact = [c for c in checks if c.formula != on_cpu.RUNTIME]
+    assert {c.formula for c in exact} == {
+        on_cpu.IN_SITU,
+        on_cpu.WIDTH,
+        on_cpu.BATCH,
+        on_cpu.DEPTH,
+    }
+    for c in exact:
+        assert c.error == pytest.approx(0, abs=2e-3), c
+        assert c.counted
+    # the warm overhead alone leaves out what it costs among real kernels
+    warm = errors[on_cpu.RUNTIME, "mlp, eager, batch 1", "--runtime torchscript"]
+    assert warm == pytest.approx((KERNEL + 400_000) / (KERNEL + 800_000) - 1, abs=2e-3)
+
+
+def test_what_is_predicted_is_hidden_from_the_prediction():
+    """A batch of 8 that is slower by half is missed by as much, whatever 16 says."""
+    checks, _ = judged(cpu_records(wrong={("eager", 8): 1.5}))
+    by_change = {c.change: c.error for c in checks if c.formula == on_cpu.BATCH}
+    assert by_change["--batch 8"] == pytest.approx(1 / 1.5 - 1, abs=1e-3)
+    assert by_change["--batch 16"] == pytest.approx(0, abs=1e-3)  # and 8 is hidden from 16
+    assert {c.change for c in checks if c.formula == on_cpu.BATCH} == {"--batch 8", "--batch 16"}
+
+
+def test_uncertain_truths_are_kept_and_not_counted():
+    records = cpu_records()
+    wide = next(p for p in validate.grid("mlp", "cpu") if p.workload.width == 2)
+    records = [
+        replace(r, latency_ns=tuple(v * (1 + r.process) for v in r.latency_ns))
+        if getattr(r, "point", None) == wide.key() and hasattr(r, "pipelined_ns")
+        else r
+        for r in records
+    ]
+    checks, _ = judged(records)
+    (found,) = [c for c in checks if c.formula == on_cpu.WIDTH]
+    assert not found.counted and found.uncertainty > validate.TRUTH
+    whole = validate.Validation(
+        checks=tuple(checks), refused=(), environment=data.ENVIRONMENT, made="now"
+    )
+    assert on_cpu.WIDTH not in whole.formulas
+    assert on_cpu.DEPTH in whole.formulas
+
+
+def test_only_the_last_session_is_judged():
+    late = [
+        replace(r, started="2026-11-21T10:00:00+00:00") if isinstance(r, Session) else r
+        for r in cpu_records("late")
+    ]
+    kept = validate.newest([*late, *cpu_records("early")])
+    assert {r.session for r in kept} == {"late"}
+
+
+def gpu_program(seed, point):
+    """A call whose kernels grow with the batch and with the width, captured or not."""
+    base = random_program(np.random.default_rng(seed), launches=120, host_ns=6_000, kernel_ns=900)
+    w = point.workload
+    scale = (0.5 + 0.5 * w.batch) * w.width**1.5
+    slower = {"eager": 1.0, "inference-mode": 0.85, "torchscript": 0.6, "cuda-graph": 1.0}
+    return Program(
+        **{
+            **base.__dict__,
+            "kernel": [round(k * scale) for k in base.kernel],
+            "host": [round(h * slower[point.runtime]) for h in base.host],
+        }
+    )
+
+
+def gpu_records(seed):
+    made = [session()]
+    for at in validate.grid("mlp", "cuda:0"):
+        program = gpu_program(seed, at)
+        graphs = at.runtime == "cuda-graph"
+        step = play(program, graphs=graphs)
+        host = int(step.launch_start_ns[-1]) + program.return_
+        span = sum(program.kernel) + program.gap * (len(program.kernel) - 1)
+        made.append(Subject(session="s", point=at, paradigm="eager"))
+        made += [
+            replace(b, enqueue_ns=(host,) * len(b.latency_ns))
+            for b in data.blocks(at, step.end_ns, session="s")
+        ]
+        made.append(
+            Attribution(
+                session="s",
+                point=at.key(),
+                process=0,
+                method="device-profile",
+                calls=10,
+                wall_ns=10 * step.end_ns,
+                latency_ns=step.end_ns,
+                kernel_ns=(busy_ns(step),) * 10,
+                kernels=(120,) * 10,
+                copies=(0,) * 10,
+                launches=(1 if graphs else 120,) * 10,
+                span_ns=(span,) * 10,
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_simulated_device_is_predicted_in_every_kind(seed):
+    checks, refused = judged(gpu_records(seed))
+    assert refused == []
+    assert {c.formula for c in checks} == {
+        queued.UNIFORM,
+        on_device.BATCH,
+        on_device.WIDTH,
+        on_device.RUNTIME,
+        validate.SPAN,
+    }
+    for c in checks:
+        assert abs(c.error) < 0.15, c
+    spans = [c.error for c in checks if c.formula == validate.SPAN]
+    assert len(spans) == 2 and max(map(abs, spans)) < 0.01
+
+
+def test_the_document_and_its_page():
+    checks, _ = judged(cpu_records())
+    whole = validate.Validation(
+        checks=tuple(checks), refused=("a | b",), environment=data.ENVIRONMENT, made="now"
+    )
+    document = json.loads(json.dumps(whole.document(), allow_nan=False))
+    assert document["schema"] == "frameworktax.validation"
+    assert document["formulas"][on_cpu.BATCH]["n"] == 2
+    page = markdown(document)
+    assert "AMD EPYC 9R14" in page and "a \\| b" in page
+    assert page.count("\n| mlp") == len(checks)
+    assert "refused" in page and "predicts" in page  # warm overhead alone is too far off here
+
+
+def test_the_grid_has_every_point_once():
+    for device in ("cpu", "cuda:0"):
+        points = validate.grid("mlp", device)
+        assert len({p.key() for p in points}) == len(points)
+        assert {p.platform for p in points} == {device}
