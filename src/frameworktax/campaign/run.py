@@ -238,9 +238,12 @@ class Campaign:
             self._reporter.say(text)
         for attempt in range(self._study.settings.attempts):
             todo = now.groups if not attempt else _once_more(now)
-            if not todo or not self._pass(todo, tell=not attempt):
+            if not todo:
                 break
+            in_time = self._pass(todo, tell=not attempt)
             now = self._look()
+            if not in_time:
+                break
         records, notes = read(self._folder)
         results = self._results(records, notes)
         wall_ns = round((time.monotonic() - self._begin) * 1e9)

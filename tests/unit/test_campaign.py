@@ -1,0 +1,340 @@
+"""What a campaign decides: what is there, what comes first, how long, where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from frameworktax.campaign.estimate import LOAD_S, POINT_S, Estimator
+from frameworktax.campaign.held import resumed, survey
+from frameworktax.campaign.run import Campaign, look
+from frameworktax.campaign.schedule import groups, within
+from frameworktax.campaign.spent import PhaseClock, itemise, overhead
+from frameworktax.engines.base import Done, Platform
+from frameworktax.errors import NothingMeasuredError
+from frameworktax.linear import REASON
+from frameworktax.records import (
+    Attribution,
+    Block,
+    Environment,
+    LeftOut,
+    Note,
+    Outcome,
+    Point,
+    Session,
+    Subject,
+    Workload,
+)
+from frameworktax.store import Writer
+from frameworktax.study.grid import Planned
+from frameworktax.study.load import load
+from frameworktax.sweep import Silent
+
+HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")
+
+
+def point(model="mlp", runtime="eager", batch=1, **more) -> Point:
+    return Point(workload=Workload(model=model, batch=batch, **more), runtime=runtime)
+
+
+def session(name="a", sampler="perf-event") -> Session:
+    where = replace(HOST, sampler=sampler)
+    return Session(session=name, started=name, version="0", command=(), environment=where)
+
+
+def block(of: Point, process=0, round_=0, session="a", ns=1000) -> Block:
+    return Block(
+        session=session, point=of.key(), process=process, round=round_, latency_ns=(ns,) * 5,
+        pipelined_ns=5 * ns, pipelined_calls=5, cpu_ns=5 * ns,
+    )  # fmt: skip
+
+
+def attribution(of: Point, session="a") -> Attribution:
+    return Attribution(
+        session=session, point=of.key(), process=0, method="perf-event", calls=1, wall_ns=1,
+        latency_ns=1,
+    )  # fmt: skip
+
+
+def outcome(of: Point, status="ok", session="a", process=0, reason=None, **more) -> Outcome:
+    return Outcome(
+        session=session, point=of.key(), process=process, status=status, reason=reason, **more
+    )
+
+
+EAGER, ORT = point(), point(runtime="onnxruntime")
+SIX = [(p, r) for p in range(3) for r in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("records", "status"),
+    [
+        ([], "open"),
+        ([block(EAGER, p, r) for p, r in SIX], "open"),  # killed before it was asked where
+        ([*(block(EAGER, p, r) for p, r in SIX), attribution(EAGER)], "measured"),
+        ([block(EAGER), block(EAGER, 1), attribution(EAGER), outcome(EAGER)], "open"),  # one round
+        ([block(EAGER), block(EAGER, round_=1), attribution(EAGER), outcome(EAGER)], "measured"),
+        (
+            [*(block(EAGER, p, r) for p, r in SIX),
+             outcome(EAGER, notes=(Note("not-attributed", "x"),))],
+            "measured",
+        ),
+        ([outcome(EAGER, "crashed", reason="SIGSEGV")], "open"),
+        ([outcome(EAGER, "crashed"), outcome(EAGER, "failed", "b")], "given-up"),
+        ([outcome(EAGER, "crashed", process=1), outcome(EAGER, "crashed", "b", 2)], "open"),
+        ([LeftOut(session="a", point=EAGER, reason=f"{REASON}: x")], "linear"),
+        ([LeftOut(session="a", point=EAGER, reason="the time budget")], "open"),
+        ([outcome(EAGER, "unavailable", reason="not installed then")], "open"),
+    ],
+)  # fmt: skip
+def test_how_a_point_stands(records, status):
+    assert survey([EAGER], [session(), session("b"), *records], attempts=2)[EAGER].status == status
+
+
+def test_without_a_sampler_or_symbols_blocks_are_enough():
+    six = [block(EAGER, p, r) for p, r in SIX]
+    assert survey([EAGER], [session(sampler=None), *six], 2)[EAGER].status == "measured"
+    six = [block(ORT, p, r) for p, r in SIX]
+    assert survey([ORT], [session(), *six], 2)[ORT].status == "measured"
+
+
+def test_blocks_of_two_sessions_are_not_added_up():
+    records = [session(), session("b"), *(block(ORT, p, 0) for p in range(3)),
+               *(block(ORT, p, 0, "b") for p in range(3))]  # fmt: skip
+    held = survey([ORT], records, 2)[ORT]
+    assert held.status == "open" and held.cut_off
+
+
+def test_what_is_still_unavailable_is_not_tried_again():
+    graph = point(runtime="cuda-graph")
+    held = survey([graph], [session(), outcome(graph, "unavailable", reason="none")], 2)[graph]
+    assert held.status == "unavailable" and held.reason
+
+
+def test_going_on_is_told():
+    points = [point(batch=n) for n in (1, 2, 4, 8)]
+    records = [
+        session(), session("b"), block(points[1]), outcome(points[2], "crashed"),
+        *(outcome(points[3], "timeout", s) for s in "ab"),
+        *(block(points[0], p, r) for p, r in SIX), attribution(points[0]),
+    ]  # fmt: skip
+    assert resumed(survey(points, records, 2)) == (
+        "going on: 1 of 4 points are there, 1 were cut off half-way and are measured again, "
+        "1 failed before and are tried again, 1 are given up"
+    )
+    assert resumed(survey(points, [], 2)) is None
+
+
+def plan(*points: Point, **more) -> list[Planned]:
+    return [Planned(point=p, **more) for p in points]
+
+
+def test_a_point_budget_leaves_every_series_its_beginning():
+    planned = plan(*(point(runtime=r, batch=b) for r in ("eager", "null") for b in (8, 1, 2, 4)))
+    kept = within(planned, 5)
+    assert [(p.point.runtime, p.point.workload.batch) for p in kept] == [
+        ("eager", 1), ("eager", 2), ("eager", 4), ("null", 1), ("null", 2),
+    ]  # fmt: skip
+    first = replace(planned[0], priority=1)
+    assert within([first, *planned[1:]], 1) == (first,)
+    assert within(planned, None) == tuple(planned)
+
+
+def grouped(planned, memory=1e12, together=(), processes=3):
+    found = groups(
+        planned, Estimator([]), processes=processes, together=together, memory_bytes=memory
+    )
+    return [(g.name, len(g.points)) for g in found]
+
+
+def test_what_shares_a_session():
+    planned = plan(
+        *(point(m, r, b) for m in ("m1", "m2") for r in ("eager", "null") for b in (1, 2))
+    ) + plan(point("m3", "eager", 1))
+    assert grouped(planned) == [("m3", 1), ("m1", 4), ("m2", 4)]  # the cheaper first
+    assert grouped(planned, together=[["m1", "m3"]]) == [("m2", 4), ("m1, m3", 5)]
+    urgent = [replace(p, priority=p.point.workload.model == "m2") for p in planned]
+    assert grouped(urgent)[0] == ("m2", 4)
+
+
+def test_a_workload_is_not_split_however_little_memory_there_is():
+    planned = plan(*(point(runtime=r, length=n) for n in (1, 2) for r in ("eager", "onnxruntime")))
+    assert grouped(planned, memory=1.0) == [("mlp (1 of 2)", 2), ("mlp (2 of 2)", 2)]
+    assert grouped(planned, memory=1e12) == [("mlp", 4)]
+
+
+def test_threads_are_not_mixed():
+    planned = plan(EAGER, replace(EAGER, threads=2))
+    assert len(grouped(planned)) == 2
+
+
+def test_an_estimate_rests_on_the_store_where_it_can(monkeypatch):
+    monkeypatch.setattr("frameworktax.host.usable_cpus", lambda: [0, 1])
+    unknown = Estimator([])
+    assert unknown.seconds([EAGER], 3) == pytest.approx(3 * LOAD_S / 2 + 3 * POINT_S)
+    assert not unknown.knows(EAGER)
+    known = Estimator([
+        Subject(session="a", point=EAGER, paradigm="eager"),
+        block(EAGER, ns=10_000_000),
+        outcome(EAGER, load_ns=2_000_000_000, peak_memory_bytes=123),
+    ])  # fmt: skip
+    assert known.knows(point(batch=64)) and not known.knows(ORT)
+    assert known.memory_bytes(point(batch=64)) == 123
+    # 5 blocks of 15 ms + 6 calls of 10 ms, 1 s of attribution, 10 calls of warm-up; 2 s to load
+    assert known.seconds([EAGER], 1) == pytest.approx(2 / 2 + 5 * 0.075 + 1 + 0.1)
+    # four times the batch, four times the call
+    assert known.seconds([point(batch=4)], 1) == pytest.approx(2 / 2 + 5 * 0.255 + 1 + 0.4)
+
+
+def test_where_the_time_went_adds_up():
+    phases = {"setting up": 100, "measuring": 300, "attributing": 200}
+    asked = {"block": 150, "calibrate": 10, "sample": 180, "load": 999}
+    spent = itemise(phases, asked)
+    assert spent == {
+        "blocks": 160, "attribution": 180, "setting up": 100, "between blocks": 160,
+    }  # fmt: skip
+    assert sum(spent.values()) == sum(phases.values())
+    assert overhead(spent, 680) == pytest.approx(1.0)
+    assert overhead(itemise({"setting up": 5}, {}), 5) is None
+
+
+def test_phases_are_clocked(monkeypatch):
+    now = iter([0, 10, 40, 100, 150])
+    monkeypatch.setattr("time.monotonic_ns", lambda: next(now))
+    clock = PhaseClock(Silent())
+    for name in ("setting up", "measuring", "warming up"):
+        clock.phase(name)
+    clock.end()
+    assert clock.wall_ns == {"setting up": 40, "measuring": 60, "warming up": 50}
+
+
+class FakeEngine:
+    """Measures by writing what a script says; knows what it was asked."""
+
+    def __init__(self, folder, script=None):
+        self.folder = folder
+        self.script = script or (lambda job, p: "ok")
+        self.jobs = []
+        self.queue = []
+
+    def platforms(self):
+        return [Platform(label="local", device="cpu")]
+
+    def submit(self, job):
+        self.jobs.append(job)
+        self.queue.append(job)
+
+    def completed(self):
+        while self.queue:
+            job = self.queue.pop(0)
+            name = f"s{len(list(self.folder.glob('*.jsonl'))) if self.folder.exists() else 0}"
+            with Writer(self.folder, name) as writer:
+                writer.write(session(name, sampler=None))
+                for p in job.points:
+                    told = self.script(job, p)
+                    writer.write(Subject(session=name, point=p, paradigm="eager"))
+                    writer.write(outcome(p, told, name, reason=None if told == "ok" else "why"))
+                    for process, round_ in SIX if told == "ok" else []:
+                        writer.write(block(p, process, round_, name))
+            yield Done(job=job, session=name, wall_ns=10**9, spent_ns={"blocks": 10**9})
+
+    def cancel(self, name):
+        return False
+
+    def close(self):
+        pass
+
+
+class Listener(Silent):
+    def __init__(self):
+        self.said = []
+
+    def session(self, number, total, name, left_s):
+        self.said.append(f"{number}/{total} {name}")
+
+    def say(self, text):
+        self.said.append(text)
+
+
+STUDY = {"grid": {"models": ["mlp", "bert-tiny"], "runtimes": ["eager"], "batch": [1, 2]}}
+
+
+def campaign(tmp_path, engine, data=STUDY, resume=True, listener=None):
+    study = load(data)
+    return Campaign(study, tmp_path, engine, listener or Listener(), ("x",), resume=resume)
+
+
+def test_a_study_is_measured_once(tmp_path):
+    engine, listener = FakeEngine(tmp_path), Listener()
+    results = campaign(tmp_path, engine, listener=listener).run()
+    assert len(results) == 4 and len(engine.jobs) == 2
+    assert listener.said == ["1/2 mlp", "2/2 bert-tiny"]
+    again = FakeEngine(tmp_path)
+    results = campaign(tmp_path, again, listener=listener).run()
+    assert again.jobs == [] and len(results) == 4
+    assert listener.said[-1] == "going on: 4 of 4 points are there"
+    assert sum(results.spent_ns.values()) == results.wall_ns
+
+
+def test_without_resuming_everything_is_measured_anew(tmp_path):
+    campaign(tmp_path, FakeEngine(tmp_path)).run()
+    engine = FakeEngine(tmp_path)
+    results = campaign(tmp_path, engine, resume=False).run()
+    assert len(engine.jobs) == 2 and len(results) == 4
+
+
+def test_a_crash_is_tried_again_and_then_given_up(tmp_path):
+    engine = FakeEngine(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
+    results = campaign(tmp_path, engine).run()
+    assert [len(job.points) for job in engine.jobs] == [2, 2, 1, 1]
+    assert sorted(h.status for h in results.held.values()) == ["given-up"] * 2 + ["measured"] * 2
+    engine = FakeEngine(tmp_path)
+    campaign(tmp_path, engine).run()
+    assert engine.jobs == []
+
+
+def test_a_plain_failure_is_tried_again_only_by_another_run(tmp_path):
+    engine = FakeEngine(tmp_path, lambda job, p: "failed" if p.workload.batch == 2 else "ok")
+    campaign(tmp_path, engine).run()
+    assert len(engine.jobs) == 2
+    engine = FakeEngine(tmp_path)
+    campaign(tmp_path, engine).run()
+    assert [len(job.points) for job in engine.jobs] == [1, 1]
+
+
+def test_budgets_are_shared_by_estimates_and_end(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    data = {**STUDY, "study": {"time_budget": "100s"}}
+
+    def slow(job, p):
+        now[0] += 49.0
+        return "ok"
+
+    engine = FakeEngine(tmp_path, slow)
+    results = campaign(tmp_path, engine, data).run()
+    assert engine.jobs[0].budget_s == pytest.approx(50.0)  # two jobs of one estimate
+    assert len(engine.jobs) == 1  # 98 of 100 s are gone
+    assert len([t for t in results.run.left_out if "100 s" in t]) == 2
+    assert {h.status for h in results.held.values()} == {"measured", "open"}
+
+
+def test_nothing_measured(tmp_path):
+    engine = FakeEngine(tmp_path, lambda job, p: "failed")
+    with pytest.raises(NothingMeasuredError, match="why"):
+        campaign(tmp_path, engine).run()
+
+
+def test_a_store_may_hold_other_things(tmp_path):
+    campaign(tmp_path, FakeEngine(tmp_path)).run()
+    one = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [2]}}
+    results = campaign(tmp_path, FakeEngine(tmp_path), one).run()
+    assert [(m.workload.model, m.workload.batch) for m in results] == [("mlp", 2)]
+
+
+def test_an_outlook_counts_what_the_point_budget_leaves_out():
+    data = {**STUDY, "study": {"point_budget": 3}}
+    found = look(load(data), [])
+    assert (len(found.chosen), found.beyond, found.known) == (3, 1, 0)
+    assert found.estimate_s > 0

@@ -1,0 +1,111 @@
+"""The lock on the host: who comes second waits, and nothing stale can be left."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax.errors import UsageError
+from frameworktax.host.lock import NAME, VARIABLE, host_lock, runtime_folder
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def _hold(pipe) -> None:
+    with host_lock(["sweep", "a b.toml"]):
+        pipe.send("held")
+        pipe.recv()
+
+
+def _wait(pipe) -> None:
+    with host_lock(["measure"], pipe.send):
+        pipe.send("mine")
+
+
+def start(work):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs,))
+    process.start()
+    return process, ours
+
+
+def test_the_second_waits_and_says_for_whom():
+    first, to_first = start(_hold)
+    assert to_first.recv() == "held"
+    second, to_second = start(_wait)
+    text = to_second.recv()
+    assert f"waiting for process {first.pid} (frameworktax sweep 'a b.toml', since" in text
+    assert not to_second.poll()
+    to_first.send("go")
+    assert to_second.recv() == "mine"
+    first.join()
+    second.join()
+
+
+def test_a_killed_holder_leaves_nothing_stale():
+    first, to_first = start(_hold)
+    assert to_first.recv() == "held"
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    said: list[str] = []
+    with host_lock(["x"], said.append):
+        pass
+    assert said == []
+
+
+def test_processes_that_are_started_do_not_hold_it(folder):
+    with host_lock(["x"]):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    said: list[str] = []
+    with host_lock(["y"], said.append):
+        pass
+    assert said == []
+    child.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff", b'{"pid": 1, "command": "", "since": 1e99}'],
+)
+def test_what_the_file_says_is_only_for_messages(folder, text):
+    first, to_first = start(_hold)
+    assert to_first.recv() == "held"
+    (folder / NAME).write_bytes(text)
+    second, to_second = start(_wait)
+    assert "waiting for another measurement on this host" in to_second.recv()
+    to_first.send("go")
+    assert to_second.recv() == "mine"
+    first.join()
+    second.join()
+
+
+def test_control_characters_of_a_command_are_not_printed(folder):
+    first, to_first = start(_hold)
+    assert to_first.recv() == "held"
+    (folder / NAME).write_text('{"pid": 1, "command": "a\\u001b[31m", "since": 0}')
+    second, to_second = start(_wait)
+    assert "\x1b" not in to_second.recv()
+    to_first.send("go")
+    assert to_second.recv() == "mine"
+    first.join()
+    second.join()
+
+
+def test_the_folder_is_private(folder):
+    assert runtime_folder() == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_its_place_is_refused(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=VARIABLE):
+        runtime_folder()
