@@ -242,7 +242,7 @@ def run_plan(
         plan = replace(plan, points=_not_yet(plan.points, earlier))
     if not plan.points:
         return Results(document(earlier, plan.until), folder)
-    session = store.new_session_id()
+    session = store.new_session_id(folder)
     with store.Writer(folder, session) as writer:
         writer.write(
             Session(
@@ -279,13 +279,18 @@ def document(records: Sequence[Record], until: float = DEFAULT_UNTIL) -> Run:
     return build(records, until=until)
 
 
-def read_store(folder: Path) -> Results:
+def read_store(folder: Path, where: store.Where | None = None, *, last: bool = False) -> Results:
     """Return what a store tells, without measuring.
+
+    Args:
+        folder: the store, or one of its shards.
+        where: points to tell of; the rest of a large store is not parsed.
+        last: of these, only what the newest session that timed one of them has.
 
     Raises:
         StoreError: there is no store, or another version wrote it.
     """
-    records, notes = store.read(folder)
+    records, notes = store.read(folder, where, last=last)
     run = document(records)
     return Results(replace(run, notes=run.notes + tuple(notes)), folder)
 

@@ -17,6 +17,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     measure,
     report,
     schema,
+    store,
     sweep,
     validate,
 )

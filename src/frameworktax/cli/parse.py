@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 from frameworktax.errors import UsageError
 
@@ -79,3 +80,19 @@ def parse_pairs(texts: list[str], option: str) -> dict[str, str]:
                 raise UsageError(f"{option} pairs '{before}' twice; name each once")
             pairs[before] = after
     return pairs
+
+
+def parse_age(text: str, option: str) -> timedelta:
+    """Return ``30d``, ``12h`` or ``2w`` as a time span."""
+    found = re.fullmatch(r"\s*(\d+)\s*([hdw])\s*", text)
+    if not found:
+        raise UsageError(f"{option} '{text}' is no age; write 12h, 30d or 2w")
+    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
+
+
+def parse_size(text: str, option: str) -> int:
+    """Return ``2GB``, ``500 MB`` or a number of bytes in bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", text)
+    if not found:
+        raise UsageError(f"{option} '{text}' is no size; write 2GB or 500MB")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))

@@ -9,6 +9,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, deliver
+from frameworktax.errors import UsageError
 
 
 @app.command("report")
@@ -16,8 +17,13 @@ def report_command(
     store: Annotated[Path, typer.Argument(help="A store's folder.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="File: .html .json .md .csv .svg .png .pdf."),
+        typer.Option("-o", "--output", help="File: .html .json .md .csv .parquet .svg .png .pdf."),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="Only the newest session of these.")] = False,
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
@@ -28,14 +34,23 @@ def report_command(
     Example:
 
       frameworktax report frameworktax-results -o report.html
+
+      frameworktax report frameworktax-results --where runtime=eager,onnxruntime --last
     """
     from frameworktax import api
     from frameworktax.report.export import check, write
+    from frameworktax.store import Where
 
     if output is not None:
         check(output)
     check_writable(json_file, output)
-    results = api.read_store(store)
+    conditions = Where.parse(where) if where else None
+    results = api.read_store(store, conditions, last=last)
+    if conditions is not None and not results:
+        raise UsageError(
+            f"no point in {store} has {' and '.join(where or ())}; "
+            f"see which there are: frameworktax store list {store}"
+        )
     if output is not None:
         write(results.run, output)
         if not quiet and json_file != "-":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 from frameworktax.report import html, json_document, markdown
+from frameworktax.store import export as store_export
 
-SUFFIXES = (".html", ".json", ".md", ".csv", ".svg", ".png", ".pdf")
+SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf")
 
 
 def check(path: Path) -> None:
@@ -30,5 +32,21 @@ def write(run: Run, path: Path) -> None:
         path.write_text(json_document.text(run), encoding="utf-8")
     elif path.suffix in (".md", ".csv"):
         markdown.write(run, path)
+    elif path.suffix == ".parquet":
+        store_export.measurements(markdown.csv_rows(run), markdown.CSV_FIELDS, path)
     else:
         html.figure(run, "latency", path)
+
+
+def write_table(run: Run, path: Path) -> None:
+    """Write the points of a run as rows: ``.csv``, ``.parquet`` or ``.jsonl``.
+
+    Raises:
+        UsageError: no table has this suffix, or what it needs is not installed.
+    """
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in markdown.csv_rows(run)]
+        path.write_text("".join(lines), encoding="utf-8")
+    else:
+        store_export.check_suffix(path)
+        write(run, path)

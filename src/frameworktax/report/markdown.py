@@ -19,6 +19,7 @@ from frameworktax.report.words import (
     parity_words,
     percent,
 )
+from frameworktax.store.export import inert
 
 ESTIMATES = (
     *("latency", "pipelined", "enqueue", "kernel", "span", "tax", "warm_overhead"),
@@ -155,15 +156,8 @@ def csv_text(run: Run) -> str:
     writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
     writer.writeheader()
     for row in csv_rows(run):
-        writer.writerow({key: _inert(value) for key, value in row.items()})
+        writer.writerow({key: inert(value) for key, value in row.items()})
     return out.getvalue()
-
-
-def _inert(value: object) -> object:
-    """Return the value; text that starts like a formula gets an apostrophe before it."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value
 
 
 def write(run: Run, path: Path) -> None:

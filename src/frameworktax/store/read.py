@@ -88,15 +88,16 @@ def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bo
         named = NAMED(line)
         return named is None or named[2] in keys
 
-    known = {None, *keys.values()}  # a session and a calibration are no point's
+    known = {None, *keys.values()}
     return [
         record
         for record in unique(found, faults, wanted)
-        if record.session in meant and _point_of(record) in known
+        if record.session in meant and point_key(record) in known
     ]
 
 
-def _point_of(record: Record) -> str | None:
+def point_key(record: Record) -> str | None:
+    """Return the key of a record's point; a session and a calibration have none."""
     point = getattr(record, "point", None)
     return point.key() if isinstance(point, Point) else point
 

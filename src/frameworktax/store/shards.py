@@ -111,6 +111,15 @@ def scan(
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
 
 
+def check(shard: Path) -> None:
+    """Raise StoreError unless a file begins as a shard of this version."""
+    try:
+        with shard.open("rb") as file:
+            _check_first(shard, file.readline())
+    except OSError as error:
+        raise StoreError(f"cannot read {shard}: {error.strerror}") from error
+
+
 def one(line: bytes) -> Record | None:
     """Return the record of a line, None where it is none."""
     begins = KIND(line)

@@ -1,0 +1,268 @@
+"""`frameworktax store`: what can be done with results that lie there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import console
+from frameworktax.errors import UsageError
+
+if TYPE_CHECKING:
+    from frameworktax.analysis.summary import PointSummary
+    from frameworktax.records import Note
+    from frameworktax.store.transfer import Transfer
+
+keeper = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, merge, check, export, prune and copy stores.",
+)
+app.add_typer(keeper, name="store")
+
+Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
+]
+SHOWN = 100
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+
+
+@keeper.command("list")
+def list_points(
+    store: Folder,
+    where: Conditions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """A line for each point a store holds; quick on large stores, of which it shows the first.
+
+    Example:
+
+      frameworktax store list frameworktax-results --where model=bert-base
+    """
+    from dataclasses import asdict
+
+    from frameworktax.analysis.summary import summarise
+    from frameworktax.report.terminal import print_rows
+    from frameworktax.store import Where
+    from frameworktax.store.columns import columns
+
+    matches = Where.parse(where or ()).matcher()
+    found = columns(store)
+    lines = [line for line in summarise(found) if matches(line.point)]
+    if as_json:
+        print(json.dumps([asdict(line) for line in lines], allow_nan=False))  # noqa: T201
+        return
+    print_rows(
+        console(),
+        ["point", "runtime", "latency, ms", "blocks", "sessions", "status"],
+        [_row(line) for line in lines[:SHOWN]],
+    )
+    _say_notes(found.notes)
+    if len(lines) > SHOWN:
+        print(f"the first {SHOWN}; --where tells others, --json all")  # noqa: T201
+    sessions = len({line.session for line in lines})
+    print(f"{len(lines)} points, told from {sessions} sessions")  # noqa: T201
+
+
+def _row(line: PointSummary) -> list[str]:
+    from frameworktax.report.words import half_width, milliseconds, point_words
+
+    told_ns = line.latency_ns
+    latency = f"{milliseconds(told_ns.value)} ±{half_width(told_ns)}" if told_ns else "–"
+    told = line.status if line.reason is None else f"{line.status}: {line.reason}"
+    counts = [f"{line.blocks}", f"{line.sessions}"]
+    return [point_words(line.point), line.point.runtime, latency, *counts, told]
+
+
+@keeper.command()
+def merge(
+    stores: Annotated[list[Path], typer.Argument(help="Folders or shards.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A new folder.", show_default=False)
+    ],
+) -> None:
+    """Write several stores as one; every record once.
+
+    Example:
+
+      frameworktax store merge node-1 node-2 -o all
+    """
+    from frameworktax.store.merge import merge as merged_into
+
+    merged = merged_into(stores, output)
+    _say_notes(merged.notes)
+    _say(merged.conflicts)
+    print(  # noqa: T201
+        f"{output}: {merged.records} records in {merged.shards} shards; "
+        f"{merged.duplicates} copies left out, {len(merged.conflicts)} that differ"
+    )
+
+
+@keeper.command()
+def check(
+    store: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Read every line of a store and say what is damaged; exit code 1 if anything is.
+
+    Example:
+
+      frameworktax store check frameworktax-results
+    """
+    from dataclasses import asdict
+
+    from frameworktax.store.check import check as checked
+
+    health = checked(store)
+    if as_json:
+        print(json.dumps(asdict(health)))  # noqa: T201
+    else:
+        _say([*health.remarks, *health.damage])
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(health.records.items()))
+        verdict = f"damaged in {len(health.damage)} places" if health.damage else "whole"
+        print(f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}")  # noqa: T201
+    if health.damage:
+        raise typer.Exit(1)
+
+
+@keeper.command()
+def export(
+    store: Folder,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="File: .parquet .csv .jsonl.", show_default=False),
+    ],
+    where: Conditions = None,
+    table: Annotated[str, typer.Option(help="blocks (with every sample) or measurements.")] = (
+        "blocks"
+    ),
+) -> None:
+    """Write what a store holds as a table.
+
+    Example:
+
+      frameworktax store export frameworktax-results -o blocks.parquet
+    """
+    from frameworktax import api
+    from frameworktax.cli.deliver import check_writable
+    from frameworktax.report import export as reports
+    from frameworktax.store import Where
+    from frameworktax.store import export as tables
+
+    if table not in ("blocks", "measurements"):
+        raise UsageError(f"no table '{table}'; choose blocks or measurements")
+    tables.check_suffix(output)
+    check_writable(None, output)
+    conditions = Where.parse(where) if where else None
+    if table == "blocks":
+        count, notes = tables.export(store, output, conditions)
+        _say_notes(notes)
+    else:
+        results = api.read_store(store, conditions)
+        reports.write_table(results.run, output)
+        count = len(results)
+    print(f"written: {output}, {count} {table}")  # noqa: T201
+
+
+@keeper.command()
+def prune(
+    store: Folder,
+    keep_last: Annotated[int | None, typer.Option(help="Sessions that stay.", min=0)] = None,
+    older_than: Annotated[str | None, typer.Option(help="Sessions older than: 12h, 30d, 2w.")] = (
+        None
+    ),
+    failed: Annotated[bool, typer.Option("--failed", help="Points that failed.")] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="Prepared models, oldest first.")] = False,
+    limit: Annotated[str, typer.Option(help="What the cache may hold: 2GB.")] = "2GB",
+    dry_run: DryRun = False,
+) -> None:
+    """Remove old sessions, failed points or prepared models.
+
+    Example:
+
+      frameworktax store prune frameworktax-results --older-than 30d --dry-run
+    """
+    from datetime import UTC, datetime
+
+    from frameworktax.cli.parse import parse_age, parse_size
+    from frameworktax.store.cache import prune_cache
+    from frameworktax.store.prune import Rules
+    from frameworktax.store.prune import prune as pruned_by
+
+    age = parse_age(older_than, "--older-than") if older_than is not None else None
+    size = parse_size(limit, "--limit")
+    rules = Rules(keep_last=keep_last, older_than=age, failed=failed)
+    would = "would go" if dry_run else "gone"
+    if rules == Rules() and not cache:
+        raise UsageError("say what is to go: --keep-last 5, --older-than 30d, --failed or --cache")
+    if rules != Rules():
+        done = pruned_by(store, rules, datetime.now(UTC), dry_run=dry_run)
+        _say([f"session {session}: {would}" for session in done.sessions])
+        _say(done.kept)
+        print(  # noqa: T201
+            f"{would}: {len(done.sessions)} sessions, {done.points} failed points; "
+            f"{done.records} records, {done.bytes / 1e6:.1f} MB"
+        )
+    if cache:
+        entries = prune_cache(store, size, dry_run=dry_run)
+        _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
+        total = sum(entry.bytes for entry in entries)
+        print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")  # noqa: T201
+
+
+@keeper.command()
+def push(
+    store: Folder,
+    url: Annotated[str, typer.Argument(help="file://, s3:// or hf://.", show_default=False)],
+) -> None:
+    """Copy a store's results to a URL; what is there already stays.
+
+    Example:
+
+      frameworktax store push frameworktax-results s3://bucket/results
+    """
+    from frameworktax.store import transfer
+
+    _say_transfer(transfer.push(store, url), url)
+
+
+@keeper.command()
+def pull(
+    url: Annotated[str, typer.Argument(help="file://, s3:// or hf://.", show_default=False)],
+    store: Folder,
+) -> None:
+    """Copy results from a URL into a store; what is there already stays.
+
+    Example:
+
+      frameworktax store pull s3://bucket/results frameworktax-results
+    """
+    from frameworktax.store import transfer
+
+    _say_transfer(transfer.pull(url, store), str(store))
+
+
+def _say_transfer(done: Transfer, target: str) -> None:
+    _say(done.refused)
+    print(  # noqa: T201
+        f"{target}: {len(done.copied)} shards copied, {done.unchanged} were there already"
+    )
+    if done.refused:
+        raise typer.Exit(1)
+
+
+def _say_notes(notes: Iterable[Note]) -> None:
+    _say([note.text for note in notes])
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        # a name from a file stays one line and gives the terminal no orders
+        print("".join(c if c.isprintable() else "?" for c in line))  # noqa: T201

@@ -1,0 +1,190 @@
+"""Blocks as a table: one row a block, every sample, and what is known of its point."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from frameworktax.errors import StoreError, UsageError
+from frameworktax.records import Block, Note, Point, Session, Subject, Workload
+from frameworktax.store import shards
+from frameworktax.store.columns import middle
+from frameworktax.store.read import point_key, unique
+from frameworktax.store.select import Where
+from frameworktax.store.shards import Fault
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+BATCH = 20_000
+"""Rows held at a time."""
+LISTS = ("latency_ns", "enqueue_ns", "first_token_ns")
+TYPES: dict[str, type] = {
+    **dict.fromkeys(("session", "started", "point", "runtime", "paradigm", "platform"), str),
+    "threads": int,
+    **{
+        name: next(t for t in (bool, str, float, int) if t.__name__ in str(hint))
+        for name, hint in get_type_hints(Workload).items()
+    },
+    "process": int,
+    "round": int,
+    "median_ns": float,
+    **dict.fromkeys(("pipelined_ns", "pipelined_calls", "cpu_ns"), int),
+    **dict.fromkeys(LISTS, list),
+}
+"""Columns in their order; times in ns. What belongs to the point is empty where nothing describes
+it."""
+
+
+def check_suffix(path: Path) -> None:
+    """Raise UsageError where no format has this file's suffix."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
+
+
+def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, list[Note]]:
+    """Write the blocks of a store as a table; the suffix names the format.
+
+    Args:
+        folder: the store.
+        path: the file; it appears when it is whole.
+        where: points to write.
+
+    Returns:
+        Number of rows, and notes on what was skipped.
+
+    Raises:
+        UsageError: no format has this suffix, or what it needs is not installed.
+        StoreError: there is no store, or no writing.
+    """
+    check_suffix(path)
+    write = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[path.suffix]
+    faults: list[Fault] = []
+    partial = path.with_name(f".{path.name}-{os.urandom(4).hex()}.partial")
+    try:
+        count = write(rows(folder, faults, where), partial)
+        partial.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; name another file") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count, shards.notes(faults)
+
+
+def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a store once each, flat, with the columns of ``TYPES``."""
+    found = shards.find(folder)
+    matches = (where or Where()).matcher()
+    started: dict[str, str] = {}
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for record in unique(found, [], lambda _, kind: kind in ("session", "subject")):
+        if isinstance(record, Session):
+            started[record.session] = record.started
+        elif isinstance(record, Subject) and matches(record.point):
+            key = record.point.key()
+            known[record.session, key] = {**_flat(record.point), "paradigm": record.paradigm}
+    own = [f.name for f in fields(Block)]
+    # without conditions what nothing describes is told as well: this table leaves nothing out
+    for record in unique(found, faults, lambda _, kind: kind == "block"):
+        at = (record.session, point_key(record) or "")
+        if isinstance(record, Block) and (where is None or at in known):
+            yield {
+                **dict.fromkeys(TYPES),
+                **known.get(at, {}),
+                **{name: getattr(record, name) for name in own},
+                "started": started.get(record.session),
+                "median_ns": middle(record.latency_ns),
+            }
+
+
+def _flat(point: Point) -> dict[str, Any]:
+    data = asdict(point)
+    return {**data.pop("workload"), **data}
+
+
+def _jsonl(table: Iterator[dict[str, Any]], path: Path) -> int:
+    count = 0
+    with path.open("x", encoding="utf-8") as file:
+        for row in table:
+            file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def _csv(table: Iterator[dict[str, Any]], path: Path) -> int:
+    """Write CSV; a list of samples is one cell of JSON."""
+    count = 0
+    with path.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, tuple(TYPES), lineterminator="\n")
+        writer.writeheader()
+        for row in table:
+            count += 1
+            lists = {name: json.dumps(row[name]) for name in LISTS if row[name] is not None}
+            writer.writerow({name: inert(value) for name, value in (row | lists).items()})
+    return count
+
+
+def inert(value: object) -> object:
+    """Return the value; text that a spreadsheet would run gets an apostrophe before it."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
+
+
+def _parquet(table: Iterator[dict[str, Any]], path: Path) -> int:
+    arrow, parquet = pyarrow()
+    kinds = {
+        int: arrow.int64(),
+        float: arrow.float64(),
+        str: arrow.string(),
+        bool: arrow.bool_(),
+        list: arrow.list_(arrow.int64()),
+    }
+    schema = arrow.schema([(name, kinds[kind]) for name, kind in TYPES.items()])
+    count = 0
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while batch := list(islice(table, BATCH)):
+            writer.write_table(arrow.Table.from_pylist(batch, schema))
+            count += len(batch)
+    return count
+
+
+def pyarrow() -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module.
+
+    Raises:
+        UsageError: they are not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(
+            "Parquet needs pyarrow; pip install 'frameworktax[parquet]', or choose .csv"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def measurements(table: Sequence[dict[str, object]], columns: Sequence[str], path: Path) -> None:
+    """Write flat rows of measurements as Parquet, the types told by the values.
+
+    Args:
+        table: rows with the same columns.
+        columns: in their order; one without a value anywhere is one of numbers.
+        path: the file.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+    """
+    arrow, parquet = pyarrow()
+    kinds = {str: arrow.string(), bool: arrow.bool_(), int: arrow.int64()}
+    types = []
+    for name in columns:
+        found = {type(row[name]) for row in table if row[name] is not None}
+        one = found.pop() if len(found) == 1 else float  # whole and broken numbers are numbers
+        types.append((name, kinds.get(one, arrow.float64())))
+    parquet.write_table(arrow.Table.from_pylist(list(table), arrow.schema(types)), path)
