@@ -59,8 +59,8 @@ def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
         return Refused(formula=formula, reason=reason)
     if asked.host_speed:
         return _scaled(m, formulas.faster_host(share, asked.host_speed), formula)
-    if reason := _streams(m):
-        return Refused(formula=formula, reason=reason)
+    if moved := _streams(m):
+        return Refused(formula=formula, reason=moved)
     matrix = formulas.matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
         return Refused(formula=formula, reason="no samples of kernel time by kind of kernel")
