@@ -151,10 +151,8 @@ def _trace(path: Path, read: Callable[[Path], Any], what_if: WhatIf | None) -> R
 
 def _document(path: Path) -> Run:
     """Return the document of anything but a trace."""
-    if path.is_dir() or path.suffix == ".jsonl":
-        from frameworktax.api import read_store
-
-        return read_store(path).run
+    if path.is_dir():
+        return (None if any(path.glob("*.jsonl")) else _from_readers(path)) or _store(path)
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -162,9 +160,7 @@ def _document(path: Path) -> Run:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     first = head.split(b"\n", 1)[0]
     if b'"schema"' in first and STORE_SCHEMA.encode() in first:
-        from frameworktax.api import read_store
-
-        return read_store(path).run
+        return _store(path)
     if _RUN.search(head) or _says_run(path, head):
         from frameworktax.report.json_document import load
 
@@ -173,6 +169,12 @@ def _document(path: Path) -> Run:
     if found is None:
         raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
     return found
+
+
+def _store(path: Path) -> Run:
+    from frameworktax.api import read_store
+
+    return read_store(path).run
 
 
 def _says_run(path: Path, head: bytes) -> bool:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from frameworktax.traces import intervals
 from frameworktax.traces.kineto import CATEGORIES, HOST_CALLS, Events
 from frameworktax.traces.nesting import Nesting, nest
-from frameworktax.traces.timeline import Timeline, is_wait
+from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]
 LINES = (
@@ -164,10 +164,8 @@ def bill(timeline: Timeline) -> Bill:
 def _threads(timeline: Timeline) -> dict[int, Thread]:
     events = timeline.events
     host = events.of("cpu_op", "python_function", "user_annotation", *HOST_CALLS)
-    by = np.argsort(host.thread, kind="stable")
-    numbers, first = np.unique(host.thread[by], return_index=True)
     found = {}
-    for number, rows in zip(numbers.tolist(), np.split(by, first[1:]), strict=True):
+    for number, rows in groups(host.thread):
         own = host.take(rows)
         found[number] = Thread(own, nest(own.start_ns, own.end_ns))
     return found

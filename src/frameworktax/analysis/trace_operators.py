@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from frameworktax.analysis.trace_bill import LINES, OPERATOR, STARVED, Bill, Charged, Thread
 from frameworktax.traces import intervals
-from frameworktax.traces.timeline import Timeline
+from frameworktax.traces.timeline import Timeline, groups
 
 Ns = NDArray[np.int64]
 SHOWN = 20
@@ -162,9 +162,7 @@ def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
     known = (timeline.call >= 0) & (timeline.step_of >= 0)
     of = name[timeline.call[known]]
     work = timeline.work.where(known)
-    by = np.argsort(of, kind="stable")
-    names, first = np.unique(of[by], return_index=True)
     return {
         number: intervals.union_ns(work.start_ns[rows], work.end_ns[rows])
-        for number, rows in zip(names.tolist(), np.split(by, first[1:]), strict=True)
+        for number, rows in groups(of)
     }

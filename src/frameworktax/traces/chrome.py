@@ -17,7 +17,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -55,9 +55,9 @@ NUMBER = _numbers()
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
-    device: int = -1
-    stream: int = -1
-    correlation: int = -1
+    device: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
+    stream: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
+    correlation: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
 
 
 _NO_ARGS = _Args()

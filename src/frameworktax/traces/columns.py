@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from frameworktax.traces.kineto import Events
 
 Integers = NDArray[np.signedinteger[Any]]
+LATEST_NS = 2**61
+LONGEST_NS = 2**53
+"""An event of 104 days is none."""
 DTYPES: dict[str, type[np.signedinteger[Any]]] = {
     "name": np.int32,
     "category": np.int8,
@@ -45,14 +48,15 @@ class Columns:
         return [table.setdefault(thread, len(table)) for thread in threads]
 
     def add(self, good: NDArray[np.bool_] | None = None, **columns: Any) -> None:
-        """Append rows; those not under ``good`` and those that end before they start are counted.
+        """Append rows; those not under ``good`` and those whose times cannot be are counted.
 
         Args:
             good: None where every time could be read.
             columns: one of each of ``DTYPES``, of equal length.
         """
         start, end = np.asarray(columns["start_ns"]), np.asarray(columns["end_ns"])
-        keep = end >= start
+        # Wide enough for every clock, and narrow enough that sums and differences fit 64 bits.
+        keep = (end >= start) & (np.abs(start) < LATEST_NS) & (end - start < LONGEST_NS)
         if good is not None:
             keep &= good
         whole = bool(keep.all())

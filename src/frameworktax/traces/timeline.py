@@ -201,6 +201,13 @@ class Timeline:
         return np.stack((start, end), axis=1)
 
 
+def groups(values: Ns) -> list[tuple[int, Ns]]:
+    """Return each value that occurs, ascending, with the places where it stands."""
+    by = np.argsort(values, kind="stable")
+    found, first = np.unique(values[by], return_index=True)
+    return list(zip(found.tolist(), np.split(by, first[1:])[: len(found)], strict=True))
+
+
 def is_wait(calls: Events) -> Mask:
     """Return a mask: the host call waits for the device."""
     return calls.containing("synchronize")
