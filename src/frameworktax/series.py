@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,8 @@ class Series:
         if not ready.exists():
             return False
         known = json.loads(ready.read_text())
+        with suppress(OSError):  # a store that is only read tells no use
+            ready.touch()  # pruning takes what was not used for longest
         self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
         text = "what an earlier session prepared was used again; set-up time and size are from then"
         self.notes.append(Note("set-up-reused", text))

@@ -1,0 +1,632 @@
+"""Merging, checking, pruning, exporting and copying stores; what damages them."""
+
+import csv
+import errno
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax import store
+from frameworktax.errors import StoreError, UsageError
+from frameworktax.records import (
+    Block,
+    Calibration,
+    LeftOut,
+    Outcome,
+    Point,
+    Session,
+    Subject,
+    Workload,
+    to_json,
+)
+from frameworktax.store import transfer
+from frameworktax.store.cache import entries, prune_cache
+from frameworktax.store.check import check
+from frameworktax.store.export import TYPES, export
+from frameworktax.store.merge import merge
+from frameworktax.store.prune import Rules, prune
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+FAST = Point(workload=Workload(model="fast"), runtime="eager")
+SLOW = Point(workload=Workload(model="slow", batch=4), runtime="onnxruntime")
+
+
+def name(hour: int) -> str:
+    return f"20261120T{hour:02}0000-aa"
+
+
+def session(hour: int, points=(FAST, SLOW)) -> list:
+    at = name(hour)
+    found = [
+        Session(
+            session=at,
+            started=f"2026-11-20T{hour:02}:00:00+00:00",
+            version="0",
+            command=(),
+            environment=data.ENVIRONMENT,
+        ),
+        Calibration(session=at, round=0, latency_ns=(5,)),
+    ]
+    for point in points:
+        found.append(Subject(session=at, point=point, paradigm="eager"))
+        found += [
+            Block(
+                session=at,
+                point=point.key(),
+                process=0,
+                round=i,
+                latency_ns=(hour, hour + 1, hour + 5),
+                pipelined_ns=3,
+                pipelined_calls=3,
+                cpu_ns=3,
+            )
+            for i in range(2)
+        ]
+    return found
+
+
+def fill(folder: Path, hour: int, records=None) -> Path:
+    with store.Writer(folder, name(hour)) as writer:
+        for record in session(hour) if records is None else records:
+            writer.write(record)
+    return writer.path
+
+
+# --- writing: what goes wrong ------------------------------------------------------------------
+
+
+class FullDisk:
+    """A file that takes ``room`` bytes more and then refuses, as a full disk does."""
+
+    def __init__(self, file, room: int, *, truncates: bool = True):
+        self._file, self.room, self._truncates = file, room, truncates
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = self._file.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def truncate(self, size):
+        if not self._truncates:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._file.truncate(size)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+@pytest.mark.parametrize("room", [0, 1, 60])
+def test_a_full_disk_is_one_line_and_costs_the_refused_record_alone(tmp_path, room, truncates):
+    first, second, third = session(10)[1:4]
+    with store.Writer(tmp_path, name(10)) as writer:
+        writer.write(first)
+        writer._file = FullDisk(writer._file, room, truncates=truncates)
+        with pytest.raises(StoreError, match="No space left on device; what was written stays"):
+            writer.write(second)
+        writer._file.room = 10_000  # somebody made room
+        writer.write(third)
+    records, notes = store.read(tmp_path)
+    assert records == [first, third]
+    assert [n.code for n in notes] == (["bad-line"] if room and not truncates else [])
+
+
+def test_a_short_write_is_carried_on(tmp_path):
+    class Slow(FullDisk):
+        def write(self, data):
+            return self._file.write(data[:7])
+
+    record = session(10)[3]
+    with store.Writer(tmp_path, name(10)) as writer:
+        writer._file = Slow(writer._file, 0)
+        writer.write(record)
+    assert store.read(tmp_path) == ([record], [])
+
+
+def test_each_record_is_on_disk_when_write_returns(tmp_path):
+    with store.Writer(tmp_path, name(10)) as writer:
+        for count, record in enumerate(session(10), start=1):
+            writer.write(record)
+            assert len(store.read(tmp_path)[0]) == count
+
+
+def test_a_read_only_store_is_one_line(tmp_path, monkeypatch):
+    fill(tmp_path, 10)
+
+    def refuse(*args, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StoreError, match="Read-only file system; name another --store"):
+        store.Writer(tmp_path, name(11))
+
+
+@pytest.mark.parametrize("bad", ["../x", "a/b", "", ".hidden", "/etc/x", "x\n", "a" * 300])
+def test_a_session_from_elsewhere_names_no_path(tmp_path, bad):
+    with pytest.raises(StoreError, match="cannot name a shard"):
+        store.Writer(tmp_path / "s", bad)
+    assert not (tmp_path / "s").exists()
+
+
+def test_two_writers_share_a_store(tmp_path):
+    with store.Writer(tmp_path, "a") as one, store.Writer(tmp_path, "b") as other:
+        for i in range(5):
+            for writer, session in ((one, "a"), (other, "b")):
+                writer.write(Calibration(session=session, round=i, latency_ns=(i,)))
+    records, notes = store.read(tmp_path)
+    assert sorted((r.session, r.round) for r in records) == [(s, i) for s in "ab" for i in range(5)]
+    assert notes == []
+
+
+def test_a_clock_set_back_changes_no_order(tmp_path):
+    fill(tmp_path, 10)
+    later = store.new_session_id(tmp_path, now=NOW - timedelta(hours=5))
+    assert later.startswith("20261120T100001-")
+    assert store.new_session_id(tmp_path, now=NOW).startswith("20261120T120000-")
+    opening = session(10)[0]
+    with store.Writer(tmp_path, later) as writer:
+        writer.write(
+            Session(
+                session=later,
+                started="2026-11-20T07:00:00+00:00",
+                version="0",
+                command=(),
+                environment=opening.environment,
+            )
+        )
+    _, notes = store.read(tmp_path)
+    assert [n.code for n in notes] == ["clock-jump"]
+    assert "10801 s behind" in notes[0].text
+
+
+# --- a part of a store ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("conditions", "models"),
+    [
+        (["model=fast"], {"fast"}),
+        (["model=f*,s*"], {"fast", "slow"}),
+        (["batch=4"], {"slow"}),
+        (["batch=2..8"], {"slow"}),
+        (["batch=1..8", "runtime=eager"], {"fast"}),
+        (["width=1"], {"fast", "slow"}),
+        (["length=none", "channels_last=false"], {"fast", "slow"}),
+        (["length=128"], set()),
+        (["model=*.py:*"], set()),
+    ],
+)
+def test_where(tmp_path, conditions, models):
+    fill(tmp_path, 10)
+    records, notes = store.read(tmp_path, store.Where.parse(conditions))
+    kept = {FAST.key(): "fast", SLOW.key(): "slow"}
+    assert {r.point.workload.model for r in records if isinstance(r, Subject)} == models
+    assert {kept[r.point] for r in records if isinstance(r, Block)} == models
+    assert sum(isinstance(r, Block) for r in records) == 2 * len(models)
+    assert {r.kind for r in records if not hasattr(r, "point")} == (
+        {"session", "calibration"} if models else set()
+    )
+    assert notes == []
+
+
+def test_last_is_the_newest_session_that_timed_the_point(tmp_path):
+    fill(tmp_path, 9)
+    fill(tmp_path, 10)
+    fill(tmp_path, 11, session(11, [FAST]))
+    fill(tmp_path, 12, [r for r in session(12) if not isinstance(r, Block)])
+    whole, _ = store.read(tmp_path, last=True)
+    assert whole == session(11, [FAST])
+    slow, _ = store.read(tmp_path, store.Where.parse(["model=slow"]), last=True)
+    assert {r.session for r in slow} == {name(10)}
+    assert {r.point for r in slow if isinstance(r, Block)} == {SLOW.key()}
+
+
+def test_what_was_left_out_is_part_of_a_view(tmp_path):
+    left = LeftOut(session=name(10), point=SLOW, reason="time")
+    fill(tmp_path, 10, [*session(10, [FAST]), left])
+    assert left in store.read(tmp_path, store.Where.parse(["model=slow"]))[0]
+    assert left not in store.read(tmp_path, store.Where.parse(["model=fast"]))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model", "write NAME=VALUE"),
+        ("model=", "write NAME=VALUE"),
+        ("modle=x", "did you mean 'model'"),
+        ("twin=true", "no such field"),
+    ],
+)
+def test_a_condition_that_cannot_be(text, said):
+    with pytest.raises(UsageError, match=said):
+        store.Where.parse([text])
+
+
+# --- merge ------------------------------------------------------------------------------------
+
+
+def test_merged_stores_hold_every_record_once(tmp_path):
+    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    fill(a, 10)
+    fill(b, 10)
+    fill(b, 11)
+    merged = merge([a, b], c)
+    assert store.read(c) == (session(10) + session(11), [])
+    assert (merged.shards, merged.records, merged.duplicates) == (2, 16, 8)
+    assert (merged.conflicts, merged.notes) == ((), ())
+    assert [p.name for p in c.iterdir()] == [p.name for p in c.glob("*.jsonl")]
+
+
+def test_a_record_that_differs_is_said_and_the_first_one_stays(tmp_path):
+    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    first = Calibration(session=name(10), round=0, latency_ns=(1,))
+    fill(a, 10, [first])
+    fill(b, 10, [Calibration(session=name(10), round=0, latency_ns=(2,))])
+    merged = merge([a, b], c)
+    assert len(merged.conflicts) == 1 and "calibration of session" in merged.conflicts[0]
+    assert store.read(c) == ([first], [])
+
+
+def test_shards_of_one_name_and_fields_of_a_later_writer_stay(tmp_path):
+    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    fill(a, 10, session(10, [FAST]))
+    path = fill(b, 10, [])
+    more = {**to_json(Calibration(session=name(10), round=7, latency_ns=(6,))), "new": 1}
+    path.write_text(path.read_text() + json.dumps(more))
+    merge([a, b], c)
+    texts = {p.name: p.read_text() for p in c.iterdir()}
+    assert set(texts) == {f"{name(10)}.jsonl", f"{name(10)}-2.jsonl"}
+    assert '"new": 1' in texts[f"{name(10)}-2.jsonl"]
+    assert texts[f"{name(10)}-2.jsonl"].endswith("}\n")
+
+
+def test_a_merge_that_cannot_be_leaves_nothing(tmp_path):
+    a = tmp_path / "a"
+    fill(a, 10)
+    (tmp_path / "old.jsonl").write_text('{"schema":"frameworktax.store","version":99}\n')
+    with pytest.raises(StoreError, match="version 99"):
+        merge([a, tmp_path / "old.jsonl"], tmp_path / "c")
+    with pytest.raises(StoreError, match="is there already"):
+        merge([a], a)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "old.jsonl"]
+
+
+# --- check ------------------------------------------------------------------------------------
+
+
+def test_a_whole_store_is_whole(tmp_path):
+    fill(tmp_path, 10)
+    health = check(tmp_path)
+    assert (health.damage, health.remarks, health.shards) == ((), (), 1)
+    assert health.records == {"session": 1, "calibration": 1, "subject": 2, "block": 4}
+
+
+def test_copies_and_running_sessions_are_no_damage(tmp_path):
+    path = fill(tmp_path, 10)
+    (tmp_path / "copy.jsonl").write_bytes(path.read_bytes())
+    with store.Writer(tmp_path, name(11)):
+        health = check(tmp_path)
+    assert health.damage == ()
+    assert ["copies" in r or "is writing" in r for r in health.remarks] == [True, True]
+    assert health.records["block"] == 4
+
+
+def damaged(folder: Path, how: str) -> None:
+    records = session(10)
+    if how == "no session":
+        records = records[1:]
+    if how == "no subject":
+        records = [r for r in records if not (isinstance(r, Subject) and r.point == SLOW)]
+    if how == "wrong key":
+        records.append(Outcome(session=name(10), point="../../x", process=0, status="ok"))
+    if how == "differs":
+        records.append(Calibration(session=name(10), round=0, latency_ns=(6,)))
+    path = fill(folder, 10, records)
+    if how == "torn":
+        path.write_bytes(path.read_bytes()[:-9])
+    if how == "bad":
+        path.write_text(path.read_text() + "rubbish\n")
+    if how == "version":
+        (folder / "z.jsonl").write_text('{"schema":"frameworktax.store","version":99}\n')
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("torn", "line 9 is torn; one record at most is lost"),
+        ("bad", "line 10 is no record; what it was is lost"),
+        ("no session", "its environment is lost"),
+        ("no subject", f"2 block records of point {SLOW.key()}, which nothing describes"),
+        ("wrong key", "which is no point's key"),
+        ("differs", "differs from an earlier one"),
+        ("version", "version 99"),
+    ],
+)
+def test_damage_is_told_with_what_is_lost(tmp_path, how, said):
+    damaged(tmp_path, how)
+    health = check(tmp_path)
+    assert len(health.damage) == 1, health.damage
+    assert said in health.damage[0]
+
+
+# --- prune ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        (Rules(keep_last=1), [11]),
+        (Rules(keep_last=0), []),
+        (Rules(keep_last=9), [9, 10, 11]),
+        (Rules(older_than=timedelta(hours=1, minutes=30)), [11]),
+        (Rules(older_than=timedelta(hours=2)), [10, 11]),
+        (Rules(failed=True), [9, 10, 11]),
+    ],
+)
+def test_pruning_leaves_whole_sessions(tmp_path, rules, left):
+    for hour in (9, 10, 11):
+        fill(tmp_path, hour)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    told = prune(tmp_path, rules, NOW, dry_run=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    done = prune(tmp_path, rules, NOW)
+    assert told == done
+    after = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert sorted(after) == [f"{name(hour)}.jsonl" for hour in left]
+    assert all(before[shard] == text for shard, text in after.items())
+    assert done.bytes == sum(map(len, before.values())) - sum(map(len, after.values()))
+    assert done.records == 8 * (3 - len(left))
+
+
+def test_failed_points_go_and_what_was_timed_stays(tmp_path):
+    failed = Outcome(session=name(10), point=SLOW.key(), process=0, status="crashed", reason="x")
+    late = Outcome(session=name(10), point=FAST.key(), process=1, status="timeout", reason="y")
+    stay = [*session(10, [FAST]), late]
+    fill(tmp_path, 10, [*stay, Subject(session=name(10), point=SLOW, paradigm="eager"), failed])
+    done = prune(tmp_path, Rules(failed=True), NOW)
+    assert store.read(tmp_path) == (stay, [])
+    assert (done.points, done.records, done.sessions) == (1, 2, ())
+
+
+def test_a_running_session_stays(tmp_path):
+    with store.Writer(tmp_path, name(9)) as writer:
+        writer.write(session(9)[0])
+        done = prune(tmp_path, Rules(keep_last=0), NOW)
+        assert len(done.kept) == 1 and "is running" in done.kept[0]
+        assert done.sessions == ()
+        writer.write(session(9)[1])
+    assert store.read(tmp_path) == (session(9)[:2], [])
+    assert prune(tmp_path, Rules(keep_last=0), NOW).sessions == (name(9),)
+
+
+def prepared(folder: Path, entry: str, size: int, used: float) -> None:
+    path = folder / "cache" / entry / "artifact"
+    path.mkdir(parents=True)
+    (path / "model").write_bytes(b"x" * size)
+    for one in (path / "model", path, path.parent):
+        os.utime(one, (used, used))
+
+
+def test_the_cache_loses_what_was_not_used_for_longest(tmp_path):
+    for entry, used in (("new", 300), ("old", 100), ("middle", 200)):
+        prepared(tmp_path, entry, 100, used)
+    assert [(e.path.name, e.bytes) for e in entries(tmp_path)] == [
+        ("old", 100),
+        ("middle", 100),
+        ("new", 100),
+    ]
+    assert prune_cache(tmp_path, 300) == []
+    assert [e.path.name for e in prune_cache(tmp_path, 150, dry_run=True)] == ["old", "middle"]
+    assert len(entries(tmp_path)) == 3
+    assert [e.path.name for e in prune_cache(tmp_path, 250)] == ["old"]
+    assert [e.path.name for e in entries(tmp_path)] == ["middle", "new"]
+
+
+def test_the_cache_is_pruned_inside_the_store_only(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_bytes(b"x" * 1000)
+    folder = tmp_path / "store"
+    prepared(folder, "model", 10, 100)
+    (folder / "cache" / "link").symlink_to(precious)
+    (folder / "cache" / "model" / "link").symlink_to(precious)
+    prune_cache(folder, 0)
+    assert entries(folder) == []
+    assert (precious / "file").stat().st_size == 1000
+    (folder / "cache").rmdir()
+    (folder / "cache").symlink_to(precious)
+    with pytest.raises(StoreError, match="is a link"):
+        prune_cache(folder, 0)
+
+
+def test_the_cache_of_a_running_session_stays(tmp_path):
+    prepared(tmp_path, "model", 10, 100)
+    with store.Writer(tmp_path, name(9)), pytest.raises(StoreError, match="is running"):
+        prune_cache(tmp_path, 0)
+    assert len(entries(tmp_path)) == 1
+
+
+# --- export -----------------------------------------------------------------------------------
+
+
+def test_a_table_has_every_field_of_a_block_and_of_its_point():
+    from dataclasses import fields
+
+    wanted = {f.name for cls in (Block, Point, Workload) for f in fields(cls)} - {"workload"}
+    assert wanted <= set(TYPES)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_an_export_holds_every_block(tmp_path, suffix):
+    fill(tmp_path / "s", 10)
+    path = tmp_path / f"table{suffix}"
+    assert export(tmp_path / "s", path) == (4, [])
+    if suffix == ".csv":
+        rows = list(csv.DictReader(path.open()))
+    elif suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    assert [row["model"] for row in rows] == ["fast", "fast", "slow", "slow"]
+    first = rows[0]
+    assert list(first) == list(TYPES)
+    if suffix == ".csv":
+        assert (first["latency_ns"], first["median_ns"], first["length"]) == (
+            "[10, 11, 15]",
+            "11.0",
+            "",
+        )
+    else:
+        assert (first["latency_ns"], first["median_ns"], first["length"]) == (
+            [10, 11, 15],
+            11,
+            None,
+        )
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_an_export_of_a_part_and_of_what_nothing_describes(tmp_path):
+    fill(tmp_path / "s", 10, [r for r in session(10) if getattr(r, "point", None) != FAST])
+    path = tmp_path / "x.jsonl"
+    assert export(tmp_path / "s", path)[0] == 4
+    assert json.loads(path.read_text().splitlines()[0])["model"] is None
+    assert export(tmp_path / "s", path, store.Where.parse(["model=slow"]))[0] == 2
+
+
+def test_text_from_a_store_is_no_formula(tmp_path):
+    evil = Point(workload=Workload(model="=cmd()"), runtime="eager")
+    fill(tmp_path / "s", 10, session(10, [evil]))
+    export(tmp_path / "s", tmp_path / "x.csv")
+    assert next(csv.DictReader((tmp_path / "x.csv").open()))["model"] == "'=cmd()"
+
+
+def test_no_other_suffix_and_no_pyarrow(tmp_path, monkeypatch):
+    fill(tmp_path / "s", 10)
+    with pytest.raises(UsageError, match="choose one of"):
+        export(tmp_path / "s", tmp_path / "x.xlsx")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"frameworktax\[parquet\]"):
+        export(tmp_path / "s", tmp_path / "x.parquet")
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+# --- push and pull ----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    if request.param == "file":
+        yield f"file://{tmp_path}/there/results"
+    else:
+        yield "memory://results"
+        fsspec.filesystem("memory").store.clear()
+        fsspec.filesystem("memory").pseudo_dirs[:] = [""]
+
+
+def test_a_store_goes_and_comes_back(tmp_path, url):
+    fill(tmp_path / "a", 10)
+    prepared(tmp_path / "a", "model", 10, 100)
+    assert transfer.push(tmp_path / "a", url).copied == (f"{name(10)}.jsonl",)
+    assert transfer.push(tmp_path / "a", url).unchanged == 1
+    fill(tmp_path / "a", 11)
+    assert transfer.push(tmp_path / "a", url).copied == (f"{name(11)}.jsonl",)
+    assert len(transfer.pull(url, tmp_path / "b").copied) == 2
+    assert transfer.pull(url, tmp_path / "b").unchanged == 2
+    assert store.read(tmp_path / "b") == store.read(tmp_path / "a")
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        f"{name(hour)}.jsonl" for hour in (10, 11)
+    ]
+
+
+def test_the_longer_copy_of_a_shard_wins_on_both_sides(tmp_path, url):
+    path = fill(tmp_path / "a", 10)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    transfer.push(tmp_path / "a", url)
+    path.write_bytes(whole)
+    assert transfer.push(tmp_path / "a", url).copied == (path.name,)
+    path.write_bytes(whole[:-100])
+    (refused,) = transfer.push(tmp_path / "a", url).refused
+    assert "pull first" in refused
+    assert transfer.pull(url, tmp_path / "a").copied == (path.name,)
+    assert path.read_bytes() == whole
+    path.write_bytes(whole + b"\n")
+    (refused,) = transfer.pull(url, tmp_path / "a").refused
+    assert "push it" in refused
+
+
+def test_what_comes_from_elsewhere_stays_inside_and_is_a_shard(tmp_path, url):
+    fsspec = pytest.importorskip("fsspec")
+    fill(tmp_path / "a", 10)
+    transfer.push(tmp_path / "a", url)
+    system, root = fsspec.url_to_fs(url)
+    system.pipe(f"{root}/.hidden.jsonl", b"x")
+    system.pipe(f"{root}/not a shard.jsonl", b"x")
+    system.pipe(f"{root}/other.jsonl", b'{"schema":"else"}\n')
+    system.pipe(f"{root}/later.jsonl", b'{"schema":"frameworktax.store","version":99}\n')
+    system.pipe(f"{root}/code.py", b"x")
+    done = transfer.pull(url, tmp_path / "b")
+    assert done.copied == (f"{name(10)}.jsonl",)
+    assert len(done.refused) == 4
+    assert [p.name for p in (tmp_path / "b").iterdir()] == [f"{name(10)}.jsonl"]
+
+
+def test_names_with_separators_are_refused(tmp_path, monkeypatch):
+    class Evil:
+        def ls(self, root, detail):
+            return [{"name": "x/..\\..\\up.jsonl", "size": 3, "type": "file"}]
+
+    monkeypatch.setattr(transfer, "_open", lambda url: (Evil(), "x"))
+    done = transfer.pull("evil://x", tmp_path / "b")
+    assert len(done.refused) == 1 and done.copied == ()
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("nowhere", "is no URL"),
+        ("foo://x", "Protocol not known"),
+        ("file:///nowhere/at/all", "holds no results"),
+    ],
+)
+def test_urls_that_cannot_be(tmp_path, where, said):
+    pytest.importorskip("fsspec")
+    with pytest.raises((UsageError, StoreError), match=said):
+        transfer.pull(where, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(("where", "extra"), [("s3://b/x", "s3"), ("hf://datasets/a/b", "hf")])
+def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatch, where, extra):
+    fsspec = pytest.importorskip("fsspec")
+
+    def missing(url):
+        raise ImportError("Install it")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", missing)
+    with pytest.raises(UsageError, match=rf"frameworktax\[{extra}\]"):
+        transfer.pull(where, tmp_path / "b")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(UsageError, match=r"frameworktax\[remote\]"):
+        transfer.pull(where, tmp_path / "b")
+
+
+def test_a_failing_system_is_one_line(tmp_path, monkeypatch):
+    class Failing:
+        def ls(self, root, detail):
+            raise RuntimeError("no credentials\nat all")
+
+    monkeypatch.setattr(transfer, "_open", lambda url: (Failing(), "x"))
+    with pytest.raises(StoreError, match="RuntimeError: no credentials at all"):
+        transfer.pull("s3://b/x", tmp_path / "b")
