@@ -157,11 +157,14 @@ class Checks:
             The comparison's point; None where the baseline was written or none is there.
         """
         __tracebackhide__ = True
+        from dataclasses import replace
+
         from frameworktax.comparing import baseline, compare
         from frameworktax.errors import FrameworktaxError
 
         key = self._request.node.nodeid + (f"[{name}]" if name else "")
         run = self.measure(model, inputs, runtime=runtime, **options)
+        run = replace(run, measurements=(_point(run, runtime),))
         path = self._baselines()
         try:
             if self._config.getoption("--frameworktax-update"):

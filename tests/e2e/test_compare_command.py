@@ -1,0 +1,127 @@
+"""`frameworktax compare` as a user runs it: exit codes, files, wrong use."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as made
+import sample_records as data
+
+from frameworktax import cli
+
+
+@pytest.fixture
+def stores(shell):
+    made.write(shell.folder / "before", made.session())
+    made.write(shell.folder / "after", made.session(made.NEW))
+    made.write(shell.folder / "slow", made.session(made.NEW, factors={"eager": 1.2}))
+    made.write(shell.folder / "noisy", made.session(made.NEW, host=1.3))
+    other = replace(data.ENVIRONMENT, cpu="Intel")
+    made.write(shell.folder / "other", made.session(made.NEW, environment=other))
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["before", "after", "--gate", "5%"], 0),
+        (["before", "slow", "--gate", "0.05"], 1),
+        (["before", "slow", "--gate", "50%"], 0),
+        (["before", "noisy", "--gate", "5%"], 3),
+        (["before", "other"], 2),
+        (["before", "other", "--across"], 0),
+        (["before", "--runtime", "eager=torchscript-frozen", "--gate", "5%"], 0),
+        (["before", "--runtime", "torchscript-frozen=eager", "--gate", "5%"], 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_exit_codes(stores, words, code):
+    ran = stores("compare", *words)
+    assert ran.code == code, ran.out + ran.err
+    assert ("Traceback" in ran.err, bool(ran.out)) == (False, code != 2)
+
+
+def test_json_on_standard_output_is_alone_there(stores):
+    ran = stores("compare", "before", "slow", "--gate", "5%", "--json", "-")
+    document = ran.json()
+    assert (ran.code, document["exit_code"]) == (1, 1)
+    assert document["schema"] == "frameworktax.comparison"
+    assert {p["runtime"]: p["verdict"] for p in document["points"]}["eager"] == "slower"
+
+
+def test_files_are_written_by_suffix_and_quiet_is_quiet(stores):
+    files = ["-o", "c.md", "-o", "c.xml", "-o", "c.json", "--json", "d.json"]
+    ran = stores("compare", "before", "slow", "--gate", "5%", "--quiet", *files)
+    assert (ran.code, ran.out) == (1, "")
+    assert (stores.folder / "c.md").read_text().startswith("### latency of 3 points")
+    assert ElementTree.parse(stores.folder / "c.xml").getroot().get("failures") == "1"
+    assert {row["unit"] for row in json.loads((stores.folder / "c.json").read_text())} == {"ms"}
+    assert json.loads((stores.folder / "d.json").read_text())["version"] == 1
+    ran = stores("compare", "before", "slow", "--format", "markdown")
+    assert ran.out.startswith("### latency")
+
+
+def test_a_baseline_is_saved_and_compared(stores):
+    assert stores("compare", "before", "--save-baseline", "kept/b.json").code == 0
+    assert stores("compare", "kept/b.json", "slow", "--gate", "5%").code == 1
+    assert stores("compare", "kept/b.json", "after", "--gate", "5%").code == 0
+
+
+def test_schema_of_the_comparison(shell):
+    described = shell("schema", "comparison").json()
+    assert described["properties"]["schema"]["const"] == "frameworktax.comparison"
+    assert shell("schema").json()["properties"]["schema"]["const"] == "frameworktax.run"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere", "after"], ["nowhere"]),
+        (["before", "nowhere"], ["nowhere"]),
+        (["before"], ["two sessions", "--runtime BEFORE=AFTER"]),
+        (["version.json", "after"], ["version 99"]),
+        (["schema.json", "after"], ["frameworktax.run"]),
+        (["nested.json", "after"], ["no JSON document"]),
+        (["text.json", "after"], ["no JSON document"]),
+        (["field.json", "after"], ["measurements"]),
+        (["before", "uncommon"], ["no point in common"]),
+        (["before", "after", "--gate", "0"], ["--gate", "3%"]),
+        (["before", "after", "--gate", "500%"], ["--gate", "3%"]),
+        (["before", "after", "--gate", "lots"], ["--gate"]),
+        (["before", "after", "--metric", "speed"], ["speed", "latency"]),
+        (["before", "after", "--format", "yaml"], ["yaml", "junit"]),
+        (["before", "after", "-o", "x.docx"], ["x.docx", ".md"]),
+        (["before", "after", "-o", "text.json/x.md"], ["cannot write"]),
+        (["before", "after", "--json", "before"], ["folder"]),
+        (["before", "after", "--runtime", "eager"], ["BEFORE=AFTER"]),
+        (["before", "after", "--runtime", "a=b,a=c"], ["twice"]),
+        (["before", "after", "--save-baseline", "b.json"], ["one side"]),
+        (["before", "--save-baseline", "text.json/b.json"], ["cannot write"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_use_is_one_line(stores, words, says, monkeypatch, capsys):
+    """In this process: what is refused is refused before anything starts."""
+    stores.write("version.json", '{"schema": "frameworktax.run", "version": 99}')
+    stores.write("schema.json", '{"schema": "frameworktax.comparison", "version": 1}')
+    stores.write("nested.json", "[" * 100_000)
+    stores.write("text.json", "<script>")
+    stores.write("field.json", '{"schema": "frameworktax.run", "version": 1, "measurements": 3}')
+    made.write(stores.folder / "uncommon", made.session(made.NEW, model="mlp"))
+    before = sorted(stores.folder.iterdir())
+    monkeypatch.chdir(stores.folder)
+    monkeypatch.setattr(sys, "argv", ["frameworktax", "compare", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    told = capsys.readouterr()
+    assert (left.value.code, told.out) == (2, "")
+    (line,) = told.err.splitlines()
+    assert line.startswith("frameworktax: ")
+    for said in says:
+        assert said in line
+    assert sorted(stores.folder.iterdir()) == before  # a refused command leaves nothing

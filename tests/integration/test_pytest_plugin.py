@@ -1,0 +1,137 @@
+"""The pytest plugin: what fails, what is left open, and that it costs nothing until it is used."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = ("-p", "frameworktax.pytest_plugin", "-p", "no:cacheprovider")
+STUB = """
+import sys
+sys.path.insert(0, {data!r})
+import comparison_records as made
+import pytest
+from types import SimpleNamespace
+from frameworktax import api
+from frameworktax.analysis.document import build
+
+@pytest.fixture(autouse=True)
+def no_measuring(monkeypatch):
+    def measure(model, inputs=None, **options):
+        name = made.NEW if model.get("new") else made.OLD
+        more = {{key: value for key, value in model.items() if key != "new"}}
+        return SimpleNamespace(run=build(made.session(name, **more)))
+    monkeypatch.setattr(api, "measure", measure)
+"""
+
+
+@dataclass
+class Project:
+    folder: Path
+
+    def write(self, text):
+        (self.folder / "test_it.py").write_text(text)
+
+    def __call__(self, *words):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *PLUGIN, *words],
+            cwd=self.folder,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    stub = STUB.format(data=str(ROOT / "tests" / "data"))
+    (tmp_path / "conftest.py").write_text(stub)
+    return Project(tmp_path)
+
+
+def test_a_check_fails_only_on_what_is_proven(project):
+    # the made-up session has a tax share of 0.61 ± 0.01, measured to 0.617 at most
+    project.write(
+        "def test_below(frameworktax):\n    frameworktax.assert_tax({}, below=0.7)\n"
+        "def test_above(frameworktax):\n    frameworktax.assert_tax({}, below=0.5)\n"
+        "def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.62)\n"
+        "def test_unmeasured(frameworktax):\n"
+        "    frameworktax.assert_tax({'sampled': False}, below=0.5)\n"
+        "def test_crash(frameworktax):\n"
+        "    frameworktax.assert_tax({'lost': ('eager',)}, below=0.5)\n"
+        "def test_no_share(frameworktax):\n    frameworktax.assert_tax({}, below=50)\n"
+    )
+    told = project()
+    assert "3 failed, 3 passed, 2 warnings" in told, told
+    assert "is above 0.5" in told and "test_above" in told
+    assert "eager was not measured: signal 11" in told
+    assert "give a fraction, as in below=0.5" in told
+    assert "is on both sides of 0.62" in told
+    assert "the tax was not measured" in told
+
+
+@pytest.mark.parametrize(
+    ("way", "says"), [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed")]
+)
+def test_what_noise_leaves_open_is_for_the_user_to_say(project, way, says):
+    project.write("def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.62)\n")
+    assert says in project(f"--frameworktax-inconclusive={way}")
+    (project.folder / "pytest.ini").write_text(f"[pytest]\nframeworktax_inconclusive = {way}\n")
+    assert says in project()
+
+
+def test_latency_against_a_baseline_in_a_file(project):
+    check = (
+        "def test_latency(frameworktax):\n"
+        "    frameworktax.assert_latency_within({}, gate=0.05)\n"
+        "    frameworktax.assert_latency_within({}, gate=0.05, name='again')\n"
+    )
+    project.write(check)
+    told = project()
+    assert "has no baseline of it; run with --frameworktax-update" in told
+    assert "1 passed, 2 warnings" in told
+    assert "1 passed" in project("--frameworktax-update")
+    kept = project.folder / "frameworktax-baselines.json"
+    names = set(json.loads(kept.read_text())["baselines"])
+    assert names == {"test_it.py::test_latency", "test_it.py::test_latency[again]"}
+    assert project().splitlines()[-1].startswith("1 passed in")
+    project.write(check.replace("{}", "{'new': True, 'factors': {'eager': 1.2}}", 1))
+    told = project()
+    assert "1 failed" in told and "+20.0 %" in told and "beyond the gate of 0.05" in told
+    project.write(check.replace("{}", "{'new': True, 'host': 1.3}", 1))
+    told = project()
+    assert "1 passed, 1 warning" in told and "noise reaches beyond 5 %" in told
+    kept.write_text('{"schema": "frameworktax.baselines", "version": 9}')
+    assert "has version 9" in project()
+
+
+def test_nothing_is_imported_before_a_test_asks(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n"
+        "def test_nothing():\n"
+        "    loaded = [m for m in sys.modules if m.startswith('frameworktax.')]\n"
+        "    assert sorted(loaded) == ['frameworktax.pytest_plugin', 'frameworktax.version']\n"
+        "    assert not {'torch', 'numpy', 'pydantic', 'scipy'} & set(sys.modules)\n"
+    )
+    assert "1 passed" in Project(tmp_path)()
+
+
+def test_a_live_module_for_real(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "test_it.py").write_text(
+        "import torch\n"
+        "def test_it(frameworktax):\n"
+        "    told = frameworktax.assert_tax(\n"
+        "        torch.nn.Linear(8, 8), torch.randn(1, 8), below=1, time_budget=5, processes=1\n"
+        "    )\n"
+        "    assert told.status == 'ok' and told.workload.batch == 1 and told.runtime == 'eager'\n"
+    )
+    assert "1 passed" in Project(tmp_path)()
