@@ -1,0 +1,85 @@
+"""Ragged input and generating, from the command line to the document."""
+
+import json
+
+import pytest
+
+QUICK = (
+    "--batch",
+    "2",
+    "--processes",
+    "1",
+    "--until",
+    "50%",
+    "--time-budget",
+    "90s",
+    "--twin",
+    "none",
+)
+DECODER = ("gpt2", "--width", "0.1", "--depth", "0.2", "--length", "8", "--phase", "generate")
+
+
+def measured(shell, *words):
+    ran = shell("measure", *words, *QUICK, "--json", "run.json")
+    assert ran.code == 0, ran.err
+    run = json.loads((shell.folder / "run.json").read_text())
+    return ran.out, {m["runtime"]: m for m in run["measurements"]}
+
+
+def test_ragged_input_with_its_padding_tax(shell):
+    out, found = measured(
+        shell, "bert-tiny", "--length", "64", "--input", "ragged:10,4", "--runtimes", "eager,nested"
+    )
+    eager, nested = found["eager"], found["nested"]
+    assert eager["padding_share"] == pytest.approx(1 - 10 / 64, abs=0.02)
+    assert nested["padding_share"] == 0.0
+    assert nested["parity"]["within_tolerance"] is True
+    assert nested["latency_ns"] is not None
+    assert (eager["workload"]["length_mean"], eager["workload"]["length_sd"]) == (10.0, 4.0)
+    assert "Padding tax and framework tax" in out
+    assert "padding-not-compared" in {note["code"] for note in nested["notes"]}
+
+
+def test_generating_with_times_of_tokens_and_runtimes_that_cannot(shell):
+    out, found = measured(
+        shell,
+        *DECODER,
+        *("--new-tokens", "4", "--runtimes", "eager,inference-mode,onnxruntime,inductor,nested"),
+    )
+    for name in ("eager", "inference-mode"):
+        m = found[name]
+        assert m["status"] == "ok"
+        assert 0 < m["first_token_ns"]["value"] < m["latency_ns"]["value"]
+        told = m["first_token_ns"]["value"] + 3 * m["per_token_ns"]["value"]
+        assert told == pytest.approx(m["latency_ns"]["value"], rel=0.3)  # medians of a noisy host
+        assert {"decoding", "first-token-hook"} <= {note["code"] for note in m["notes"]}
+    assert found["inference-mode"]["parity"]["within_tolerance"] is True
+    assert found["inference-mode"]["parity"]["tolerance"] == 0.0
+    for name, word in (("onnxruntime", "forward"), ("inductor", "static"), ("nested", "forward")):
+        assert (found[name]["status"], found[name]["latency_ns"]) == ("unavailable", None)
+        assert word in found[name]["reason"]
+    assert "first token" in out and "each further" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bert-tiny", "--phase", "generate"], ["bert-tiny", "gpt2"]),
+        (["bert-tiny", "--input", "ragged:5"], ["ragged:MEAN,SD"]),
+        (["bert-tiny", "--input", "ragged:300,5"], ["--length"]),
+        (["bert-tiny", "--channels-last"], ["images"]),
+        (["gpt2", "--phase", "generate", "--length", "1020"], ["1024", "--new-tokens"]),
+        (["own.py:build", "--input", "ragged", "--runtimes", "eager"], ["padding", "Linear"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_use_is_one_line_with_the_remedy(shell, words, says):
+    shell.write(
+        "own.py", "import torch\ndef build(): return torch.nn.Linear(8, 8), torch.ones(1, 8)\n"
+    )
+    ran = shell("measure", *words, "--time-budget", "10s")
+    lines = [line for line in ran.err.splitlines() if line.startswith("frameworktax: ")]
+    assert (ran.code, ran.out, len(lines)) == (2, "", 1), ran.err
+    assert "Traceback" not in ran.err
+    for word in says:
+        assert word in lines[0]

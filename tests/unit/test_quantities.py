@@ -1,0 +1,128 @@
+"""Tokens, padding and set-up as people read them, in every format."""
+
+import csv
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis.document import build
+from frameworktax.records import Estimate, Note
+from frameworktax.report import json_document, markdown, sections
+from frameworktax.report.quantities import tables_of
+from frameworktax.report.tables import families
+from frameworktax.report.terminal import print_run
+
+
+@pytest.fixture(scope="module")
+def run():
+    return build(data.sample_records())
+
+
+def with_all(run):
+    """The run as if it were ragged, generated and set up; times differ by runtime."""
+
+    def told(m):
+        if m.runtime == "null":
+            return m
+        fast = m.runtime != "eager"
+        first = Estimate(value=9e6, low=8.1e6, high=9.9e6)
+        return replace(
+            m,
+            workload=replace(
+                m.workload, new_tokens=16, kv_cache="static", phase="generate",
+                input="ragged", length_mean=20.92, length_sd=10.18,
+            ),
+            padding_share=0.0 if m.runtime == "inductor" else 0.8366,
+            first_token_ns=first,
+            per_token_ns=Estimate(value=5e5, low=4e5, high=6e5) if fast else None,
+            setup_ns=41_000_000_000 if m.runtime == "inductor" else None,
+            artifact_bytes=23_000_000 if m.runtime == "inductor" else None,
+            notes=(Note("set-up-reused", "again"),) if m.runtime == "inductor" else (),
+        )  # fmt: skip
+
+    return replace(run, measurements=tuple(map(told, run.measurements)))
+
+
+def tables(run):
+    return tables_of(families(run)[0])
+
+
+def test_a_dense_forward_pass_has_none_of_them_but_its_set_up(run):
+    assert [t.caption for t in tables(run)] in ([], ["Set-up: export and compilation, once"])
+
+
+def test_the_tables_tell_what_the_records_say(run):
+    tokens, padding, set_up = tables(with_all(run))
+    assert tokens.caption == "Generating 16 tokens, static cache, ms"
+    assert ("eager", "1", "9.00 ± 10%", "–") in tokens.rows
+    assert ("inductor", "2", "9.00 ± 10%", "0.500 ± 20%") in tokens.rows
+    by_runtime = {row[0]: row[1:] for row in padding.rows}
+    assert by_runtime["inductor"][0] == "0 %" and by_runtime["eager"][0] == "84 %"
+    assert by_runtime["eager"][1] == "62 %"
+    assert by_runtime["onnxruntime"][1].startswith("≥ ")
+    assert "nested" in padding.hint
+    assert set_up.rows == (("inductor", "41 s", "23 MB", "earlier session"),)
+
+
+def test_every_format_shows_them(run):
+    told = with_all(run)
+    out = io.StringIO()
+    print_run(told, Console(file=out, width=80))
+    page = sections.family_section(families(told)[0], 0, [])
+    for text in (out.getvalue(), markdown.text(told), page):
+        flat = " ".join(text.split())
+        for part in ("Padding tax", "84 %", "each further", "41 s", "23 MB", "earlier session"):
+            assert part in flat
+    assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= 80
+
+
+def test_the_document_and_the_csv_hold_them(run):
+    told = with_all(run)
+    rows = list(csv.DictReader(io.StringIO(markdown.csv_text(told))))
+    (row,) = [r for r in rows if r["runtime"] == "inductor" and r["batch"] == "1"]
+    assert (row["padding_share"], row["setup_ns"], row["artifact_bytes"]) == (
+        "0.0", "41000000000", "23000000",
+    )  # fmt: skip
+    assert (row["first_token_ns"], row["per_token_ns_high"]) == ("9000000.0", "600000.0")
+    assert (row["input"], row["length_mean"], row["kv_cache"]) == ("ragged", "20.92", "static")
+    (m,) = [
+        m
+        for m in json_document.dump(told)["measurements"]
+        if m["runtime"] == "inductor" and m["workload"]["batch"] == 1
+    ]
+    assert m["first_token_ns"]["value"] == 9e6 and m["padding_share"] == 0.0
+
+
+def test_names_from_outside_stay_text(run):
+    evil = "<img src=x onerror=alert(1)>"
+    told = with_all(run)
+    turned = tuple(
+        replace(m, runtime=evil if m.runtime == "inductor" else m.runtime)
+        for m in told.measurements
+    )
+    page = sections.family_section(families(replace(told, measurements=turned))[0], 0, [])
+    assert evil not in page and "&lt;img src=x" in page
+
+
+def test_titles_say_how_the_input_is_made(run):
+    (family,) = families(with_all(run))
+    assert "ragged 20.92 ± 10.18 tokens" in family.title
+    assert "generate 16 tokens (static cache)" in family.title
+
+
+def test_points_that_differ_in_any_field_stand_in_tables_of_their_own(run):
+    told = with_all(run)
+    other = tuple(
+        replace(m, workload=replace(m.workload, kv_cache="none"))
+        for m in told.measurements
+        if m.runtime == "eager"
+    )
+    both = families(replace(told, measurements=told.measurements + other))
+    assert [f.title.count("static") for f in both] == [1, 0]
