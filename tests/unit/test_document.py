@@ -1,5 +1,6 @@
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
-from frameworktax.records import LeftOut, Outcome, Subject
+from frameworktax.records import Attribution, LeftOut, Outcome, Subject
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +167,47 @@ def test_points_that_were_left_out_are_told_together_unless_they_were_measured()
         "bert-mini, eager, batch 32, 64: time budget",
         "bert-mini, inductor, batch 32: time budget",
     )
+
+
+def test_a_busy_gpu_of_known_peaks_that_moves_weights_is_memory_bound():
+    gpu = {"index": 0, "name": "NVIDIA H100 80GB HBM3"}
+    at = replace(data.point("eager"), platform="cuda:0")
+    at = replace(at, workload=replace(at.workload, precision="float16"))
+    kernel = 80_000
+    made = []
+    for name in (gpu["name"], "NVIDIA Unheard-of"):
+        records = [
+            r
+            for r in data.sample_records()
+            if not isinstance(r, Subject) and getattr(r, "point", None) is None
+        ]
+        records[0] = replace(
+            records[0], environment=replace(data.ENVIRONMENT, gpus=({**gpu, "name": name},))
+        )
+        records.append(
+            Subject(
+                session=data.SESSION,
+                point=at,
+                paradigm="eager",
+                parameters=110_000_000,
+                flops=10**9,
+            )
+        )
+        records += data.blocks(at, kernel / 0.95)
+        records.append(
+            Attribution(
+                session=data.SESSION,
+                point=at.key(),
+                process=0,
+                method="device-profile",
+                calls=10,
+                wall_ns=10**6,
+                latency_ns=90_000,
+                kernel_ns=(kernel,) * 10,
+                kernels=(5,) * 10,
+                copies=(0,) * 10,
+                launches=(5,) * 10,
+            )
+        )
+        made.append(build(records).measurements[0].regime)
+    assert made == ["memory-bound", "compute-bound"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
-from frameworktax.analysis import points, regime
+from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
 from frameworktax.analysis.curves import free_batch_interval
 from frameworktax.analysis.headline import headline
@@ -53,7 +53,7 @@ def build(
     gathered, notes = points.gather(records)
     gathered = [g for g in gathered if g.measured]
     ordered = _in_order([g for g in gathered if not g.point.workload.twin])
-    readings = _with_regimes(_read(ordered, gathered, until))
+    readings = _with_regimes(_read(ordered, gathered, until), _gpus(records))
     groups = _families(readings)
     curves: list[Curve] = []
     advice: list[Advice] = []
@@ -243,7 +243,18 @@ def _elasticity(row: Sequence[Reading]) -> list[float | None]:
     return regime.elasticities(batches, [e.value if e else None for e in latencies])
 
 
-def _with_regimes(readings: Sequence[Reading]) -> list[Reading]:
+def _gpus(records: Sequence[Record]) -> dict[tuple[str, str], roofline.Device | None]:
+    """Return (session, platform) → peak numbers of its device."""
+    return {
+        (s.session, f"cuda:{gpu.get('index', i)}"): roofline.device_of(gpu)
+        for s in _sessions(records)
+        for i, gpu in enumerate(s.environment.gpus)
+    }
+
+
+def _with_regimes(
+    readings: Sequence[Reading], gpus: Mapping[tuple[str, str], roofline.Device | None]
+) -> list[Reading]:
     slopes: dict[Point, float | None] = {}
     for group in _families(readings).values():
         for row in _rows(group).values():
@@ -252,20 +263,29 @@ def _with_regimes(readings: Sequence[Reading]) -> list[Reading]:
     return [
         replace(
             r,
-            measurement=replace(r.measurement, regime=_regime(r, slopes.get(r.records.point))),
+            measurement=replace(
+                r.measurement,
+                regime=_regime(
+                    r,
+                    slopes.get(r.records.point),
+                    gpus.get((r.records.session, r.records.point.platform)),
+                ),
+            ),
         )
         for r in readings
     ]
 
 
-def _regime(reading: Reading, slope: float | None) -> Regime | None:
+def _regime(reading: Reading, slope: float | None, device: roofline.Device | None) -> Regime | None:
     bill, records = reading.bill, reading.records
     if bill is None:
         return None
     if bill.method == billing.DEVICE:
         kernels = [k for a in records.attributions for k in a.kernel_ns]
         rho = regime.rho_interval(kernels, records.block_medians())
-        return regime.gpu_regime(rho, slope) if rho is not None else None
+        if rho is None:
+            return None
+        return roofline.refine(regime.gpu_regime(rho, slope), reading.measurement, device)
     if bill.method == billing.TWIN:
         return regime.cpu_regime_from_twin(bill.share)
     return regime.cpu_regime(bill.share)
