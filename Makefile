@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check bench bench-peer validate gpu docs clean
+.PHONY: help install demo readme test check bench bench-calibration bench-peer validate gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -13,6 +13,7 @@ help:
 	@echo "make test      every test that needs no GPU"
 	@echo "make check     ruff, mypy, import-linter"
 	@echo "make bench     cost of the tool, agreement with other timers, repeatability"
+	@echo "make bench-calibration   false alarms of compare, slowdowns found, coverage of intervals"
 	@echo "make bench-peer   the same grid with optimum-benchmark, in an environment of its own"
 	@echo "make validate   the errors of predictions on this machine, within twelve minutes"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
@@ -48,6 +49,9 @@ check: install
 bench: install
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/agreement.py
+
+bench-calibration: install
+	$(BIN)/python benchmarks/calibration.py
 
 bench-peer: install
 	$(BIN)/python benchmarks/peer.py

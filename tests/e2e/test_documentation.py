@@ -32,15 +32,26 @@ DOCUMENTS = [
 ]
 BLOCKS = [block for document in DOCUMENTS for block in markdown_blocks.blocks(document)]
 RUN = ("bash", "console", "python")
-KNOWN = {*RUN, "text", "json", "toml", ""}
+KNOWN = {*RUN, "text", "json", "toml", "yaml", ""}
 OTHERS = {
     "--cap-add": "docker",
+    "--frameworktax-inconclusive": "pytest",
+    "--frameworktax-update": "pytest",
     "--native": "py-spy",
     "--nonblocking": "py-spy",
     "--strict": "mypy",
 }
 """Options of other programs, and whose they are."""
-VERBS = ("measure", "report", "list models", "list runtimes", "list studies", "doctor", "schema")
+VERBS = (
+    "measure",
+    "compare",
+    "report",
+    "list models",
+    "list runtimes",
+    "list studies",
+    "doctor",
+    "schema",
+)
 
 
 def name(block) -> str:
