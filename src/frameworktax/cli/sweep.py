@@ -131,5 +131,10 @@ def _ends_once() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, first)
     try:
         yield
-    finally:
+    except KeyboardInterrupt:
+        raise  # the ending goes on outside: what to do next is still to be said
+    except BaseException:
+        signal.signal(signal.SIGINT, before)
+        raise
+    else:
         signal.signal(signal.SIGINT, before)

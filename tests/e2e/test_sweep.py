@@ -1,0 +1,114 @@
+"""`frameworktax sweep` and `init`, as a user types them."""
+
+import json
+import os
+
+import pytest
+
+from frameworktax.host.lock import NAME, VARIABLE, host_lock
+
+STUDY = """
+[study]
+time_budget = "8s"
+[grid]
+models = ["mlp", "bert-tiny"]
+runtimes = ["null"]
+batch = [1, 2]
+"""
+"""Nothing but the floor: no engine is loaded, so that it takes seconds."""
+
+
+@pytest.fixture(autouse=True)
+def own_lock(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
+
+
+def refused(ran, *words):
+    assert ran.code == 2, ran.err
+    assert ran.out == "" and "Traceback" not in ran.err
+    (line,) = [x for x in ran.err.splitlines() if x.startswith("frameworktax: ")]
+    for word in words:
+        assert word in line
+
+
+def test_a_study_is_measured_once_and_said_beforehand(shell):
+    shell.write("study.toml", STUDY)
+    dry = shell("sweep", "study.toml", "--dry-run", "--json", "-").json()
+    assert len(dry["points"]) == 4 and len(dry["sessions"]) == 2
+    assert {p["held"]["status"] for p in dry["points"]} == {"open"}
+    assert not (shell.folder / "frameworktax-results").exists()
+
+    ran = shell("sweep", "study.toml", "--json", "run.json", "--report", "report.html")
+    assert ran.code == 0, ran.err
+    assert "4 points: 4 measured" in ran.out
+    assert "over the time spent measuring" in ran.out
+    document = json.loads((shell.folder / "run.json").read_text())
+    told = [(m["workload"]["model"], m["workload"]["batch"]) for m in document["measurements"]]
+    assert sorted(told) == [("bert-tiny", 1), ("bert-tiny", 2), ("mlp", 1), ("mlp", 2)]
+    assert all(m["latency_ns"]["value"] > 0 for m in document["measurements"])
+    assert (shell.folder / "report.html").exists()
+
+    shards = len(list((shell.folder / "frameworktax-results").glob("*.jsonl")))
+    dry = shell("sweep", "study.toml", "grid.batch=1,2,4", "--dry-run")
+    assert "6 points, 2 to measure in 2 sessions, 4 there already" in dry.out
+    again = shell("sweep", "study.toml")
+    assert again.code == 0 and "going on: 4 of 4 points are there" in again.err
+    assert len(list((shell.folder / "frameworktax-results").glob("*.jsonl"))) == shards
+
+
+def test_wrong_studies(shell):
+    shell.write("study.toml", STUDY.replace("batch", "bacth"))
+    refused(shell("sweep", "study.toml"), "study.toml line 7", "did you mean 'batch'")
+    shell.write("study.toml", STUDY)
+    refused(shell("sweep", "study.toml", "grid.bach=1"), "'grid.bach=1'", "'batch'")
+    refused(shell("sweep", "study.toml", "--engine", "lcoal"), "local")
+    refused(shell("sweep", "missing.toml"), "frameworktax init missing.toml")
+    shell.write("file", "")
+    refused(shell("sweep", "study.toml", "--store", "file/store"), "--store")
+
+
+def test_code_in_a_study_runs_only_where_it_is_allowed(shell):
+    shell.write("own.py", "open('ran', 'w')\n\ndef build():\n    raise ValueError('no')\n")
+    shell.write("study.toml", STUDY.replace('"bert-tiny"', '"own.py:build"'))
+    words = ("sweep", "study.toml", "grid.batch=1")
+    refused(shell(*words), "own.py:build", str(shell.folder / "own.py"), "--allow-code")
+    refused(shell(*words, "--dry-run"), "--allow-code")
+    assert not (shell.folder / "ran").exists()
+    ran = shell(*words, "grid.runtimes=null,eager", "~study", "--allow-code", "--json", "-",
+                "grid.models=own.py:build")  # fmt: skip
+    assert "runs code of yours: own.py:build" in ran.err
+    assert (shell.folder / "ran").exists()
+    assert ran.code == 1 and "ValueError" in ran.err and "Traceback" not in ran.err
+
+
+def test_who_measures_already_is_waited_for(shell, tmp_path):
+    import subprocess
+    import sys
+
+    shell.write("study.toml", STUDY)
+    with host_lock(["sweep", "other.toml"]):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "frameworktax", "sweep", "study.toml", "grid.models=mlp"],
+            cwd=shell.folder, env={**os.environ, "COLUMNS": "80"}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        line = child.stderr.readline()
+        assert f"waiting for process {os.getpid()} (frameworktax sweep other.toml" in line
+        assert not list(shell.folder.glob("frameworktax-results/*.jsonl"))
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    assert "2 points: 2 measured" in out
+    assert (tmp_path / "run" / NAME).exists()
+
+
+def test_init(shell):
+    ran = shell("init")
+    assert ran.code == 0 and "--dry-run" in ran.out
+    text = (shell.folder / "study.toml").read_text()
+    refused(shell("init", "study.toml"), "study.toml", "another")
+    assert (shell.folder / "study.toml").read_text() == text
+    assert shell("sweep", "study.toml", "--dry-run").code == 0
+    shell.write("config.yaml", "backend: {name: pytorch, model: bert-base-uncased}\n")
+    assert shell("init", "new.toml", "--from-optimum-benchmark", "config.yaml").code == 0
+    assert '"bert-base"' in (shell.folder / "new.toml").read_text()
+    assert "grid" in shell("schema", "study").json()["properties"]
