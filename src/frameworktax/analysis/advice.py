@@ -1,7 +1,8 @@
 """What to do about it, ranked by measured gain, each with its evidence.
 
-Advice whose interval includes 1.0 is not given. ``measured`` gains were measured, ``predicted``
-ones are a share of the bill that would go away, ``bound`` is the most that a change could give.
+Advice whose interval includes 1.0 is not given. ``measured`` gains were measured; ``predicted``
+ones, a what-if or a share of the bill that would go away, are given only where nothing of their
+kind was measured, and say so; ``bound`` is the most that a change could give.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from frameworktax.analysis.bill import TWIN, Bill, share_interval
 from frameworktax.analysis.points import PointRecords
+from frameworktax.analysis.predicted import unmeasured
 from frameworktax.analysis.words import times
 from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity
 from frameworktax.stats import ratio_interval
@@ -21,6 +23,8 @@ PACKING = 0.10
 """Share of latency spent packing weights above which it is worth a word."""
 WORTH = 1.03
 """A gain below this is no advice: it costs more to act on than it gives."""
+PREPACKING = ("torchscript-frozen", "inductor", "aot-inductor", "openvino", "onnxruntime")
+"""Runtimes that pack weights once and not at every call."""
 ALLOCATOR = 0.08
 """Share of latency in malloc and the page faults behind it above which it is worth a word."""
 THREADING = 0.10
@@ -152,7 +156,8 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         same = [r for r in measured if r.measurement.runtime == runtime]
         curve = next((c for c in curves if c.runtime == runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
-        advice += [_packing(focus), _allocator(same), _threads(focus)]
+        advice += [_packing(focus, at_first), _allocator(same), _threads(focus)]
+        advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return sorted(kept, key=lambda a: (KINDS.index(a.kind), -a.gain.value)), notes
 
@@ -241,8 +246,10 @@ def _no_tax(reading: Reading) -> Advice | None:
     )
 
 
-def _packing(reading: Reading) -> Advice | None:
+def _packing(reading: Reading, beside: Sequence[Reading]) -> Advice | None:
     m = reading.measurement
+    if any(r.measurement.runtime in PREPACKING for r in beside):
+        return None  # what prepacking gives was measured, and nothing is predicted beside it
     used = [a for a in reading.records.attributions if a.samples]
     packed = sum(a.detail.get("packing", 0) for a in used)
     total = sum(sum(s.values()) for a in used for s in a.samples)
@@ -254,7 +261,7 @@ def _packing(reading: Reading) -> Advice | None:
         return None
     return Advice(
         action=f"freeze and prepack the weights of {m.workload.model} "
-        "(torchscript-frozen, inductor with freezing, OpenVINO, ONNX Runtime)",
+        f"({', '.join(PREPACKING)}; none of them was measured)",
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} goes "
         "into packing the same weights again at every call",
         gain=gain,
