@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -15,16 +14,6 @@ from frameworktax.records import Workload
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SMALL = {
-    "bert-tiny": {"length": 16},
-    "distilbert": {"length": 8, "width": 0.25, "depth": 0.34},
-    "gpt2": {"length": 8, "width": 0.25, "depth": 0.2},
-    "resnet-18": {"image_size": 32, "width": 0.25},
-    "resnet-50": {"image_size": 32, "width": 0.25},
-    "mobilenet-v2": {"image_size": 32},
-    "mlp": {"width": 0.125},
-}
-
 
 def run(model, batch):
     inputs = model.inputs(batch)
@@ -33,25 +22,8 @@ def run(model, batch):
     return output if isinstance(output, torch.Tensor) else next(iter(output.values()))
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("bert-tiny", 4_385_920),  # Turc et al. 2019, table 1: 4.4 M
-        ("bert-mini", 11_170_560),
-        ("bert-small", 28_763_648),
-        ("bert-base", 109_482_240),  # bert-base-uncased without its heads
-        ("distilbert", 66_362_880),  # distilbert-base-uncased
-        ("gpt2", 124_439_808),  # gpt2
-        ("resnet-18", 11_689_512),  # torchvision's documentation, as are the next two
-        ("resnet-50", 25_557_032),
-        ("mobilenet-v2", 3_504_872),
-        ("mlp", 8 * 1024 * 1025),
-    ],
-)
-def test_parameter_counts(name: str, parameters: int) -> None:
-    module = models.build(Workload(model=name)).module
-    assert sum(p.numel() for p in module.parameters()) == parameters
-    assert not module.training
+def test_models_come_in_eval_mode() -> None:
+    assert not models.build(Workload(model="resnet-18")).module.training
 
 
 def test_counts_of_bert_base_at_128() -> None:
@@ -78,6 +50,7 @@ def test_counts_of_the_stack(batch: int) -> None:
         "flops": batch * 2 * 8 * 1024 * 1024,
         "macs": batch * 8 * 1024 * 1024,
         "operators": 24,  # t, addmm, relu for each of 8
+        "padding_share": None,
         "notes": [],
     }
 
@@ -118,25 +91,6 @@ def test_what_cannot_be_counted_is_none_with_a_note() -> None:
     assert facts["notes"] == [("counts-failed", "not counted: ValueError: not today")]
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_twin_runs_the_same_operators(name: str) -> None:
-    depth = SMALL[name].get("depth", 1.0)
-    sizes = {k: v for k, v in SMALL[name].items() if k in ("length", "image_size")}
-    full = models.build(Workload(model=name, **SMALL[name]))
-    twin = models.build(Workload(model=name, twin=True, depth=depth, **sizes))
-    facts, small = describe(full, 1), describe(twin, 1)
-    assert full.has_twin
-    assert small["operators"] == facts["operators"]
-    assert small["macs"] < facts["macs"] / 20
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_outputs_are_of_ordinary_size(name: str) -> None:
-    output = run(models.build(Workload(model=name, **SMALL[name])), 2)
-    assert 0.1 < output.abs().max() < 100
-    assert output.shape[0] == 2
-
-
 @pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-50"])
 def test_calibration_does_not_depend_on_the_image_size(name: str) -> None:
     small = models.build(Workload(model=name, image_size=32)).module.state_dict()
@@ -156,24 +110,6 @@ def test_factors() -> None:
     assert config._attn_implementation == "sdpa"
     assert len(models.build(Workload(model="mlp", width=2, depth=0.5)).module) == 8
     assert models.build(Workload(model="mlp", width=2)).module[0].in_features == 2048
-
-
-@pytest.mark.parametrize("name", ["bert-tiny", "resnet-18"])
-def test_every_process_gets_equal_values(name: str) -> None:
-    code = (
-        "import torch\n"
-        "from frameworktax import models\n"
-        "from frameworktax.records import Workload\n"
-        f"m = models.build(Workload(model={name!r}, **{SMALL[name]!r}))\n"
-        "print(sum(p.double().sum().item() for p in m.module.state_dict().values()))\n"
-        "i = m.inputs(3)\n"
-        "print([v.double().sum().item() for v in (*i.args, *i.kwargs.values())])\n"
-    )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    assert runs[0].stdout == runs[1].stdout
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

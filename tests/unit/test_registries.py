@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -16,10 +17,22 @@ from frameworktax.runtimes.base import Loaded, Runtime, Target
 
 
 def test_names() -> None:
-    assert models.names()[:10] == [
-        "bert-tiny", "bert-mini", "bert-small", "bert-base", "distilbert", "gpt2",
-        "resnet-18", "resnet-50", "mobilenet-v2", "mlp",
+    assert models.names()[:7] == [
+        "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large",
+        "distilbert",
     ]  # fmt: skip
+    assert set(models.names()) >= {
+        "roberta", "albert", "deberta", "deberta-v2", "mobilebert", "squeezebert", "funnel", "fnet",
+        "nystromformer", "longformer", "reformer", "bigbird", "electra", "modernbert", "gpt2",
+        "smollm2", "qwen3", "mamba", "moe", "resnet-18", "resnet-34", "resnet-50", "resnet-101",
+        "resnet-152", "wide-resnet-50-2", "resnext-50", "mobilenet-v2", "squeezenet",
+        "shufflenet-v2", "mnasnet", "efficientnet-b0", "regnet-y-400mf", "vit-base", "deit-base",
+        "convnext-tiny", "swin-tiny", "poolformer", "alexnet", "vgg16", "densenet-121",
+        "inception-v3", "googlenet", "wav2vec2", "hubert", "wavlm", "speecht5", "whisper-encoder",
+        "mlp", "conv", "lstm", "rnn", "attention", "layernorm", "gnn", "recommender", "unet",
+    }  # fmt: skip
+    families = [models.BUILT_IN[name].family for name in models.BUILT_IN]
+    assert len(set(families)) == len([f for f, _ in itertools.groupby(families)]), "grouped"
     assert set(runtimes.names()) >= {
         "eager", "inference-mode", "torchscript-frozen", "inductor", "aot-inductor",
         "onnxruntime", "openvino", "cuda-graph", "onnxruntime-cuda", "null",
@@ -62,6 +75,20 @@ def test_unknown_names_get_a_suggestion() -> None:
         (Workload(model="mlp", depth=float("nan")), "--depth nan is impossible"),
         (Workload(model="mlp", batch=0), "batch 0 is impossible"),
         (Workload(model="mlp", batch_dim=1), "mlp knows its batch dimension"),
+        (Workload(model="bert-base", length=513), "takes lengths from 1 to 512, not 513; choose"),
+        (Workload(model="mamba", length=0), "mamba takes lengths of 1 or more, not 0"),
+        (Workload(model="resnet-18", image_size=31), "images of 32 pixels a side or more, not 31"),
+        (Workload(model="bert-base", phase="generate"), "bert-base generates no text"),
+        (Workload(model="resnet-18", phase="generate"), "leave out --phase generate"),
+        (Workload(model="resnet-18", input="ragged"), "takes no sentences; leave out --input"),
+        (Workload(model="bert-base", channels_last=True), "--channels-last is for models that"),
+        (Workload(model="torchvision:resnet18", width=0.5), "has no width factor"),
+        (Workload(model="torchvision:resnet18", length=3), "has no length"),
+        (Workload(model="hf:"), "hf: names no model; write hf:bert, hf:FOLDER or hf:owner/name"),
+        (Workload(model="hf:./absent"), "no folder ./absent; check the path"),
+        (Workload(model="hf:bert", depth=2.0), "hf:bert has no depth factor"),
+        (Workload(model="onnx:absent.onnx"), "no file absent.onnx (for onnx:absent.onnx)"),
+        (Workload(model="onnx:absent.onnx", phase="generate"), "generates no text"),
     ],
 )
 def test_impossible_workloads_are_one_line(workload: Workload, said: str) -> None:

@@ -137,19 +137,19 @@ def check(workload: Workload) -> None:
     """
     name = workload.model
     entry = _entry(name)
+    _check_numbers(workload)
+    if entry.family != PLUGIN:
+        _check_support(workload, "your own model" if entry is USER else name, entry)
     if entry is USER:
         where = name.rpartition(":")[0]
         if where.endswith(".py") and not Path(where).is_file():
             raise UserModelError(f"no file {where} (for {name}); check the path")
-    missing = _missing(entry)
-    if missing is not None:
-        raise UsageError(f"model '{name}' cannot be built: {missing}")
-    _check_numbers(workload)
-    if entry.family != PLUGIN:
-        _check_support(workload, "your own model" if entry is USER else name, entry)
     if entry.check:
         module, _, function = entry.check.partition(":")
         getattr(importlib.import_module(module), function)(workload)
+    missing = _missing(entry)
+    if missing is not None:
+        raise UsageError(f"model '{name}' cannot be built: {missing}")
 
 
 def _check_numbers(workload: Workload) -> None:

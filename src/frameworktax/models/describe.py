@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,12 +178,8 @@ def _count_real(
             return func(*args, **(kwargs or {}))
 
     macs, handles = _hook_macs(module)
-    # The counter hooks inputs that want a gradient, and DeBERTa passes a weight as an input.
-    wanting = [p for p in module.parameters() if p.requires_grad]
     try:
-        for parameter in wanting:
-            parameter.requires_grad_(False)
-        with torch.no_grad(), _counter() as counter:
+        with torch.no_grad(), _without_gradients(module), _counter() as counter:
             run(*inputs.args, **inputs.kwargs)
         with torch.no_grad(), Operators():
             run(*inputs.args, **inputs.kwargs)
@@ -193,14 +190,29 @@ def _count_real(
     finally:
         for handle in handles:
             handle.remove()
-        for parameter in wanting:
-            parameter.requires_grad_(True)
     fused = any(name in operator for operator in seen for name in UNCOUNTED)
     by_operator = {str(k): n for k, n in counter.get_flop_counts().get("Global", {}).items()}
     experts = by_operator.get("aten._grouped_mm", 0) // 2
     # The hooks saw both passes. Experts are linear layers that are no modules.
     linear = sum(macs) // 2 + experts
     return linear, len(seen), None if fused else int(counter.get_total_flops())
+
+
+@contextmanager
+def _without_gradients(module: torch.nn.Module) -> Iterator[None]:
+    """Have no parameter want a gradient: the counter hooks inputs that do, and fails.
+
+    DeBERTa passes a weight as an input. For the counter alone: which operators a product becomes
+    depends on this.
+    """
+    wanting = [p for p in module.parameters() if p.requires_grad]
+    for parameter in wanting:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
 
 
 def _counter() -> Any:

@@ -108,7 +108,8 @@ def _longformer(workload: Workload) -> Model:
 
 def _bigbird(workload: Workload) -> Model:
     """google/bigbird-roberta-base; up to 704 tokens its class switches to full attention."""
-    module = make("big_bird", "BigBirdConfig", "BigBirdModel", **scaled(BASE, workload).common)
+    shape = scaled(BASE, workload, least_head=2)  # as in Funnel
+    module = make("big_bird", "BigBirdConfig", "BigBirdModel", **shape.common)
     length = length_of(workload)
     return model_of(module, workload, positions=4096, least=length if length > 704 else 8)
 

@@ -43,8 +43,9 @@ def build(name: str, workload: Workload) -> Model:
         )
     if workload.twin:
         length = min(length, TWIN_LENGTH)
-    shape = scaled(BASE, workload)
-    channels = 1 if workload.twin else max(1, round(CHANNELS * workload.width))
+    # Two for the twin: on one channel some layouts coincide and operators change.
+    shape = scaled(BASE, workload, least_head=2)
+    channels = 2 if workload.twin else max(1, round(CHANNELS * workload.width))
     module = _speecht5(shape, channels) if name == "speecht5" else _raw(name, shape, channels)
 
     def inputs(batch: int) -> Inputs:

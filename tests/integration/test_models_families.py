@@ -1,0 +1,176 @@
+"""Every named model at a small size: it runs, its outputs are of ordinary size, its twin is one."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax import models
+from frameworktax.models.describe import describe
+from frameworktax.models.registry import BUILT_IN
+from frameworktax.records import Workload
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+LENGTHS = {"language": 16, "speech": 2000, "synthetic": 8}
+LONGER = {
+    "nystromformer": 128,  # landmarks: up to 64 tokens are full attention
+    "reformer": 128,  # hashing: up to 64 tokens are full attention
+    "bigbird": 768,  # blocks: up to 704 tokens are full attention
+    "mamba": 8,
+}
+SIZES = {"swin-tiny": 128}
+"""Smaller images take Swin's last stages another way."""
+FAINT = {"mobilebert": 0.05}
+"""Its norms are none, so that outputs stay as small as the embeddings."""
+
+
+def small(name: str) -> dict:
+    """Return factors and sizes that make any model a matter of milliseconds."""
+    entry = BUILT_IN[name]
+    chosen: dict = {}
+    if "width" in entry.factors:
+        chosen["width"] = 0.25
+    if "depth" in entry.factors:
+        chosen["depth"] = 0.1
+    if entry.has_length:
+        chosen["length"] = LONGER.get(name, LENGTHS[entry.family])
+    if entry.has_image_size:
+        chosen["image_size"] = SIZES.get(name, entry.min_image_size)
+    return chosen
+
+
+def build(**workload):
+    missing = {i.name: i.missing for i in models.describe_names()}[workload["model"]]
+    if missing:
+        pytest.skip(missing)
+    return models.build(Workload(**workload))
+
+
+def outputs(model, batch):
+    from frameworktax.runtimes.torch_common import flatten
+
+    inputs = model.inputs(batch)
+    with torch.no_grad():
+        return flatten(model.module(*inputs.args, **inputs.kwargs))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_family(name: str) -> None:
+    sizes = small(name)
+    full = build(model=name, **sizes)
+    first = outputs(full, 2)
+    assert all(bool(torch.isfinite(t).all()) for t in first)
+    largest = max(float(t.abs().max()) for t in first)
+    assert FAINT.get(name, 0.1) < largest < 100
+    assert all(torch.equal(a, b) for a, b in zip(first, outputs(full, 2), strict=True))
+    rows = [t.shape[0] for t in first]
+    assert rows == [2] * len(rows), "every output has the batch first"
+    facts = describe(full, 2)
+    assert facts["notes"] == []
+    # A layer's product is counted in both; attention is in the FLOPs alone.
+    assert facts["flops"] >= 2 * facts["macs"]
+    sizes.pop("width")
+    twin = build(model=name, twin=True, **sizes)
+    shrunk = describe(twin, 2)
+    assert shrunk["operators"] == facts["operators"], "the twin runs the same operators"
+    assert shrunk["macs"] <= facts["macs"] / 10
+    assert shrunk["parameters"] < facts["parameters"]
+
+
+SAMPLE = ("bert-tiny", "mamba", "moe", "wavlm", "resnet-18", "recommender", "unet")
+VALUES = """
+import hashlib, sys
+import torch
+from frameworktax import models
+from frameworktax.records import Workload
+for name, sizes in {sample!r}.items():
+    model = models.build(Workload(model=name, **sizes))
+    digest = hashlib.sha256()
+    for tensor in model.module.state_dict().values():
+        digest.update(tensor.contiguous().numpy().tobytes())
+    inputs = model.inputs(3)
+    for tensor in (*inputs.args, *inputs.kwargs.values()):
+        digest.update(tensor.numpy().tobytes())
+    print(name, digest.hexdigest())
+"""
+
+
+def test_every_process_builds_the_same() -> None:
+    sample = {name: small(name) for name in SAMPLE}
+    code = VALUES.format(sample=sample)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = dict(line.split() for line in done.stdout.splitlines())
+    assert set(found) == set(SAMPLE)
+    for name, sizes in sample.items():
+        model = models.build(Workload(model=name, **sizes))
+        digest = hashlib.sha256()
+        for tensor in model.module.state_dict().values():
+            digest.update(tensor.contiguous().numpy().tobytes())
+        inputs = model.inputs(3)
+        for tensor in (*inputs.args, *inputs.kwargs.values()):
+            digest.update(tensor.numpy().tobytes())
+        assert digest.hexdigest() == found[name], name
+
+
+# --- counts of what torch's counter does not know -------------------------------------------------
+
+
+def test_experts_are_counted() -> None:
+    """Each of 2 * 16 tokens goes through 2 of 8 experts: three maps of 512 by 1792."""
+    facts = describe(build(model="moe", depth=0.25, length=16), 2)
+    tokens, width, inner = 32, 512, 1792
+    projections = tokens * (2 * width * width + 2 * width * width // 4)
+    experts = tokens * 2 * 3 * width * inner
+    routers = tokens * width * 8
+    assert facts["macs"] in (projections + experts, projections + experts + routers)
+    assert facts["flops"] == 2 * (projections + experts + routers) + 2 * 2 * 2 * 16 * 16 * width
+
+
+def test_projections_without_layers_are_counted() -> None:
+    """torch's attention hands its weights to one function; a recurrent layer is one operator."""
+    facts = describe(build(model="attention", depth=0.25, length=16), 2)
+    assert facts["macs"] == 2 * 16 * 4 * 512 * 512
+    assert facts["flops"] == 2 * facts["macs"] + 2 * 2 * 2 * 16 * 16 * 512
+    facts = describe(build(model="lstm", length=4), 2)
+    assert facts["macs"] == 2 * 4 * 2 * (4 * 2 * 512 * 512)
+    assert facts["flops"] == 2 * facts["macs"]
+    facts = describe(build(model="wavlm", depth=0.1, length=2000), 1)
+    assert facts["macs"] > describe(build(model="hubert", depth=0.1, length=2000), 1)["macs"]
+
+
+# --- what a family says no to ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (Workload(model="vit-base", image_size=40), "a multiple of 16, not 40"),
+        (Workload(model="unet", image_size=20), "a multiple of 8, not 20"),
+        (Workload(model="nystromformer", length=100), "up to 64 tokens or a multiple of 64"),
+        (Workload(model="wav2vec2", length=100), "400 samples of audio or more"),
+        (Workload(model="inception-v3", image_size=64), "96 pixels a side or more, not 64"),
+    ],
+)
+def test_sizes_a_family_cannot_take(workload: Workload, said: str) -> None:
+    from frameworktax.errors import UsageError
+
+    with pytest.raises(UsageError, match=said):
+        build(model=workload.model, length=workload.length, image_size=workload.image_size)
+
+
+def test_a_decoder_gets_its_head_to_generate() -> None:
+    sizes = {"width": 0.125, "depth": 0.1, "length": 8}
+    plain = build(model="smollm2", **sizes)
+    assert not plain.generates and plain.positions == 8192 and plain.vocabulary == 49152
+    decoder = build(model="smollm2", phase="generate", new_tokens=2, kv_cache="none", **sizes)
+    assert decoder.generates
+    inputs = decoder.inputs(2)
+    logits = decoder.module(**inputs.kwargs).logits
+    assert tuple(logits.shape) == (2, 8, 49152)
+    weights = [sum(p.numel() for p in m.module.parameters()) for m in (plain, decoder)]
+    assert weights[0] == weights[1], "the head is the embedding"
