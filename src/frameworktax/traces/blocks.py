@@ -9,7 +9,9 @@ from pathlib import Path
 from frameworktax.errors import TraceError
 
 BLOCK_BYTES = 4 << 20
-"""Read, and unpacked, at a time."""
+"""Read at a time."""
+SLICE_BYTES = 1 << 16
+"""Unpacked at a time, and given to be: so much is lost where a gzip file is damaged."""
 GZIP = b"\x1f\x8b"
 BOMB_BYTES = 64 << 20
 BOMB_RATIO = 250
@@ -22,7 +24,7 @@ class DamagedError(Exception):
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Yield the content, unpacked, at most ``BLOCK_BYTES`` at a time.
+    """Yield the content, unpacked, in parts of at most ``BLOCK_BYTES``.
 
     Raises:
         TraceError: the file cannot be read, or unpacks to too much.
@@ -30,29 +32,25 @@ def blocks(path: Path) -> Iterator[bytes]:
     """
     try:
         with path.open("rb") as file:
-            first = file.read(BLOCK_BYTES)
-            parts = iter(lambda: file.read(BLOCK_BYTES), b"")
-            if first[:2] != GZIP:
-                if first:
-                    yield first
-                yield from parts
-                return
-            yield from _unpacked(first, parts, path)
+            packed = file.read(2) == GZIP
+            file.seek(0)
+            parts = iter(lambda: file.read(SLICE_BYTES if packed else BLOCK_BYTES), b"")
+            yield from _unpacked(parts, path) if packed else parts
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _unpacked(first: bytes, parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
+def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
     packed, unpacked = 0, 0
     stream = zlib.decompressobj(wbits=31)
-    data: bytes | None = first
-    while data is not None:
+    for data in parts:
         packed += len(data)
-        while data:
+        more = True
+        while more:
             if stream.eof:  # another member: gzip files may be concatenated
                 stream = zlib.decompressobj(wbits=31)
             try:
-                out = stream.decompress(data, BLOCK_BYTES)
+                out = stream.decompress(data, SLICE_BYTES)
             except zlib.error as error:
                 raise DamagedError(str(error)) from error
             unpacked += len(out)
@@ -64,8 +62,9 @@ def _unpacked(first: bytes, parts: Iterator[bytes], path: Path) -> Iterator[byte
             if out:
                 yield out
             data = stream.unused_data if stream.eof else stream.unconsumed_tail
-            if stream.eof and not data.strip(b"\0"):
-                data = b""  # padding after the last member
-        data = next(parts, None)
+            if stream.eof:
+                more = bool(data.strip(b"\0"))  # or padding after the last member
+            else:
+                more = bool(data) or len(out) == SLICE_BYTES  # some may wait inside
     if not stream.eof:
         raise DamagedError("cut off")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from frameworktax.errors import TraceError
+from frameworktax.traces import blocks
 from frameworktax.traces.blocks import DamagedError
 
 EVENT_LIMIT = 16 << 20
@@ -107,7 +108,7 @@ class _Buffer:
 
     def grow(self) -> None:
         """Read as much again as is held, at least a block; note where the file ends."""
-        wanted = max(1, len(self.data))
+        wanted = max(blocks.BLOCK_BYTES, len(self.data))
         parts = [self.data]
         while wanted > 0 and not self.ended:
             try:

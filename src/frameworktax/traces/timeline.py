@@ -32,7 +32,7 @@ from frameworktax.traces.kineto import (
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 WHOLE = "whole trace"
-STEP_NAME = re.compile(r"(?:step|iter|iteration)\W{0,2}\d+\b", re.IGNORECASE)
+STEP_NAME = re.compile(r"(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""Small traces with known answers, in each of the formats; times in ns."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from decimal import Decimal
+
+HOST, DEVICE_STREAM = 100, 7
+
+
+def us(ns):
+    return Decimal(ns) / 1000
+
+
+def event(cat, name, start, end, *, tid=HOST, pid=1, **args):
+    """Return an event as text, its times exact in microseconds with three decimals."""
+    fields = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
+    head = json.dumps(fields)[:-1]
+    return f'{head}, "ts": {us(start):f}, "dur": {us(end - start):f}, "args": {json.dumps(args)}}}'
+
+
+def trace(*events, head='"schemaVersion": 1, ', tail=', "traceName": "x"'):
+    return "{" + head + '"traceEvents": [\n' + ",\n".join(events) + "\n]" + tail + "}"
+
+
+def kernel(start, end, correlation, *, device=0, stream=DEVICE_STREAM, name="k", cat="kernel"):
+    return event(
+        cat, name, start, end, pid=device, tid=stream,
+        device=device, stream=stream, correlation=correlation,
+    )  # fmt: skip
+
+
+def launch(start, end, correlation, name="cudaLaunchKernel", tid=HOST, cat="cuda_runtime"):
+    return event(cat, name, start, end, tid=tid, correlation=correlation)
+
+
+def one_step(shift=0):
+    """Return a step of 10,000 ns whose bill is known: see ``ONE_STEP``."""
+    return [
+        event("user_annotation", "ProfilerStep#3", 10_000, 20_000),
+        event("python_function", "model.py(7): forward", 10_000, 17_000),
+        event("python_function", "nn.Module: Linear_0", 10_500, 16_000),
+        event("cpu_op", "aten::linear", 11_000, 13_000),
+        event("cpu_op", "aten::addmm", 11_200, 12_900),
+        launch(11_500, 12_500, 1),
+        kernel(12_600 + shift, 14_000 + shift, 1),
+        event("cpu_op", "aten::relu", 14_500, 15_500),
+        launch(15_000, 15_400, 2),
+        kernel(16_000 + shift, 17_500 + shift, 2),
+        launch(15_600, 15_800, 3, "cudaMemcpyAsync"),
+        kernel(17_000 + shift, 18_000 + shift, 3, stream=8, cat="gpu_memcpy", name="Memcpy DtoH"),
+        launch(17_000, 19_000, 4, "cudaDeviceSynchronize"),
+    ]
+
+
+ONE_STEP = {
+    # 12,600 to 14,000 and 16,000 to 17,500
+    "kernel": 2_900,
+    # 17,500 to 18,000
+    "copies": 500,
+    # addmm and linear around the launch, relu before its launch: 500 + 0 and 500
+    "framework": 1_000,
+    # frames before linear and relu: 1,000, and 14,000 to 14,500
+    "python": 1_500,
+    # 11,500 to 12,500 and 15,000 to 15,400
+    "launch": 1_400,
+    # the first launch had returned at 12,500, the second at 15,400
+    "device_gap": 700,
+    # 18,000 to 19,000
+    "wait": 1_000,
+    # after the synchronise
+    "remainder": 1_000,
+}
+
+
+# --- XPlane -----------------------------------------------------------------------------------
+
+
+def varint(value):
+    value &= 2**64 - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def message(field, content):
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def xevent(metadata, offset_ps, duration_ps, *stats):
+    body = number(1, metadata) + number(2, offset_ps) + number(3, duration_ps)
+    return message(4, body + b"".join(message(4, number(1, k) + number(4, v)) for k, v in stats))
+
+
+def xline(identity, name, timestamp_ns, *events):
+    body = number(1, identity) + message(2, name) + number(3, timestamp_ns)
+    return message(3, body + b"".join(events))
+
+
+def xplane(name, lines, events, stats):
+    def entry(field, key, text):
+        value = message(2, number(1, key) + message(2, text))
+        return message(field, number(1, key) + value)
+
+    body = message(2, name) + b"".join(lines)
+    body += b"".join(entry(4, k, v) for k, v in events.items())
+    body += b"".join(entry(5, k, v) for k, v in stats.items())
+    return message(1, body)
+
+
+def xspace():
+    """Return a step of JAX on a GPU: one kernel of 2 µs, one copy of 1 µs, 1 µs of overlap."""
+    host = xplane(
+        "/host:CPU",
+        [
+            xline(
+                1, "python", 1_000,
+                xevent(1, 0, 9_000_000, (2, 5)),
+                xevent(2, 500_000, 3_000_000),
+                xevent(3, 1_000_000, 500_000, (1, 77)),
+                xevent(4, 1_600_000, 400_000, (1, 78)),
+            )
+        ],
+        {1: "train", 2: "$model.py:12 apply", 3: "cuLaunchKernel", 4: "cuMemcpyAsync"},
+        {1: "correlation_id", 2: "step_num"},
+    )  # fmt: skip
+    device = xplane(
+        "/device:GPU:0",
+        [
+            xline(7, "Stream #7(Compute)", 1_000, xevent(1, 2_000_000, 2_000_000, (1, 77))),
+            xline(9, "Stream #9(MemcpyD2H)", 1_000, xevent(2, 3_000_499, 1_000_000, (1, 78))),
+            xline(11, "XLA Modules", 1_000, xevent(3, 2_000_000, 9_000_000)),
+        ],
+        {1: "fusion_3", 2: "MemcpyD2H", 3: "jit_f"},
+        {1: "correlation_id"},
+    )
+    return host + device
+
+
+# --- Nsight Systems ---------------------------------------------------------------------------
+
+
+def nsys(path, *, extra=()):
+    """Write an export with a step of 10 µs: two kernels, one of them from a graph, and a copy."""
+    base = sqlite3.connect(path)
+    base.executescript("""
+        CREATE TABLE StringIds (id INTEGER, value TEXT);
+        CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
+            streamId INTEGER, correlationId INTEGER, demangledName INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER,
+            streamId INTEGER, correlationId INTEGER, copyKind INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
+            correlationId INTEGER, nameId INTEGER);
+        CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT,
+            textId INTEGER, globalTid INTEGER);
+        INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel_v7000'),
+            (3, 'cudaGraphLaunch_v10000'), (4, 'cudaMemcpyAsync_v3020'), (5, 'aten::linear');
+        INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA L4');
+        INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 4000, 0, 7, 11, 1),
+            (5000, 6000, 0, 7, 12, 1);
+        INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (5500, 7000, 0, 8, 13, 2);
+        INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 1500, 9, 11, 2),
+            (1600, 1700, 9, 12, 3), (1700, 1800, 9, 13, 4);
+        INSERT INTO NVTX_EVENTS VALUES (0, 10000, 59, 'step 4', NULL, 9),
+            (900, 1900, 59, NULL, 5, 9), (50, NULL, 34, 'a mark', NULL, 9);
+    """)
+    for statement in extra:
+        base.execute(statement)
+    base.commit()
+    base.close()
+    return path

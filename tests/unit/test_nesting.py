@@ -1,0 +1,89 @@
+"""Who is innermost when, against brute force."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frameworktax.traces.nesting import _by_level, _one_by_one, nest
+
+any_spans = st.lists(
+    st.tuples(st.integers(0, 14), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=9
+)
+
+
+@st.composite
+def laminar(draw, low=0, high=16, depth=0):
+    """Return intervals inside each other or apart, in no order."""
+    spans, at = [], low
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(at, high))
+        end = draw(st.integers(start, high))
+        spans.append((start, end))
+        if depth < 3 and end > start:
+            spans += draw(laminar(start, end, depth + 1))
+        at = end
+    return draw(st.permutations(spans)) if depth == 0 else spans
+
+
+def columns(spans):
+    return (np.array([s for s, _ in spans], np.int64), np.array([e for _, e in spans], np.int64))
+
+
+def check_stretches(spans):
+    nesting = nest(*columns(spans))
+    found = nesting.stretches()
+    for moment in range(26):
+        opened = [
+            i for i in nesting.order if nesting.start_ns[i] <= moment < nesting.end_ns[i]
+        ]  # fmt: skip
+        deepest = max(opened, key=lambda i: nesting.level[i], default=-1)
+        owner = [
+            o
+            for s, e, o in zip(found.start_ns, found.end_ns, found.owner, strict=True)
+            if s <= moment < e
+        ]
+        assert owner in ([deepest], [] if deepest == -1 else None)
+
+
+@given(any_spans)
+def test_innermost_equals_brute_force_whatever_overlaps(spans):
+    check_stretches(spans)
+
+
+@given(laminar())
+def test_innermost_equals_brute_force_where_calls_nest(spans):
+    check_stretches(spans)
+
+
+@given(laminar())
+def test_calls_that_nest_are_nested_without_a_stack_and_the_same(spans):
+    nesting = nest(*columns(spans))
+    start, end = (c[nesting.order] for c in columns(spans))
+    fast = _by_level(start, end)
+    if fast is not None:
+        for one, other in zip(fast, _one_by_one(start, end), strict=True):
+            assert one.tolist() == other.tolist()
+
+
+def test_the_fast_way_is_taken_for_a_plain_nest():
+    start, end = columns([(0, 10), (0, 4), (1, 3), (4, 9), (5, 5), (12, 14)])
+    assert _by_level(start, end) is not None
+
+
+def test_a_child_that_ends_after_its_parent_is_cut():
+    nesting = nest(*columns([(0, 10), (4, 12), (6, 11)]))
+    assert nesting.end_ns.tolist() == [10, 10, 10]
+    assert nesting.parent.tolist() == [-1, 0, 1]
+
+
+def test_nearest_is_the_innermost_or_the_outermost_that_is_chosen():
+    nesting = nest(*columns([(0, 10), (1, 9), (2, 8), (3, 4), (20, 30)]))
+    chosen = np.array([False, True, True, False, False])
+    assert nesting.nearest(chosen).tolist() == [-1, 1, 2, 2, -1]
+    assert nesting.nearest(chosen, outermost=True).tolist() == [-1, 1, 1, 1, -1]
+
+
+def test_nothing_nests_in_nothing():
+    nesting = nest(*columns([]))
+    assert len(nesting.stretches().start_ns) == 0
+    assert nesting.nearest(np.zeros(0, bool)).tolist() == []

@@ -1,0 +1,134 @@
+"""The bill of a trace: known answers, and that it always adds up."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import trace_cases as cases
+
+from frameworktax.analysis import trace_bill
+from frameworktax.traces import chrome, kineto, timeline
+from frameworktax.traces.kineto import CATEGORIES, Events
+
+
+def billed(tmp_path, *events):
+    path = tmp_path / "t.json"
+    path.write_text(cases.trace(*events))
+    line = timeline.build(chrome.read(path).trace)
+    return line, trace_bill.bill(line)
+
+
+def lines(row):
+    return {name: ns for name, ns in zip(trace_bill.LINES, row.tolist(), strict=True) if ns}
+
+
+def test_every_line_of_a_step_is_known(tmp_path):
+    _, bill = billed(tmp_path, *cases.one_step())
+    assert lines(bill.table[0]) == cases.ONE_STEP
+
+
+def test_a_skewed_device_gives_the_same_bill(tmp_path):
+    # moved back by 5,000 and forward again by 4,000: only the pause after a launch is shorter
+    _, bill = billed(tmp_path, *cases.one_step(-5_000))
+    assert sum(bill.table[0]) == 10_000
+    assert lines(bill.table[0])["kernel"] == cases.ONE_STEP["kernel"]
+
+
+def test_starvation_is_charged_to_the_thread_that_launches_next(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("python_function", "main.py(1): wait", 0, 100),
+        cases.event("cpu_op", "backward", 10, 60, tid=200),
+        cases.launch(30, 40, 1, tid=200),
+        cases.kernel(50, 70, 1),
+    )
+    found = lines(bill.table[0])
+    # before the launch the other thread counts: nothing until 10, its operator until 30
+    assert found["remainder"] == 10
+    assert found["framework"] == 20
+    assert found["launch"] == 10
+    assert found["device_gap"] == 10
+    # after the last kernel the thread of the step
+    assert found["python"] == 30
+
+
+def test_two_devices_are_busy_where_one_of_them_is(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.launch(0, 1, 1),
+        cases.launch(1, 2, 2),
+        cases.kernel(10, 30, 1, device=0),
+        cases.kernel(20, 50, 2, device=1),
+    )
+    assert lines(bill.table[0])["kernel"] == 40
+
+
+def test_without_a_device_operators_and_what_is_around_them(tmp_path):
+    _, bill = billed(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.event("python_function", "m.py(1): f", 0, 80),
+        cases.event("cpu_op", "aten::linear", 10, 50),
+        cases.event("cpu_op", "aten::addmm", 20, 45),
+        cases.event("cpu_op", "a pool's", 85, 95, tid=300),
+    )
+    assert lines(bill.table[0]) == {
+        "operators": 25 + 10,
+        "framework": 15,
+        "python": 40,
+        "remainder": 10,
+    }
+
+
+@pytest.mark.parametrize("name", ["h100-bert-small-step.json", "a100-alexnet.json"])
+def test_recorded_steps_add_up_to_the_nanosecond(name):
+    path = Path(__file__).parents[1] / "data" / name
+    line = timeline.build(chrome.read(path).trace)
+    bill = trace_bill.bill(line)
+    walls = line.windows.end_ns - line.windows.begin_ns
+    assert bill.table.sum(axis=1).tolist() == walls.tolist()
+    if name.startswith("h100"):
+        busy = bill.table[0, :2].sum()
+        assert (int(busy), int(walls[0])) == (309_437, 4_426_114)
+
+
+rows = st.lists(
+    st.tuples(
+        st.sampled_from(range(len(CATEGORIES))),
+        st.integers(0, 60),
+        st.integers(0, 30),
+        st.integers(0, 2),  # thread
+        st.integers(0, 1),  # device
+        st.integers(-1, 4),  # correlation
+        st.sampled_from(range(4)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+NAMES = ("ProfilerStep#1", "cudaLaunchKernel", "cudaDeviceSynchronize", "ProfilerStep#2")
+
+
+@given(rows)
+@settings(max_examples=200, deadline=None)
+def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
+    category, start, length, thread, device, correlation, name = np.array(found).T
+    events = Events(
+        NAMES, name, category, start, start + length, thread, device, thread, correlation
+    )
+    line = timeline.build(kineto.Trace(events, 1, 0))
+    bill = trace_bill.bill(line)
+    walls = line.windows.end_ns - line.windows.begin_ns
+    assert bill.table.sum(axis=1).tolist() == walls.tolist()
+    assert (bill.table >= 0).all()
+    busy = np.zeros(200, bool)
+    for s, e in zip(line.work.start_ns, line.work.end_ns, strict=True):
+        busy[s:e] = True
+    for n, (s, e) in enumerate(zip(line.windows.begin_ns, line.windows.end_ns, strict=True)):
+        assert bill.table[n, :2].sum() == busy[s:e].sum()
