@@ -51,6 +51,7 @@ VERBS = (
     "list studies",
     "doctor",
     "schema",
+    *(f"store {verb}" for verb in ("list", "merge", "check", "export", "prune", "push", "pull")),
 )
 
 

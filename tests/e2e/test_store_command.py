@@ -1,0 +1,144 @@
+"""`frameworktax store` and filtered reports, as typed; every line of docs/store.md is run."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import markdown_blocks
+import sample_records as data
+
+from frameworktax import cli, store
+from frameworktax.records import Session, to_json
+
+ROOT = Path(__file__).parents[2]
+LINES = [
+    line
+    for block in markdown_blocks.blocks(ROOT / "docs" / "store.md")
+    if block.language == "bash"
+    for line in block.text.splitlines()
+]
+NAMES = {"frameworktax-results": 12, "node-1": 13, "node-2": 14}
+"""Stores that the documentation speaks of, and the hour of their session."""
+
+
+def fill(folder: Path, hour: int) -> Path:
+    session = f"20261120T{hour}0000-aaaaaaaa"
+    with store.Writer(folder, session) as writer:
+        for record in data.sample_records():
+            own = {"session": session}
+            if isinstance(record, Session):
+                own["started"] = f"2026-11-20T{hour}:00:00+00:00"
+            writer._line({**to_json(record), **own})
+    return writer.path
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a command line in a folder: (exit code, output, errors)."""
+    for name, hour in NAMES.items():
+        fill(tmp_path / name, hour)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def command(line: str):
+        monkeypatch.setattr(sys, "argv", shlex.split(os.path.expandvars(line)))
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return leaving.value.code or 0, printed.out, printed.err
+
+    return command
+
+
+def refused(ran) -> str:
+    code, out, err = ran
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    return line
+
+
+def test_every_line_of_the_documentation_runs(run):
+    assert len(LINES) > 12
+    for line in LINES:
+        assert line.startswith("frameworktax ")
+        code, out, err = run(line)
+        assert (code, err) == (0, ""), line
+        assert out, line
+    assert Path("blocks.parquet").stat().st_size > 0
+    assert Path("copy").is_dir()
+
+
+def test_a_list_has_a_line_a_point(run):
+    code, out, _ = run("frameworktax store list node-1 --where runtime=eager --where batch=1..4")
+    assert code == 0
+    told = [line.split(", length 128 eager")[0] for line in out.splitlines()[1:]]
+    points = [f"bert-mini, batch {batch}" for batch in (1, 2, 4)]
+    assert told == [*points, "3 points, told from 1 sessions"]
+    _, out, _ = run("frameworktax store list node-1 --where runtime=eager --json")
+    first = json.loads(out)[0]
+    assert first["latency_ns"]["value"] == pytest.approx(data.LATENCY_NS["eager"][0])
+
+
+def test_a_damaged_store_is_exit_code_1_and_told(run, tmp_path):
+    path = fill(tmp_path / "torn", 15)
+    path.write_bytes(path.read_bytes()[:-20])
+    code, out, _ = run("frameworktax store check torn")
+    assert code == 1
+    assert "is torn; one record at most is lost" in out
+    assert "torn: damaged in 1 places" in out
+    code, out, _ = run("frameworktax store check torn --json")
+    assert code == 1 and len(json.loads(out)["damage"]) == 1
+
+
+def test_a_report_of_a_part(run):
+    run("frameworktax report node-1 --where runtime=openvino,eager --quiet -o part.json")
+    told = {m["runtime"] for m in json.loads(Path("part.json").read_text())["measurements"]}
+    assert told == {"openvino", "eager"}
+    assert "batch 2" not in run("frameworktax report node-1 --where batch=1")[1]
+
+
+def test_a_report_as_parquet_has_the_rows_of_its_csv(run):
+    table = pytest.importorskip("pyarrow.parquet")
+    run("frameworktax report node-1 -o x.parquet")
+    run("frameworktax report node-1 -o x.csv")
+    frame = table.read_table("x.parquet")
+    lines = Path("x.csv").read_text().splitlines()
+    assert frame.num_rows == len(lines) - 1
+    assert frame.column_names == lines[0].split(",")
+
+
+def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
+    path = fill(tmp_path / "evil", 15)
+    path.rename(path.with_name("\x1b[31mred\nline.jsonl"))
+    (tmp_path / "evil" / "b.jsonl").write_bytes(
+        (tmp_path / "evil" / "\x1b[31mred\nline.jsonl").read_bytes()
+    )
+    _, out, _ = run("frameworktax store check evil")
+    assert "copies of others" in out
+    assert "\x1b" not in out and len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("report node-1 --where modle=x", "did you mean 'model'"),
+        ("report node-1 --where model=x", "store list node-1"),
+        ("store list nowhere", "no store at nowhere"),
+        ("store merge node-1 -o node-2", "name a new folder"),
+        ("store prune node-1", "say what is to go"),
+        ("store prune node-1 --older-than 3", "30d"),
+        ("store prune node-1 --cache --limit many", "2GB"),
+        ("store export node-1 -o x.xlsx", ".parquet, .csv, .jsonl"),
+        ("store export node-1 -o x.csv --table all", "blocks or measurements"),
+        ("store push node-1 elsewhere", "is no URL"),
+        ("store pull foo://x y", "file://, s3:// or hf://"),
+    ],
+)
+def test_wrong_use_is_one_line(run, line, said):
+    assert said in refused(run(f"frameworktax {line}"))
