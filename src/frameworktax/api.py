@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax import host, models, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
+from frameworktax.host.lock import host_lock
 from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
 from frameworktax.setup import Reporter
@@ -254,7 +255,8 @@ def run_plan(
             )
         )
         try:
-            Sweep(plan, writer, session, reporter).run()
+            with host_lock(command, getattr(reporter, "say", None)):
+                Sweep(plan, writer, session, reporter).run()
         finally:
             if isinstance(plan.live, str):
                 Path(plan.live).unlink(missing_ok=True)

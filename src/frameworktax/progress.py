@@ -71,6 +71,10 @@ class Bar:
             self._said = now
             self._console.print(f"{self._phase}: {done:.0f} of {total:.0f}, {text}")
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
     def _left(self, seconds: float) -> str:
         return f"{seconds:.0f} s of the budget left"
 
@@ -87,10 +91,6 @@ class StudyBar(Bar):
         self._place = f"session {number} of {total}, {name}: "
         self._end = time.monotonic() + left_s
         self._said = 0.0
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(text, soft_wrap=True, markup=False)
 
     def phase(self, text: str) -> None:
         """Say that a new phase begins."""

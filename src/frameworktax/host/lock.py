@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shlex
 import stat
@@ -65,7 +66,7 @@ def host_lock(
 
     Args:
         command: what holds it, for the messages of those who wait.
-        waiting: told in one line who is waited for, before the wait begins.
+        waiting: told in one line who is waited for, before the wait begins; else a log is.
 
     Raises:
         UsageError: there is no private folder to put the lock in.
@@ -81,8 +82,8 @@ def host_lock(
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if waiting is not None:
-                waiting(f"waiting for {_holder(descriptor)}: two at once would disturb each other")
+            say = waiting or logging.getLogger("frameworktax").warning
+            say(f"waiting for {_holder(descriptor)}: two at once would disturb each other")
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C ends the wait
         said = {"pid": os.getpid(), "command": shlex.join(command), "since": time.time()}
         os.ftruncate(descriptor, 0)
