@@ -11,6 +11,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from frameworktax.study.values import duration
+
 LOG_EVERY_S = 10.0
 """In a log, a line at each new phase and then one this often."""
 
@@ -97,12 +99,4 @@ class StudyBar(Bar):
         super().phase(self._place + text)
 
     def _left(self, seconds: float) -> str:
-        return f"about {duration_words(seconds)} of the study left"
-
-
-def duration_words(seconds: float) -> str:
-    """Return a time for people: ``40 s``, ``12 min``, ``3 h 20 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        return f"about {duration(seconds)} of the study left"

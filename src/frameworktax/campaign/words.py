@@ -11,8 +11,8 @@ from frameworktax.campaign.estimate import RULE
 from frameworktax.campaign.held import Held, Status
 from frameworktax.campaign.run import Outlook, SweepResults
 from frameworktax.campaign.spent import MEASURING, overhead
-from frameworktax.progress import duration_words
 from frameworktax.records import Point
+from frameworktax.study.values import duration
 
 AXES = ("batch", "length", "image_size", "precision", "width", "depth", "input", "phase")
 ORDINARY: dict[str, Any] = {
@@ -84,11 +84,11 @@ def forecast(outlook: Outlook) -> list[str]:
     if to_do:
         total = sum(group.estimate_s for group in outlook.groups)
         source = f"{outlook.known} of {to_do} points rest on the store; {RULE}"
-        lines.append(f"about {duration_words(total)} ({source})")
+        lines.append(f"about {duration(total)} ({source})")
         budget = outlook.study.settings.time_budget
         if budget is not None:
             cut = "; the dearest points will be left out" if total > budget else ""
-            lines.append(f"time budget {duration_words(budget)}{cut}")
+            lines.append(f"time budget {duration(budget)}{cut}")
     lines += outlook.study.notes
     return lines
 
@@ -106,7 +106,7 @@ def summary(results: SweepResults) -> list[str]:
     cost = overhead(results.spent_ns, results.wall_ns)
     if cost is not None:
         lines.append(
-            f"{duration_words(results.wall_ns / 1e9)}: {_shares(results.spent_ns)}; "
+            f"{duration(results.wall_ns / 1e9)}: {_shares(results.spent_ns)}; "
             f"{cost:.0%} over the time spent measuring"
         )
     return lines

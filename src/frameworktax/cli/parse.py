@@ -6,51 +6,22 @@ import re
 from datetime import timedelta
 
 from frameworktax.errors import UsageError
-
-UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+from frameworktax.study import values
 
 
 def parse_numbers(text: str, option: str) -> list[int]:
     """Return ``1,2,4`` as numbers and ``1..64`` as the powers of two from 1 to 64."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", part)
-        if span:
-            low, high = int(span[1]), int(span[2])
-            if not 1 <= low <= high:
-                raise UsageError(f"{option} {part.strip()} is no range; write it as 1..64")
-            numbers += _doubling(low, high)
-        elif re.fullmatch(r"\s*\d+\s*", part):
-            numbers.append(int(part))
-        else:
-            raise UsageError(f"{option} '{text}' is no list of numbers; write 1,2,4 or 1..64")
-    if not all(numbers):
-        raise UsageError(f"{option} 0 cannot be; give 1 or more, as in {option} 1,2,4")
-    return numbers
-
-
-def _doubling(low: int, high: int) -> list[int]:
-    found = [low]
-    while found[-1] * 2 <= high:
-        found.append(found[-1] * 2)
-    return found
+    return values.numbers(text, option)
 
 
 def parse_seconds(text: str) -> float:
     """Return ``60s``, ``10min``, ``1h`` or ``90`` in seconds."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|)\s*", text)
-    if not found or float(found[1]) == 0:
-        raise UsageError(f"--time-budget '{text}' is no time; write 60s, 10min or 1h")
-    return float(found[1]) * UNITS[found[2]]
+    return values.seconds(text, "--time-budget")
 
 
 def parse_share(text: str, option: str = "--until") -> float:
     """Return ``3%`` or ``0.03`` as a fraction."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-    if not 0 < share < 1:
-        raise UsageError(f"{option} '{text}' is no share; write 3% or 0.03")
-    return share
+    return values.share(text, option)
 
 
 def parse_input(text: str) -> tuple[str, float | None, float | None]:
@@ -65,7 +36,7 @@ def parse_input(text: str) -> tuple[str, float | None, float | None]:
 
 
 def words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+    return values.words(text)
 
 
 def parse_pairs(texts: list[str], option: str) -> dict[str, str]:

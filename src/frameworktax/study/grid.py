@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, nearest
+from frameworktax.plan import completed
 from frameworktax.records import Point, Workload
 from frameworktax.study.source import Location, Source
 
@@ -75,7 +76,10 @@ def expand(
     planned: dict[Point, Planned] = {}
     for cell, location in cells.values():
         priority = next((value for match, value in reversed(ranked) if match(cell)), 0)
-        point = _point(cell, platforms)
+        try:
+            point = _point(cell, platforms)
+        except UsageError as error:
+            raise UsageError(f"{source.where(location)}: {error}") from error
         label = str(cell["platform"])
         planned.setdefault(
             point, Planned(point=point, platform=label, priority=priority, location=location)
@@ -199,7 +203,7 @@ def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
         **{FIELDS.get(axis, axis): value for axis, value in cell.items() if axis not in OUTSIDE}
     )
     return Point(
-        workload=workload,
+        workload=completed(workload),
         runtime=cell["runtimes"],
         platform=platforms[cell["platform"]],
         threads=cell["threads"],

@@ -64,3 +64,11 @@ def share(text: str, name: str) -> float:
 def words(text: str) -> list[str]:
     """Return the words of a list with commas between."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: ``40 s``, ``12 min``, ``3 h 20 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
