@@ -1,0 +1,93 @@
+"""What a sweep costs over the time it spends measuring, and what it survives.
+
+    python benchmarks/sweep.py [--quick] [--only overhead,faults]
+
+``overhead``: 200 small points in one session (one model, four runtimes, fifty batch sizes); target
+under 15 %. ``configurations``: 200 points over five widths, each runtime of each width in
+processes of its own: what loading costs a sweep of many small models. ``faults``: seeded shots at
+a sweep, as in ``tests/e2e/sweep_faults.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from common import ROOT, Bench, BenchmarkError, Row, options
+from frameworktax import campaign
+from frameworktax.campaign.spent import MEASURING, overhead
+
+RUNTIMES = ["eager", "inference-mode", "torchscript-frozen", "onnxruntime"]
+TARGET = 0.15
+GRIDS = {
+    "overhead": {"width": [0.25], "batch": list(range(1, 51))},
+    "configurations": {
+        "width": [0.125, 0.25, 0.5, 1.0, 2.0],
+        "batch": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32],
+    },
+}
+SEEDS = 50
+
+
+def sweep(bench: Bench, name: str, title: str) -> Row:
+    """Run a grid in a store of its own and say where the time went."""
+    grid = {"models": ["mlp"], "runtimes": RUNTIMES, **GRIDS[name]}
+    if bench.quick:
+        grid["batch"] = [1, 2]
+    with tempfile.TemporaryDirectory() as folder:
+        results = campaign.sweep({"grid": grid}, store=Path(folder) / "store")
+    cost = overhead(results.spent_ns, results.wall_ns)
+    if cost is None:
+        raise BenchmarkError("nothing was measured")
+    statuses = [held.status for held in results.held.values()]
+    measuring = sum(results.spent_ns[part] for part in MEASURING)
+    told = f"{cost:.1%} over {measuring / 1e9:.0f} s of measuring, {len(statuses)} points"
+    target = f"under {TARGET:.0%}" if name == "overhead" else "reported"
+    bench.check(title, cost, told, target, name != "overhead" or cost < TARGET)
+    for part, spent in sorted(results.spent_ns.items(), key=lambda item: -item[1]):
+        bench.row(f"  {part}", f"{spent / 1e9:.1f} s")
+    return {
+        "points": len(statuses),
+        "measured": statuses.count("measured"),
+        "wall_s": round(results.wall_ns / 1e9, 2),
+        "spent_s": {part: round(ns / 1e9, 2) for part, ns in results.spent_ns.items()},
+        "overhead": round(cost, 4),
+    }
+
+
+def faults(bench: Bench) -> Row:
+    """Run the seeded shots and return their table."""
+    seeds = 6 if bench.quick else SEEDS
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "shots.json"
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests/e2e/sweep_faults.py", "--seeds", str(seeds),
+             "--out", str(out)],
+            cwd=folder, check=False,
+        )  # fmt: skip
+        if not out.exists():
+            raise BenchmarkError(f"the fault suite ended with {done.returncode}")
+        found: Row = json.loads(out.read_text())
+    kept = len(found["shots"])
+    bench.check(
+        "every point exactly once after a restart", kept, f"{kept} of {seeds} runs", "all",
+        kept == seeds,
+    )  # fmt: skip
+    return found
+
+
+def main() -> int:
+    bench = Bench("sweep", options(__doc__.splitlines()[0]).parse_args(), [900, 1500, 600])
+    bench.part("overhead", "200 small points, one session", lambda: sweep(
+        bench, "overhead", "200 small points, one session"))  # fmt: skip
+    bench.part("configurations", "200 small points, five widths", lambda: sweep(
+        bench, "configurations", "200 small points, five widths"))  # fmt: skip
+    bench.part("faults", "seeded shots at a sweep", lambda: faults(bench))
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
