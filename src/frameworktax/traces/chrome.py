@@ -52,6 +52,8 @@ def _numbers() -> dict[str, int]:
 
 
 NUMBER = _numbers()
+POINTING = np.isin(kineto.CATEGORIES, (*kineto.DEVICE, *kineto.HOST_CALLS))
+"""By category: its records say which device, stream and launch they belong to."""
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
@@ -162,9 +164,14 @@ class _Reader:
         duration: NDArray[np.int64],
         good: NDArray[np.bool_],
     ) -> None:
-        device = np.array([e.args.device for e in events])
-        stream = np.array([e.args.stream for e in events])
         code = np.array(codes, np.int8)
+        # Operators and Python frames have none of these; they are most of a trace.
+        pointing = np.flatnonzero(POINTING[code])
+        args = [events[i].args for i in pointing.tolist()]
+        device, stream, correlation = (np.full(len(events), -1, np.int64) for _ in range(3))
+        device[pointing] = [a.device for a in args]
+        stream[pointing] = [a.stream for a in args]
+        correlation[pointing] = [a.correlation for a in args]
         # Old versions tell device and stream of a record only as its process and thread.
         for i in np.flatnonzero((code < len(kineto.DEVICE)) & (device < 0)).tolist():
             device[i], stream[i] = kineto.index(events[i].pid), kineto.index(events[i].tid)
@@ -178,7 +185,7 @@ class _Reader:
             thread=columns.thread_ids([(e.pid, e.tid) for e in events]),
             device=device,
             stream=stream,
-            correlation=[e.args.correlation for e in events],
+            correlation=correlation,
         )
 
 

@@ -39,13 +39,11 @@ class Columns:
 
     def name_ids(self, names: Sequence[str]) -> list[int]:
         """Return the numbers of names, new ones given the next."""
-        table = self.names
-        return [table.setdefault(name, len(table)) for name in names]
+        return _numbered(self.names, names)
 
     def thread_ids(self, threads: Sequence[Any]) -> list[int]:
         """Return the numbers of threads, new ones given the next."""
-        table = self.threads
-        return [table.setdefault(thread, len(table)) for thread in threads]
+        return _numbered(self.threads, threads)
 
     def add(self, good: NDArray[np.bool_] | None = None, **columns: Any) -> None:
         """Append rows; those not under ``good`` and those whose times cannot be are counted.
@@ -77,3 +75,11 @@ class Columns:
             parts = self.parts.pop(column)
             joined[column] = np.concatenate(parts) if parts else np.empty(0, dtype)
         return Events(tuple(self.names), **joined)
+
+
+def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:
+    """Return the numbers of values in a table; only where one is new is each of them entered."""
+    known = list(map(table.get, values))
+    if None in known:
+        return [table.setdefault(value, len(table)) for value in values]
+    return known  # type: ignore[return-value]  # None was looked for
