@@ -42,7 +42,8 @@ class Ledger:
         if not series.timed:
             return
         known = [Note(*n) for n in described.get("notes", [])] + series.notes
-        if series.runtime.name != "eager" and not series.is_floor:
+        is_reference = series.runtime.name == "eager" and series.config == series.reference
+        if not (is_reference or series.is_floor):
             known += how_compared(series.workload)
         counted = not (series.is_floor or series.is_twin)
         for batch, point in series.points.items():

@@ -9,8 +9,10 @@ import pytest
 
 from frameworktax import models, parity, runtimes
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.models import ragged
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.describe import describe, describe_batches
-from frameworktax.models.generate import Greedy, Loop
+from frameworktax.models.generate import FirstToken, Greedy, Loop
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 from frameworktax.worker import Server
@@ -32,9 +34,9 @@ def loaded(name, model, target=None):
 
 def test_ragged_input_is_the_dense_one_cut_and_padded():
     dense = models.build(Workload(model="bert-tiny", length=24))
-    ragged = models.build(Workload(model="bert-tiny", **RAGGED))
-    whole, cut = dense.inputs(8).kwargs, ragged.inputs(8).kwargs
-    real = torch.from_numpy(ragged.real(8))
+    cutting = models.build(Workload(model="bert-tiny", **RAGGED))
+    whole, cut = dense.inputs(8).kwargs, cutting.inputs(8).kwargs
+    real = torch.from_numpy(cutting.real(8))
     assert torch.equal(cut["attention_mask"].bool(), real)
     assert cut["attention_mask"].dtype == whole["attention_mask"].dtype
     same = cut["input_ids"] == whole["input_ids"]
@@ -49,6 +51,17 @@ def test_padding_of_roberta_is_its_own_token():
     model = models.build(Workload(model="roberta", **TINY, **RAGGED))
     ids, real = model.inputs(4).kwargs["input_ids"], torch.from_numpy(model.real(4))
     assert (ids[~real] == 1).all() and (ids[real] != 1).all()
+
+
+def test_no_token_of_a_sentence_is_the_padding_token():
+    """Ids are drawn from the whole vocabulary; a model may number positions by what is padding."""
+    kwargs = {
+        "input_ids": torch.zeros(1, 8, dtype=torch.int64),
+        "attention_mask": torch.ones(1, 8, dtype=torch.int64),
+    }
+    model = ragged.apply(Model(torch.nn.Identity(), lambda batch: Inputs((), kwargs), {}), 4.0, 2.0)
+    ids, real = model.inputs(1).kwargs["input_ids"], torch.from_numpy(model.real(1))
+    assert (ids[real] == 1).all() and (ids[~real] == 0).all()
 
 
 def test_a_twin_keeps_the_share_of_padding():
@@ -219,6 +232,20 @@ def test_the_hook_counts_the_prompt_out():
     with torch.no_grad():
         Counting(model.module, model.decoding)(model.inputs(2).kwargs["input_ids"])
     assert seen == [(2, PROMPT)] + [(2,)] * NEW
+
+
+def test_the_first_token_is_the_second_thing_handed_over(monkeypatch):
+    now = iter([11, 22, 33])
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(now))
+    hook = FirstToken()
+    for expected in (11, 22):  # and anew in the next call
+        before = hook.stamp_ns
+        hook.put("prompt")
+        assert hook.stamp_ns == before
+        hook.put("first")
+        hook.put("second")
+        hook.end()
+        assert hook.stamp_ns == expected
 
 
 def test_an_end_token_ends_nothing():

@@ -14,6 +14,7 @@ from frameworktax.report.words import (
     duration,
     factor,
     interval,
+    is_reference,
     label,
     milliseconds,
     parity_words,
@@ -101,7 +102,7 @@ def _cell(m: Measurement | None) -> str:
 
 def _outputs(family: Family, runtime: str) -> str:
     m = next(m for m in family.measured if m.runtime == runtime)
-    return "reference" if runtime == "eager" else escape(parity_words(m.parity))
+    return "reference" if is_reference(m) else escape(parity_words(m.parity))
 
 
 def _bill(family: Family, batch: int) -> list[str]:

@@ -15,6 +15,7 @@ from frameworktax.report.words import (
     duration,
     half_width,
     interval,
+    is_reference,
     label,
     milliseconds,
     parity_mark,
@@ -161,7 +162,7 @@ def _free(family: Family, runtime: str) -> str:
 
 def _outputs(family: Family, runtime: str) -> str:
     m = next(m for m in family.measured if m.runtime == runtime)
-    if runtime == "eager":
+    if is_reference(m):
         return "reference"
     mark = parity_mark(m)
     kind = {"=": "equal", "≠": "differs"}.get(mark, "unproven")

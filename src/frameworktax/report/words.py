@@ -78,9 +78,14 @@ def factor(estimate: Estimate) -> str:
     return f"{estimate.value:.2f} × ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
+def is_reference(m: Measurement) -> bool:
+    """Return whether others are compared with this: eager, unless it is quantised itself."""
+    return m.runtime == "eager" and m.workload.precision != "int8"
+
+
 def parity_mark(m: Measurement) -> str:
     """Return ``=`` for outputs proven equal to eager's, ``≠`` for different, ``?`` for neither."""
-    if m.runtime == "eager":
+    if is_reference(m):
         return ""
     if m.parity is None or m.parity.within_tolerance is None:
         return "?"
