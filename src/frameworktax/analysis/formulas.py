@@ -1,7 +1,7 @@
 """Predictions on a CPU, where host and kernels share a thread: latency is their sum.
 
 Each formula gives a ratio, latency after over latency before, with its interval: most of what
-moves a latency moves both sides alike. Sources and errors: METHOD, section 6.
+moves a latency moves both sides alike. Sources and errors: METHOD, section 9.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ REUSE = 4.0
 """Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
 than they compute."""
 SMALL = (1, 2, 4)
-"""Batches that the line is drawn through (METHOD, section 6)."""
+"""Batches that the line is drawn through (METHOD, section 9)."""
 
 
 def answer(

@@ -1,4 +1,4 @@
-"""Replay of two queues: a host that launches and a device that runs (METHOD, section 6).
+"""Replay of two queues: a host that launches and a device that runs (METHOD, section 9).
 
     e_i = max(e_{i-1} + h_i, f_{i-Q})                 the host launches kernel i
     s_i = max(e_i + λ, f_prev + g, f_after + g) + δ_i it starts

@@ -2,7 +2,7 @@
 
 The formulas stand in ``analysis/formulas.py`` (a CPU: host and kernels share a thread) and
 ``analysis/queued.py`` (a GPU or a trace: two queues). What none of them has earned trust for is
-refused, with the reason (METHOD, section 6).
+refused, with the reason (METHOD, section 9).
 """
 
 from __future__ import annotations

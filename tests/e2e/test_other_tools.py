@@ -1,0 +1,77 @@
+"""explain on other tools' results, and validate, as a user types them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "data" / "other_tools"
+
+
+@pytest.fixture
+def run(make_shell, tmp_path):
+    return make_shell(tmp_path)
+
+
+def test_a_table_of_latencies_in_text_and_json(run):
+    shutil.copy(DATA / "framework_tax_figures.csv", run.folder / "figures.csv")
+    told = run("explain", "figures.csv", "--json", "-")
+    assert told.code == 0, told.err
+    document = told.json()
+    curves = {(c["model"], c["precision"]): c for c in document["curves"]}
+    assert curves["ResNet-50 (figure-4)", "float32"]["axis"] == "batch"
+    assert 8 <= curves["ResNet-50 (figure-4)", "float32"]["free_batch"]["value"] < 16
+    assert 16 <= curves["ResNet-50 (figure-4)", "float16"]["free_batch"]["value"] < 32
+    text = run("explain", "figures.csv")
+    assert text.code == 0 and "flat to batch 8" in text.out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.csv", ""),
+        ("words.csv", "model,latency\nm,fast\n"),
+        ("cut.json", '{"machine_info": {}, "benchmarks": [{"na'),
+    ],
+)
+def test_bad_files_are_one_line_and_exit_2(run, name, content):
+    run.write(name, content)
+    told = run("explain", name)
+    assert told.code == 2
+    assert told.err.count("\n") == 1 and told.err.startswith("frameworktax: ")
+    assert told.out == ""
+
+
+def test_what_if_of_a_table_says_what_it_lacks(run):
+    run.write("table.csv", "model,runtime,batch,ms\nm,eager,1,1\nm,eager,2,1.5\nm,eager,4,2.5\n")
+    told = run("explain", "table.csv", "--batch", "8", "--host-speed", "2", "--json", "-")
+    assert told.code == 0, told.err
+    by_change = {p["change"]: p for p in told.json()["predictions"]}
+    assert set(by_change) == {"--batch 8", "--host-speed 2"}
+    assert all(p["reason"] for p in by_change.values())  # the device is not said, nor kernel times
+
+
+def test_validate_measures_and_keeps_its_errors(run):
+    told = run(
+        "validate", "--models", "mlp", "--time-budget", "40s", "--processes", "1",
+        "--json", "errors.json", "--report", "errors.md",
+    )  # fmt: skip
+    assert told.code == 0, told.err
+    document = json.loads((run.folder / "errors.json").read_text())
+    assert document["schema"] == "frameworktax.validation"
+    assert document["checks"]
+    for check in document["checks"]:
+        assert check["error"] == pytest.approx(check["predicted_ns"] / check["measured_ns"] - 1)
+    assert "mlp, eager, batch 1" in (run.folder / "errors.md").read_text()
+    assert "checks;" in told.out
+
+
+def test_validate_refuses_what_cannot_be(run):
+    for words, told in (
+        (("--models", "no-such-model"), "no-such-model"),
+        (("--time-budget", "0s"), "no time"),
+        (("--device", "tpu"), "no device"),
+    ):
+        found = run("validate", *words)
+        assert found.code == 2 and told in found.err and found.err.count("\n") == 1
