@@ -51,6 +51,8 @@ VERBS = (
     "list studies",
     "doctor",
     "schema",
+    "sweep",
+    "init",
     *(f"store {verb}" for verb in ("list", "merge", "check", "export", "prune", "push", "pull")),
 )
 
