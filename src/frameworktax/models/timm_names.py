@@ -42,7 +42,7 @@ def build(name: str, workload: Workload) -> Model:
                 module = timm.create_model(wanted, pretrained=False, img_size=size)
         channels, height, width = module.pretrained_cfg["input_size"]
         inputs = noise(((channels, size or height, size or width),))
-        calibrate(module, batches(inputs))
+        calibrate(module, batches(inputs, size or height))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         if size is None:
             raise

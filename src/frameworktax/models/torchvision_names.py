@@ -27,7 +27,7 @@ FRAMES = 16
 """Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""
 FLOW_SIZE = 128
 """Smallest image of RAFT, whose default of 520 by 960 is none of a square."""
-CALIBRATION_BATCHES, CALIBRATION_BATCH = 2, 2
+CALIBRATION_BATCHES, LEAST_BATCH, MOST_BATCH = 2, 4, 32
 
 
 def build(name: str, workload: Workload) -> Model:
@@ -58,7 +58,7 @@ def build(name: str, workload: Workload) -> Model:
     try:
         with torch.device("cpu"):  # some compute their widths with tensors
             module = models.get_model(wanted, weights=None, **_settings(wanted, kind, size))
-        calibrate(module, batches(inputs))
+        calibrate(module, batches(inputs, size))
     except (RuntimeError, ValueError, AssertionError) as error:
         if workload.image_size is None:
             raise
@@ -84,11 +84,15 @@ def noise(shapes: tuple[tuple[int, ...], ...]) -> Callable[[int], Inputs]:
     return inputs
 
 
-def batches(inputs: Callable[[int], Inputs]) -> Iterable[Inputs]:
-    """Return other batches than the one that is measured."""
-    whole = inputs(CALIBRATION_BATCHES * CALIBRATION_BATCH + 1)
-    for first in range(1, 1 + CALIBRATION_BATCHES * CALIBRATION_BATCH, CALIBRATION_BATCH):
-        yield Inputs(tuple(arg[first : first + CALIBRATION_BATCH] for arg in whole.args))
+def batches(inputs: Callable[[int], Inputs], size: int) -> Iterable[Inputs]:
+    """Return other samples than those that are measured, more of them if they are small.
+
+    The last maps of a small image are a single pixel, and statistics need some.
+    """
+    batch = min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2))
+    whole = inputs((1 + CALIBRATION_BATCHES) * batch)
+    for first in range(batch, (1 + CALIBRATION_BATCHES) * batch, batch):
+        yield Inputs(tuple(arg[first : first + batch] for arg in whole.args))
 
 
 def _own_size(models: Any, name: str, kind: str) -> int:

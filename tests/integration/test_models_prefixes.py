@@ -1,0 +1,310 @@
+"""Models by prefix: names of torchvision and timm, types and folders of Hugging Face, ONNX."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax import models
+from frameworktax.errors import UsageError
+from frameworktax.models.describe import describe
+from frameworktax.records import Workload
+
+torch = pytest.importorskip("torch")
+
+
+def refused(said: str, **workload) -> str:
+    with pytest.raises(UsageError) as caught:
+        models.build(Workload(**workload))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def run(model, batch):
+    inputs = model.inputs(batch)
+    with torch.no_grad():
+        output = model.module(*inputs.args, **inputs.kwargs)
+    return output if isinstance(output, torch.Tensor) else next(iter(output.values()))
+
+
+def needs(package: str) -> None:
+    from frameworktax.models.torchvision_operators import declare
+
+    declare()
+    pytest.importorskip(package)
+
+
+# --- torchvision and timm -------------------------------------------------------------------------
+
+
+def test_torchvision_beside_any_torch() -> None:
+    """In a process of its own: a second declaration would be an error, and so would none."""
+    needs("torchvision")
+    code = (
+        "from frameworktax.models.torchvision_operators import declare\n"
+        "declare(); declare()\n"
+        "import torchvision\n"
+        "from transformers.models.bert.modeling_bert import BertModel\n"
+        "print(len(torchvision.models.list_models()) > 100)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "shape"),
+    [
+        ("mobilenet_v3_small", 32, (2, 1000)),
+        ("vit_b_32", 64, (2, 1000)),
+        ("lraspp_mobilenet_v3_large", 32, (2, 21, 32, 32)),
+    ],
+)
+def test_any_name_of_torchvision(name: str, size: int, shape: tuple[int, ...]) -> None:
+    needs("torchvision")
+    model = models.build(Workload(model=f"torchvision:{name}", image_size=size))
+    output = run(model, 2)
+    assert tuple(output.shape) == shape
+    assert 0.05 < float(output.abs().max()) < 100
+    assert model.batch_dims == {"args.0": 0}
+    assert not model.has_twin
+
+
+def test_names_torchvision_lacks_or_cannot_run() -> None:
+    needs("torchvision")
+    refused("no model 'resnet81', did you mean 'resnet18'?", model="torchvision:resnet81")
+    refused("is a detection model", model="torchvision:ssd300_vgg16")
+    refused(
+        "takes no image of 40 pixels a side (Input shape indivisible by patch size!)",
+        model="torchvision:vit_b_32",
+        image_size=40,
+    )
+
+
+def test_any_name_of_timm() -> None:
+    needs("timm")
+    model = models.build(Workload(model="timm:vit_tiny_patch16_224", image_size=32))
+    output = run(model, 2)
+    assert tuple(output.shape) == (2, 1000) and 0.05 < float(output.abs().max()) < 100
+    assert models.build(Workload(model="timm:test_vit")).inputs(1).args[0].shape[2:] == (160, 160)
+    refused("timm has no model 'resnet19', did you mean 'resnet1", model="timm:resnet19")
+
+
+def test_a_missing_extra_is_told(monkeypatch) -> None:
+    found = models.importlib.util.find_spec
+    monkeypatch.setattr(
+        models.importlib.util, "find_spec", lambda n: None if n in ("timm", "onnx") else found(n)
+    )
+    with pytest.raises(UsageError, match=r"timm not installed; pip install 'frameworktax\[vision"):
+        models.check(Workload(model="timm:resnet18"))
+
+
+# --- Hugging Face ---------------------------------------------------------------------------------
+
+SETTINGS = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 8,
+    "vocab_size": 50,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(SETTINGS))
+    return tmp_path
+
+
+def test_a_folder_without_weights_has_random_ones(folder) -> None:
+    model = models.build(Workload(model=f"hf:{folder}", length=8))
+    assert (model.positions, model.vocabulary) == (64, 50)
+    assert int(model.inputs(3).kwargs["input_ids"].max()) < 50
+    assert tuple(run(model, 3).shape) == (3, 8, 16)
+    assert [code for code, _ in model.notes] == ["random-weights"]
+    again = models.build(Workload(model=f"hf:{folder}", length=8))
+    assert torch.equal(run(model, 2), run(again, 2))
+
+
+def test_a_folder_with_weights_has_those(folder) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(5)
+    saved = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    saved.save_pretrained(folder)
+    model = models.build(
+        Workload(model=f"hf:{folder}", length=8, phase="generate", new_tokens=4, kv_cache="dynamic")
+    )
+    assert model.notes == [] and model.generates
+    state = model.module.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in saved.state_dict().items())
+
+
+def test_a_pickle_of_weights_is_not_read(folder) -> None:
+    """Unpickling this file would make another one."""
+    (folder / "pytorch_model.bin").write_bytes(
+        b"cos\nsystem\n(S'touch " + str(folder / "ran").encode() + b"'\ntR."
+    )
+    model = models.build(Workload(model=f"hf:{folder}", length=8))
+    assert [code for code, _ in model.notes] == ["random-weights"]
+    assert not (folder / "ran").exists()
+
+
+def test_code_that_comes_with_a_model_runs_only_if_trusted(folder) -> None:
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "of-its-own",
+                "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"},
+            }
+        )
+    )
+    (folder / "own.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w').close()\nraise OSError('and ended')\n"
+    )
+    name = f"hf:{folder}"
+    refused("brings code of its own, which would run here", model=name)
+    assert not (folder / "ran").exists()
+    said = refused("and ended", model=name, trust_remote_code=True)
+    assert "--trust-remote-code" not in said
+    assert (folder / "ran").exists()
+
+
+def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
+    refused("no model type 'bertt', did you mean 'bert'?", model="hf:bertt")
+    refused("takes lengths from 1 to 64, not 65", model=f"hf:{folder}", length=65)
+    refused("has no image size", model=f"hf:{folder}", image_size=32)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused("holds no config.json; name a folder written by save_pretrained", model=f"hf:{empty}")
+    (empty / "config.json").write_text("{")
+    refused("config.json is no JSON", model=f"hf:{empty}")
+    (empty / "config.json").write_text("[]")
+    refused("holds no table of settings", model=f"hf:{empty}")
+    refused(
+        "hf:bert generates no text",
+        model="hf:bert",
+        phase="generate",
+        new_tokens=1,
+        kv_cache="none",
+    )
+
+
+def test_a_hub_out_of_reach_is_told_at_once(folder, monkeypatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    said = refused("cannot be reached", model="hf:nobody/has-this-model")
+    assert "name a folder that holds the model, or a type such as hf:bert" in said
+
+
+def test_weights_that_memory_cannot_hold_are_not_made(folder, monkeypatch) -> None:
+    from frameworktax.models import hugging_face
+
+    monkeypatch.setattr(hugging_face, "_free_bytes", lambda: 1000)
+    refused("GB are free; name a folder with a config.json of smaller", model=f"hf:{folder}")
+
+
+# --- ONNX -----------------------------------------------------------------------------------------
+
+
+def write(path, operator="MatMul", shape=("n", 4), **save) -> None:
+    onnx = pytest.importorskip("onnx")
+    import numpy as np
+
+    make, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [make.make_node(operator, ["x", "w"], ["y"])],
+        "linear",
+        [make.make_tensor_value_info("x", float32, list(shape))],
+        [make.make_tensor_value_info("y", float32, [*shape[:-1], 3])],
+        [onnx.numpy_helper.from_array(np.ones((4, 3), np.float32), "w")],
+    )
+    opset = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=opset, ir_version=8), path, **save)
+
+
+def test_an_onnx_file_is_a_model_without_a_module(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    write(path)
+    model = models.build(Workload(model=f"onnx:{path}"))
+    assert model.onnx_path == path
+    assert model.batch_dims == {"kwargs.x": 0}
+    assert tuple(model.inputs(5).kwargs["x"].shape) == (5, 4)
+    facts = describe(model, 5)
+    assert (facts["parameters"], facts["flops"]) == (12, None)
+    assert [code for code, _ in facts["notes"]] == ["flops-not-counted"]
+    with pytest.raises(UsageError, match="has no torch module; choose onnxruntime or openvino"):
+        model.module()
+
+
+def test_other_symbolic_dimensions_take_the_length(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    write(path, shape=("n", "tokens", 4))
+    model = models.build(Workload(model=f"onnx:{path}", length=7))
+    assert tuple(model.inputs(2).kwargs["x"].shape) == (2, 7, 4)
+    second = models.build(Workload(model=f"onnx:{path}", length=7, batch_dim=1))
+    assert tuple(second.inputs(2).kwargs["x"].shape) == (7, 2, 4)
+
+
+def test_ids_stay_inside_the_table_they_look_up(tmp_path) -> None:
+    onnx = pytest.importorskip("onnx")
+    import numpy as np
+
+    make, proto = onnx.helper, onnx.TensorProto
+    graph = make.make_graph(
+        [make.make_node("Gather", ["table", "input_ids"], ["y"])],
+        "embedding",
+        [
+            make.make_tensor_value_info("input_ids", proto.INT64, ["n", "t"]),
+            make.make_tensor_value_info("attention_mask", proto.INT64, ["n", "t"]),
+        ],
+        [make.make_tensor_value_info("y", proto.FLOAT, ["n", "t", 2])],
+        [onnx.numpy_helper.from_array(np.ones((9, 2), np.float32), "table")],
+    )
+    opset = [make.make_opsetid("", 17)]
+    path = tmp_path / "ids.onnx"
+    onnx.save(make.make_model(graph, opset_imports=opset, ir_version=8), path)
+    inputs = models.build(Workload(model=f"onnx:{path}", length=50)).inputs(2).kwargs
+    assert set(inputs["input_ids"].flatten().tolist()) == set(range(9))
+    assert inputs["attention_mask"].tolist() == [[1] * 50] * 2
+
+
+def test_onnx_files_that_are_none(tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    write(path)
+    whole = path.read_bytes()
+    name = f"onnx:{path}"
+    for part in (len(whole) // 2, 40, 12):
+        path.write_bytes(whole[:part])
+        refused("ONNX", model=name)
+    path.write_bytes(b"hello world, this is text")
+    refused("is no whole ONNX file", model=name)
+    path.write_bytes(b"")
+    refused("is empty; export it again", model=name)
+    write(path, operator="Frobnicate")
+    refused("is not valid ONNX: No Op registered for Frobnicate", model=name)
+    write(path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    models.build(Workload(model=name))
+    os.remove(tmp_path / "weights.bin")
+    refused("keeps weights in 'weights.bin', which is not beside it", model=name)
+    write(path, shape=(2, 4))
+    fixed = models.build(Workload(model=name))
+    assert tuple(fixed.inputs(2).kwargs["x"].shape) == (2, 4)
+    with pytest.raises(UsageError, match=r"fixed batch of 2; choose --batch 2"):
+        fixed.inputs(3)
+    write(path, shape=(2, "n", 4))
+    refused("the batch dimension cannot be told", model=name)
+    refused("--batch-dim 5 does not exist in every input", model=name, batch_dim=5)
+    refused("computes in the precision it was written in", model=name, precision="float16")
