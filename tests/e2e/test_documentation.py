@@ -44,6 +44,8 @@ OTHERS = {
 """Options of other programs, and whose they are."""
 VERBS = (
     "measure",
+    "explain",
+    "validate",
     "compare",
     "report",
     "list models",
