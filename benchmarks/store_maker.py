@@ -52,8 +52,16 @@ def make(folder: Path, blocks: int) -> dict[str, int]:
         session = f"{began:%Y%m%dT%H%M%S}-{sessions:08x}"
         with (folder / f"{session}.jsonl").open("w", encoding="utf-8") as file:
             file.writelines(_opening(session, began))
-            for point in chosen[first : first + POINTS_A_SESSION]:
-                file.writelines(_point(session, point, pool, rng))
+            here = chosen[first : first + POINTS_A_SESSION]
+            for point in here:
+                file.writelines(_described(session, point))
+            for round_ in range(ROUNDS):  # points take turns, as in real sessions
+                for process in range(PROCESSES):
+                    file.writelines(
+                        f'{{"record":"block","session":"{session}","point":"{point.key()}"'
+                        f',"process":{process},"round":{round_},{rng.choice(pool)}'
+                        for point in here
+                    )
             size += file.tell()
         sessions += 1
     counted = {"blocks": len(chosen) * BLOCKS_A_POINT, "points": len(chosen)}
@@ -108,7 +116,7 @@ def _opening(session: str, began: datetime) -> Iterator[str]:
         )
 
 
-def _point(session: str, point: Point, pool: list[str], rng: random.Random) -> Iterator[str]:
+def _described(session: str, point: Point) -> Iterator[str]:
     key = point.key()
     yield line(
         to_json(Subject(session=session, point=point, paradigm="eager", parameters=1, flops=1))
@@ -128,9 +136,6 @@ def _point(session: str, point: Point, pool: list[str], rng: random.Random) -> I
     )
     for process in range(PROCESSES):
         yield line(to_json(Outcome(session=session, point=key, process=process, status="ok")))
-        for round_ in range(ROUNDS):
-            head = f'{{"record":"block","session":"{session}","point":"{key}"'
-            yield f'{head},"process":{process},"round":{round_},{rng.choice(pool)}'
     yield line(
         to_json(
             Attribution(

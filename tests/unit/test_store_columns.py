@@ -149,7 +149,7 @@ def test_middle_is_the_median(n):
 def test_shards_are_cut_into_runs_in_order():
     shards = [Path(f"{i}") for i in range(10)]
     runs = split(shards, [10] * 10, 3)
-    assert [len(run) for run in runs] == [4, 4, 2]
+    assert [len(run) for run in runs] == [4, 3, 3]
     assert [shard for run in runs for shard in run] == shards
     assert split(shards[:1], [10], 4) == [shards[:1]]
     assert split(shards[:2], [1000, 1], 2) == [shards[:1], shards[1:2]]

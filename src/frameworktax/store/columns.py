@@ -10,10 +10,9 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from frameworktax.records import Note, Record, Subject, record_id
 from frameworktax.store import shards
@@ -21,13 +20,8 @@ from frameworktax.store.decode import DECODERS, BlockRow
 from frameworktax.store.read import clock_notes
 from frameworktax.store.shards import Fault
 
-if TYPE_CHECKING:
-    import numpy as np
-
-KINDS = frozenset({"session", "subject", "block", "calibration"})
-FEW = 16
+FEW = 28
 """Calls up to which sorting Python's integers beats handing them to numpy."""
-ROW_DECODERS = {**DECODERS, "block": msgspec.json.Decoder(BlockRow).decode}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +74,7 @@ def read_rows(found: Iterable[Path]) -> Rows:
     pairs, group, median_ns = rows.pairs, rows.group.append, rows.median_ns.append
     process, round_, calls = rows.process.append, rows.round.append, rows.calls.append
     for shard in found:
-        for record, line in shards.scan(shard, rows.faults, _wanted, ROW_DECODERS):
+        for record, line in shards.scan(shard, rows.faults, None, ROW_DECODERS):
             if type(record) is BlockRow:
                 group(pairs.setdefault((record.session, record.point), len(pairs)))
                 process(record.process)
@@ -92,20 +86,31 @@ def read_rows(found: Iterable[Path]) -> Rows:
     return rows
 
 
-def _wanted(line: bytes, kind: str) -> bool:
-    return kind in KINDS or (kind == "outcome" and b'"status":"ok"' not in line)
+def _unwanted(line: bytes) -> object:
+    return shards.UNWANTED
+
+
+def _failure(line: bytes) -> object:
+    return shards.UNWANTED if b'"status":"ok"' in line else DECODERS["outcome"](line)
+
+
+ROW_DECODERS = {
+    **DECODERS,
+    "block": msgspec.json.Decoder(BlockRow).decode,
+    "outcome": _failure,
+    **dict.fromkeys(("attribution", "parity", "left-out"), _unwanted),
+}
 
 
 def middle(latency_ns: Sequence[int]) -> float:
     """Return the median, ns."""
     n = len(latency_ns)
     if n <= FEW:
-        return float(median(latency_ns))
-    import numpy as np
-
+        ordered = sorted(latency_ns)
+        return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     values = np.array(latency_ns, np.int64)
-    values.partition((n // 2 - 1, n // 2) if n % 2 == 0 else n // 2)
-    return (int(values[(n - 1) // 2]) + int(values[n // 2])) / 2
+    values.sort()
+    return float((values.item((n - 1) // 2) + values.item(n // 2)) / 2)
 
 
 def columns(folder: Path, processes: int | None = None) -> Columns:
@@ -125,8 +130,6 @@ def columns(folder: Path, processes: int | None = None) -> Columns:
 
 def joined(parts: Sequence[Rows]) -> Columns:
     """Put parts together, each block once: the first one read."""
-    import numpy as np
-
     pairs: dict[tuple[str, str], int] = {}
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in Rows.NUMBERS}
     for part in parts:

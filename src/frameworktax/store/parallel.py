@@ -18,8 +18,8 @@ from frameworktax.errors import StoreError
 from frameworktax.store.columns import Rows, read_rows
 from frameworktax.store.shards import Fault
 
-OWN_SHARE = 0.8
-"""Of what each other process reads: the one that puts the parts together reads less."""
+OWN_SHARE = 1.1
+"""Of what each other process reads: this one has started already."""
 PART_BYTES = 64_000_000
 """A process less than this much apart is not worth its 0.2 s of start."""
 
@@ -44,7 +44,7 @@ def read_parts(found: Sequence[Path], processes: int | None = None) -> list[Rows
 def split(
     found: Sequence[Path], sizes: Sequence[int], processes: int | None = None
 ) -> list[Sequence[Path]]:
-    """Cut shards into runs of about equal bytes, the last one shorter; none of them is empty."""
+    """Cut shards into runs of about equal bytes, the last one longer; none of them is empty."""
     from frameworktax.host import usable_cpus
 
     whole = sum(sizes)

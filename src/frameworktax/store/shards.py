@@ -26,6 +26,8 @@ BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
 UNWANTED = object()
+"""What a decoder returns for a line that is a record and not asked for."""
+BUFFER_BYTES = 1_000_000
 SHOWN = 5
 """Bad lines of one shard that get a note each; the rest are counted."""
 
@@ -86,7 +88,7 @@ def scan(
 ) -> Iterator[tuple[Any, bytes]]:
     """Yield what decoders, by kind, make of the lines; else as ``records``."""
     try:
-        with shard.open("rb") as file:
+        with shard.open("rb", buffering=BUFFER_BYTES) as file:
             first = file.readline()
             if not first:
                 faults.append(Fault(shard.name, 1, "torn"))
@@ -94,18 +96,17 @@ def scan(
             yield from _apart(shard, 1, first, faults, wanted, decoders)
             for number, line in enumerate(file, start=2):
                 begins = KIND(line)
-                if begins is not None:
-                    kind = begins[1].decode()
-                    if kind in RECORDS:
-                        if wanted is not None and not wanted(line, kind):
-                            continue
-                        try:
-                            record = decoders[kind](line)
-                        except NOT_A_RECORD:
-                            pass
-                        else:
+                if begins is not None and (kind := begins[1].decode()) in decoders:
+                    if wanted is not None and not wanted(line, kind):
+                        continue
+                    try:
+                        record = decoders[kind](line)
+                    except NOT_A_RECORD:
+                        pass
+                    else:
+                        if record is not UNWANTED:
                             yield record, line
-                            continue
+                        continue
                 yield from _apart(shard, number, line, faults, wanted, decoders)
     except OSError as error:
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
