@@ -28,6 +28,8 @@ ACCEPTED = (
 HEAD_BYTES = 1 << 16
 LIST_WITHIN = 16 << 20
 """A trace's list of events begins within so many bytes."""
+DOCUMENT_BYTES = 256 << 20
+"""A document that does not begin with its schema is not looked for in more."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
@@ -91,7 +93,7 @@ def _reader(path: Path) -> Callable[[Path], Any] | None:
 
         return read_xplane
     if not text:
-        raise TraceError(f"{path}: the file is empty; {ACCEPTED}")
+        raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
     if text[:1] == b"[" and _EVENT.match(head):
         return _chrome
     if text[:1] == b"{" and not _is_ours(head):
@@ -112,13 +114,20 @@ def _chrome(path: Path) -> Any:
 
 
 def _head(path: Path) -> tuple[bytes, Callable[[], Iterator[bytes]]]:
-    """Return the first bytes, unpacked, and what gives the blocks; damage ends them silently."""
+    """Return the first bytes, unpacked, and what gives the blocks."""
 
     def source() -> Iterator[bytes]:
+        given = False
         try:
-            yield from blocks(path)
-        except DamagedError:
-            return  # who reads the whole file says so
+            for block in blocks(path):
+                given = True
+                yield block
+        except DamagedError as error:
+            if not given:
+                raise TraceError(
+                    f"{path}: the gzip file is damaged or cut off ({error}); copy it again"
+                ) from error
+            # who reads the whole file says so
 
     return next(source(), b"")[:HEAD_BYTES], source
 
@@ -179,9 +188,9 @@ def _store(path: Path) -> Run:
 
 def _says_run(path: Path, head: bytes) -> bool:
     """Return whether JSON whose first bytes do not say so is a document all the same."""
-    if head.lstrip()[:1] != b"{":
-        return False
     try:
+        if head.lstrip()[:1] != b"{" or path.stat().st_size > DOCUMENT_BYTES:
+            return False
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError):
         return False

@@ -1,0 +1,115 @@
+"""What a file is, is told by its content."""
+
+import gzip
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+import trace_cases as cases
+
+import frameworktax as ft
+from frameworktax import store
+from frameworktax.analysis.changes import WhatIf
+from frameworktax.analysis.document import build
+from frameworktax.errors import FrameworktaxError, UsageError
+from frameworktax.explaining import explain_run
+from frameworktax.report import json_document
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.csv", "t.sqlite", "t"])
+def test_a_trace_by_any_name(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(cases.trace(*cases.one_step()))
+    assert explain_run(path).trace["source"] == "kineto"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert explain_run(path).trace["source"] == "kineto"
+    path.write_text("  \n[" + ",".join(cases.one_step()) + "]")
+    assert explain_run(path).trace["events"] == 13
+
+
+def test_a_list_of_events_far_behind_what_stands_before_it(tmp_path):
+    path = tmp_path / "t.json"
+    head = f'"deviceProperties": [{{"id": 0, "name": "{"x" * 5_000_000}"}}], '
+    path.write_text(cases.trace(*cases.one_step(), head=head))
+    assert explain_run(path).trace["events"] == 13
+
+
+def test_xplane_and_nsys_by_content(tmp_path):
+    (tmp_path / "a.bin").write_bytes(cases.xspace())
+    assert explain_run(tmp_path / "a.bin").trace["source"] == "xplane"
+    cases.nsys(tmp_path / "b.bin")
+    assert explain_run(tmp_path / "b.bin").trace["source"] == "nsys"
+
+
+def test_a_store_its_shard_and_its_document(tmp_path):
+    records = data.sample_records()
+    session = records[0].session
+    with store.Writer(tmp_path / "store", session) as writer:
+        for record in records:
+            writer.write(record)
+    told = explain_run(tmp_path / "store")
+    assert told.headline == build(records).headline
+    shard = shutil.copy(writer.path, tmp_path / "anything")
+    assert explain_run(Path(shard)).headline == told.headline
+    document = json.loads(json_document.text(told))
+    for name, text in {
+        "first": json.dumps(document),
+        "last": json.dumps({k: document[k] for k in sorted(document, reverse=True)}),
+    }.items():
+        path = tmp_path / name
+        path.write_text(text)
+        assert explain_run(path).headline == told.headline
+
+
+def test_from_python(tmp_path):
+    results = ft.explain(DATA / "h100-bert-small-step.json", what_if=WhatIf(device_speed=2))
+    assert results.run.trace["devices"]["0"]["kernel_ns"] == 309_437
+    assert results.to_json()["trace"]["launches"] == 60
+    assert len(results) == 0
+    assert results.run.predictions
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"   \n ",
+        b"hello",
+        b"{}",
+        b"3",
+        b"[1, 2]",
+        b'{"a": ' * 100_000,
+        b"[" * 100_000,
+        bytes(range(256)) * 9,
+        b"\x1f\x8b",
+        gzip.compress(b"hello"),
+        gzip.compress(gzip.compress(b"hello")),
+        gzip.compress(b"{}")[:-5],
+        b"\n\0\0",
+        b"SQLite format 3\0",
+    ],
+)
+def test_anything_else_is_one_line(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(FrameworktaxError) as caught:
+        explain_run(path)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_nothing_there_and_nothing_asked(tmp_path):
+    with pytest.raises(UsageError, match=r"no such file.*explain takes"):
+        explain_run(tmp_path / "none")
+    with pytest.raises(FrameworktaxError, match="holds no results"):
+        explain_run(tmp_path)
+    with pytest.raises(UsageError, match="--device-speed 0"):
+        explain_run(DATA / "h100-bert-small-step.json", what_if=WhatIf(device_speed=0))

@@ -1,0 +1,220 @@
+"""What is told of a trace: totals, steps, operators by tax, trust notes."""
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import trace_cases as cases
+
+from frameworktax.analysis.changes import WhatIf
+from frameworktax.explaining import explain_run
+from frameworktax.report import html, json_document, trace_words
+from frameworktax.report.terminal import print_run
+
+DATA = Path(__file__).parents[1] / "data"
+SHARED = Path(
+    os.environ.get("FRAMEWORKTAX_SHARED", Path(__file__).parents[3] / "shared")
+)  # fmt: skip
+
+
+def told(tmp_path, *events, **options):
+    path = tmp_path / "t.json"
+    path.write_text(cases.trace(*events))
+    return explain_run(path, **options)
+
+
+def codes(run):
+    return {note.code for note in run.notes}
+
+
+def test_the_document_of_a_known_step(tmp_path):
+    run = told(tmp_path, *cases.one_step())
+    trace = run.trace
+    assert trace["devices"] == {
+        "0": {
+            "name": None,
+            "kernel_ns": 3_400,
+            "span_ns": 5_400,
+            "kernels": 2,
+            "copies": 1,
+            "streams": 2,
+        }
+    }
+    assert (trace["launches"], trace["graph_launches"], trace["events"]) == (2, 0, 13)
+    assert trace["bill_ns"] == cases.ONE_STEP
+    assert trace["idle_ns"] == {"host_starvation": 4_900, "dependency": 700, "synchronise": 1_000}
+    assert trace["tax_share"]["value"] == pytest.approx(0.66)
+    assert trace["regime"] == "framework-bound"
+    (step,) = trace["steps"]
+    assert (step["name"], step["wall_ns"], step["kernel_ns"]) == ("ProfilerStep#3", 10_000, 3_400)
+    assert (step["kernels"], step["copies"], step["launches"]) == (2, 1, 2)
+    assert step["bill_ns"] == cases.ONE_STEP
+    assert codes(run) == {"under-profiler"}
+
+
+def test_operators_are_ranked_by_tax_and_not_by_time(tmp_path):
+    busy = [
+        cases.event("cpu_op", "long and busy", 20, 9_000),
+        cases.launch(30, 40, 1),
+        cases.kernel(45, 8_900, 1),
+        cases.event("cpu_op", "short and idle", 9_000, 10_000),
+    ]
+    mark = cases.event("user_annotation", "ProfilerStep#1", 0, 10_000)
+    found = told(tmp_path, mark, *busy).trace["operators"]
+    assert [(o["name"], o["tax_ns"], o["host_ns"], o["kernel_ns"]) for o in found] == [
+        ("short and idle", 1_000, 1_000, 0),
+        # 20 to 40 before the launch has returned, and 100 after its kernel
+        ("long and busy", 120, 8_980, 8_855),
+    ]
+
+
+def test_the_line_of_python_that_starves_the_device_most(tmp_path):
+    run = told(tmp_path, *cases.one_step())
+    assert run.trace["starved_by"]["python"] == [{"name": "model.py(7): forward", "ns": 3_900}]
+    assert run.trace["starved_by"]["module"] == [{"name": "nn.Module: Linear_0", "ns": 3_400}]
+    assert [o["name"] for o in run.trace["starved_by"]["operator"]] == [
+        "aten::linear",
+        "aten::relu",
+    ]
+    assert run.trace["steps"][0]["starved_by"] == {
+        "kind": "python",
+        "name": "model.py(7): forward",
+        "ns": 3_900,
+    }
+    assert "model.py(7): forward" in run.headline
+
+
+def test_share_has_an_interval_from_five_steps_on(tmp_path):
+    def steps(count):
+        for n in range(count):
+            at = n * 1_000
+            yield cases.event("user_annotation", f"ProfilerStep#{n}", at, at + 1_000)
+            yield cases.launch(at, at + 10, n + 1)
+            yield cases.kernel(at + 20, at + 420 + n, n + 1)
+
+    few, many = told(tmp_path, *steps(4)).trace, told(tmp_path, *steps(8)).trace
+    assert few["tax_share"]["low"] == few["tax_share"]["high"]
+    assert many["tax_share"]["low"] < many["tax_share"]["value"] < many["tax_share"]["high"]
+    assert (many["tax_share"]["n"], many["regime"]) == (8, "framework-bound")
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([cases.launch(5, 6, 9), *cases.one_step()], "launches-without-kernels"),
+        ([cases.kernel(19_000, 19_500, 9), *cases.one_step()], "kernels-without-launch"),
+        ([*cases.one_step(), cases.one_step()[5]], "records-repeated"),
+        (cases.one_step(-9_000), "clocks-skewed"),
+        ([*cases.one_step(), cases.kernel(13_000, 13_500, 9)], "kernels-overlap"),
+        (cases.one_step()[1:], "no-steps"),
+        ([e for e in cases.one_step() if "python_function" not in e], "no-python-frames"),
+        ([e for e in cases.one_step() if '"device"' not in e], "no-device-records"),
+        (
+            [*cases.one_step(), cases.event("user_annotation", "ProfilerStep#4", 30_000, 31_000)],
+            "steps-without-device",
+        ),
+        (
+            [*cases.one_step(), cases.launch(30_000, 30_001, 9), cases.kernel(30_005, 30_009, 9)],
+            "records-outside-steps",
+        ),
+        (
+            [*cases.one_step(), cases.event("user_annotation", "ProfilerStep#4", 15_000, 31_000)],
+            "steps-overlap",
+        ),
+        ([*cases.one_step(), '{"ph": "X", "cat": "kernel", "ts": NaN}'], "records-invalid"),
+        ([*cases.one_step(), '{"ph": "X", "cat": "kernel", "ts": 01}'], "records-malformed"),
+    ],
+)
+def test_what_cannot_be_trusted_is_noted(tmp_path, events, code):
+    assert code in codes(told(tmp_path, *events))
+    assert code not in codes(told(tmp_path, *cases.one_step()))
+
+
+def test_a_file_that_is_cut_off_is_noted(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(cases.trace(*cases.one_step())[:-120])
+    run = explain_run(path)
+    assert "trace-cut-off" in codes(run)
+    assert run.trace["cut"] == "it ends within the list of events"
+
+
+def test_it_is_a_document_of_the_schema_and_comes_back_as_it_was(tmp_path):
+    run = told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2))
+    document = json.loads(json_document.text(run))
+    jsonschema.validate(document, json_document.schema())
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document))
+    assert explain_run(path) == run
+
+
+def test_predictions_come_from_the_steps(tmp_path):
+    run = told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2, runtime="onnxruntime"))
+    faster, refused = run.predictions
+    assert faster.change == "--device-speed 2"
+    assert faster.latency_ns.value < 10_000
+    assert refused.reason is not None
+
+
+def test_a_step_without_a_device_predicts_nothing(tmp_path):
+    events = [e for e in cases.one_step() if '"device"' not in e]
+    (refused,) = told(tmp_path, *events, what_if=WhatIf(device_speed=2)).predictions
+    assert refused.latency_ns is None
+    assert "no kernel with its launch" in refused.reason
+
+
+def shown(run, width=80):
+    out = io.StringIO()
+    print_run(run, Console(file=out, width=width, no_color=True))
+    return out.getvalue()
+
+
+def test_the_terminal_tells_bill_causes_operators_and_predictions(tmp_path):
+    text = shown(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
+    for word in ("ProfilerStep#3", "host starvation", "aten::linear", "--device-speed 2", "17.5"):
+        assert word in text or word == "17.5"
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_names_from_a_file_are_only_text(tmp_path):
+    evil = "<script>alert(1)</script>[red]\x1b[2J\n"
+    events = [e.replace("aten::linear", "X").replace("model.py", "Y") for e in cases.one_step()]
+    encoded = json.dumps(evil)[1:-1]
+    run = told(tmp_path, *(e.replace("X", encoded, 1) if '"X' in e else e for e in events))
+    run = told(tmp_path, *(e.replace('"name": "X"', f'"name": "{encoded}"') for e in events))
+    assert run.trace["operators"][0]["name"] == evil
+    page = html.fragment(run)
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "\x1b[2J" not in shown(run)
+    assert "<script>alert(1)</script>[red]" in shown(run, 120)
+    assert "\n" not in trace_words.shown(evil)
+
+
+def test_the_page_has_the_tables_and_the_predictions(tmp_path):
+    pytest.importorskip("vl_convert")
+    page = html.page(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
+    for word in ("The trace", "Operators by tax", "What if", "ProfilerStep#3", "host starvation"):
+        assert word in page
+
+
+@pytest.mark.shared
+def test_the_whole_recorded_traces(tmp_path):
+    if not (SHARED / "traces").exists():
+        pytest.skip("no folder of recorded traces: set FRAMEWORKTAX_SHARED")
+    trace = explain_run(SHARED / "traces" / "h100-bert-small.json.gz").trace
+    (step,) = trace["steps"]
+    assert (step["kernel_ns"], step["device_wall_ns"]) == (309_437, 3_907_827)
+    assert (step["kernels"], step["copies"], step["launches"]) == (60, 1, 60)
+    assert trace["devices"]["0"]["kernel_ns"] == 309_437
+    assert sum(trace["bill_ns"].values()) == step["wall_ns"] == 4_426_114
+    trace = explain_run(SHARED / "traces" / "a100-alexnet.json.gz").trace
+    device = trace["devices"]["0"]
+    assert (device["kernel_ns"], device["kernels"], device["copies"]) == (66_141_000, 79, 19)
+    assert trace["launches"] == 79
