@@ -1,0 +1,162 @@
+"""Properties that hold for every input: intervals, union, isotonic curve, free batch."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frameworktax.analysis.bill import difference, median_interval, product, quotient
+from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic
+from frameworktax.analysis.regime import elasticities, flat_to
+from frameworktax.records import Estimate
+from frameworktax.stats import mean_interval, process_interval, ratio_interval
+from frameworktax.traces import intervals
+
+TIMES = st.floats(1e2, 1e9)
+FEW = settings(max_examples=50, deadline=None)
+BATCHES = [1, 2, 4, 8, 16, 32]
+
+
+def tables(low=2, high=6):
+    row = st.lists(TIMES, min_size=low, max_size=high)
+    return st.lists(row, min_size=1, max_size=5)
+
+
+@FEW
+@given(tables(), st.floats(0.01, 100))
+def test_an_interval_scales_with_its_unit(blocks, factor):
+    here = process_interval(blocks)
+    there = process_interval([[b * factor for b in row] for row in blocks])
+    for name in ("value", "low", "high"):
+        scale = abs(there.high) + abs(there.low)
+        assert getattr(there, name) == pytest.approx(
+            getattr(here, name) * factor, rel=1e-6, abs=1e-9 * scale
+        )
+    assert here.low <= here.value <= here.high
+
+
+@FEW
+@given(st.lists(TIMES, min_size=2, max_size=20))
+def test_more_confidence_is_a_wider_interval(values):
+    narrow, wide = (mean_interval(values, "m", confidence=c) for c in (0.8, 0.99))
+    assert wide.low <= narrow.low <= narrow.value <= narrow.high <= wide.high
+
+
+PAIRS = st.dictionaries(
+    st.tuples(st.integers(0, 3), st.integers(0, 5)), st.tuples(TIMES, TIMES), min_size=2
+)
+
+
+@FEW
+@given(PAIRS)
+def test_a_ratio_turned_round_is_its_inverse(pairs):
+    a = {key: x for key, (x, _) in pairs.items()}
+    b = {key: y for key, (_, y) in pairs.items()}
+    there, back = ratio_interval(a, b), ratio_interval(b, a)
+    assert there.value * back.value == pytest.approx(1)
+    assert math.log(there.low) == pytest.approx(-math.log(back.high), abs=1e-6)
+
+
+@FEW
+@given(PAIRS, st.lists(st.floats(0.5, 2), min_size=6, max_size=6))
+def test_what_the_host_does_to_a_round_moves_no_ratio(pairs, drift):
+    a = {key: x for key, (x, _) in pairs.items()}
+    b = {key: y for key, (_, y) in pairs.items()}
+    moved = [{key: value * drift[key[1]] for key, value in side.items()} for side in (a, b)]
+    here, there = ratio_interval(a, b), ratio_interval(*moved)
+    assert there.value == pytest.approx(here.value, rel=1e-9)
+    assert math.log(there.high) == pytest.approx(math.log(here.high), rel=1e-6, abs=1e-9)
+
+
+@FEW
+@given(st.lists(TIMES, min_size=6, max_size=40))
+def test_a_median_lies_between_its_order_statistics(values):
+    found = median_interval(values, "m")
+    assert min(values) <= found.low <= found.value <= found.high <= max(values)
+
+
+ESTIMATES = st.builds(
+    lambda value, down, up: Estimate(value=value, low=value * (1 - down), high=value * (1 + up)),
+    st.floats(1, 1e6),
+    st.floats(0, 0.9),
+    st.floats(0, 0.9),
+)
+
+
+@FEW
+@given(ESTIMATES, ESTIMATES)
+def test_arithmetic_of_intervals_keeps_the_value_inside_and_never_narrows(a, b):
+    for made in (product(a, b, "m"), quotient(a, b, "m"), difference(a, b, "m")):
+        assert made.low <= made.value <= made.high
+    width = difference(a, b, "m")
+    assert width.high - width.low >= max(a.high - a.low, b.high - b.low) / 2 - 1e-6
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=25)
+
+
+@FEW
+@given(SPANS, st.randoms())
+def test_a_union_is_what_a_line_of_cells_says(spans, random):
+    covered = {t for begin, length in spans for t in range(begin, begin + length)}
+    shuffled = random.sample(spans, len(spans))
+    for order in (spans, shuffled, spans + shuffled):  # in any order, twice the same
+        start = np.array([b for b, _ in order], dtype=np.int64)
+        end = np.array([b + n for b, n in order], dtype=np.int64)
+        assert intervals.union_ns(start, end) == len(covered)
+
+
+CURVES = st.lists(TIMES, min_size=2, max_size=len(BATCHES))
+
+
+@FEW
+@given(CURVES)
+def test_the_isotonic_curve_rises_keeps_the_mean_and_is_its_own(values):
+    curve = isotonic(values)
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(curve))
+    assert sum(curve) == pytest.approx(sum(values))
+    assert isotonic(curve) == pytest.approx(curve)
+    if values == sorted(values):
+        assert curve == values
+
+
+@FEW
+@given(CURVES, st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.floats(0.1, 10))
+def test_the_free_batch_grows_with_the_tolerance_and_knows_no_unit(values, one, more, unit):
+    batches = BATCHES[: len(values)]
+    strict, bound = free_batch(batches, values, one)
+    loose, _ = free_batch(batches, values, one + more)
+    assert 1 <= strict <= loose * (1 + 1e-9) <= batches[-1] * (1 + 1e-9)
+    assert bound == (strict == batches[-1]) or strict == pytest.approx(batches[-1])
+    scaled, _ = free_batch(batches, [v * unit for v in values], one)
+    assert scaled == pytest.approx(strict, rel=1e-6)
+
+
+@FEW
+@given(CURVES)
+def test_flat_to_is_the_last_measured_batch_that_is_free(values):
+    batches = BATCHES[: len(values)]
+    free, _ = free_batch(batches, values)
+    flat = flat_to(batches, values)
+    assert flat == max(n for n in batches if n <= free * (1 + 1e-9))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3), min_size=3, max_size=3))
+def test_the_interval_of_a_free_batch_holds_it(noise):
+    columns = [
+        {p: [latency * f for f in row] for p, row in enumerate(noise)}
+        for latency in (100.0, 101.0, 140.0, 270.0)
+    ]
+    found, _ = free_batch_interval(BATCHES[:4], columns)
+    assert 1 <= found.low <= found.value <= found.high <= 8
+
+
+@FEW
+@given(st.floats(-1, 3), st.floats(1, 1e6))
+def test_the_elasticity_of_a_power_is_its_exponent(power, scale):
+    latency = [scale * n**power for n in BATCHES]
+    assert elasticities(BATCHES, latency) == pytest.approx([power] * len(BATCHES), abs=1e-6)
