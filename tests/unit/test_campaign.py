@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from frameworktax.campaign.estimate import LOAD_S, POINT_S, Estimator
 from frameworktax.campaign.held import resumed, survey
+from frameworktax.campaign.local import LocalEngine
 from frameworktax.campaign.run import Campaign, look
 from frameworktax.campaign.schedule import groups, within
 from frameworktax.campaign.spent import PhaseClock, itemise, overhead
-from frameworktax.engines.base import Done, Platform
+from frameworktax.campaign.words import forecast, plain, rows, summary
+from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.linear import REASON
 from frameworktax.records import (
@@ -339,3 +342,37 @@ def test_an_outlook_counts_what_the_point_budget_leaves_out():
     found = look(load(data), [])
     assert (len(found.chosen), found.beyond, found.known) == (3, 1, 0)
     assert found.estimate_s > 0
+
+
+def test_the_engine_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
+    engine = LocalEngine(tmp_path, "cuda:0", Silent(), ("x",))
+    assert [(p.label, p.device) for p in engine.platforms()] == [
+        ("local", "cuda:0"), ("cpu", "cpu"), ("cuda:0", "cuda:0"),
+    ]  # fmt: skip
+    assert {p.host for p in engine.platforms()} == {"here"}  # one job at a time
+    for name in "abc":
+        engine.submit(
+            Job(name=name, points=(EAGER,), platform="local", processes=1, until=1, budget_s=1)
+        )
+    assert engine.cancel("b") and not engine.cancel("b")
+    engine.close()
+    assert list(engine.completed()) == []
+
+
+def test_a_dry_run_and_a_summary_in_words(tmp_path):
+    data = {**STUDY, "study": {"point_budget": 3, "time_budget": "5s"}}
+    before = look(load(data), [])
+    assert rows(before)[0] == ["1", "mlp", "eager", "batch 1", "open"]
+    text = forecast(before)
+    assert text[0] == "3 points, 3 to measure in 2 sessions, 0 there already"
+    assert text[1] == "1 more are beyond the point budget"
+    assert "0 of 3 points rest on the store" in text[2]
+    assert text[3] == "time budget 5 s; the dearest points will be left out"
+    engine = FakeEngine(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
+    done = campaign(tmp_path, engine).run()
+    done.wall_ns, done.spent_ns = 12_000_000_000, {"blocks": 10_000_000_000, "ending": 2 * 10**9}
+    lines = summary(done)
+    assert lines[0] == "4 points: 2 measured, 2 given up"
+    assert "mlp in eager, batch 2: crashed in 2 sessions, last: why" in "".join(lines)
+    assert lines[-1] == "12 s: blocks 10.0 s, ending 2.0 s; 20% over the time spent measuring"
+    json.dumps(plain(before))

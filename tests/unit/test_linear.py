@@ -2,8 +2,12 @@
 
 import pytest
 
+from frameworktax import store
 from frameworktax.linear import why_linear
-from frameworktax.records import Estimate
+from frameworktax.plan import Plan
+from frameworktax.records import Estimate, LeftOut, Point, Workload
+from frameworktax.series import Cell
+from frameworktax.sweep import Sweep
 
 
 def curve(half_width: float = 0.02, **values: float) -> dict[int, Estimate]:
@@ -42,3 +46,43 @@ def test_not_plainly_linear(points):
 def test_dense_grids_are_judged_over_doublings():
     points = curve(**{f"b{n}": 100 * n for n in range(1, 17)})
     assert "from batch 4 to 16" in why_linear(points)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """A session over batches 1 to 32 that stops when linear, its first series with a twin."""
+    points = [
+        Point(workload=Workload(model="mlp", batch=2**n, twin=twin), runtime="null")
+        for twin in (False, True)
+        for n in range(6)
+    ]
+    plan = Plan(points=tuple(points), folder=tmp_path / "cache", stop_when_linear=True)
+    with store.Writer(tmp_path / "store", "session") as writer:
+        yield Sweep(plan, writer, "session"), tmp_path / "store"
+
+
+def times(sweep, **values):
+    series = sweep._series[0]
+    for name, value in values.items():
+        batch = int(name.removeprefix("b"))
+        cell = Cell(point=series.points[batch], process=0, calls=5, call_ns=value)
+        cell.medians = [float(value), value * 1.001, value * 0.999]
+        series.cells[batch, 0] = cell
+
+
+def test_a_watched_curve_goes_on_batch_by_batch_and_stops_with_its_twin(watched):
+    sweep, folder = watched
+    series, twin = sweep._series
+    todo = {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4, 8, 16, 32)}
+    assert sweep._next(series, todo) == [1, 2, 4]
+    times(sweep, b1=1000, b2=1010, b4=1500)
+    todo -= {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4)}
+    sweep._stop_linear(todo)
+    assert sweep._next(series, todo) == [8]
+    times(sweep, b8=3000, b16=6000)
+    todo -= {(s.key, batch) for s in (series, twin) for batch in (8, 16)}
+    sweep._stop_linear(todo)
+    assert todo == set()
+    left = [r for r in store.read(folder)[0] if isinstance(r, LeftOut)]
+    assert [(r.point.workload.batch, r.point.workload.twin) for r in left] == [(32, False)]
+    assert left[0].reason.startswith("latency grows as fast as the batch: elasticity 1.00")
