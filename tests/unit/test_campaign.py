@@ -362,7 +362,7 @@ def test_the_engine_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
 def test_a_dry_run_and_a_summary_in_words(tmp_path):
     data = {**STUDY, "study": {"point_budget": 3, "time_budget": "5s"}}
     before = look(load(data), [])
-    assert rows(before)[0] == ["1", "mlp", "eager", "batch 1", "open"]
+    assert rows(before)[0] == ["1", "bert-tiny", "eager", "batch 1", "open"]
     text = forecast(before)
     assert text[0] == "3 points, 3 to measure in 2 sessions, 0 there already"
     assert text[1] == "1 more are beyond the point budget"
