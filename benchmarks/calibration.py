@@ -13,6 +13,7 @@ go through the rule that `frameworktax compare --gate 5%` applies. Recordings ar
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -20,12 +21,14 @@ import tempfile
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, linear_regression, median, stdev, variance
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
+from frameworktax.analysis import contrasts
 from frameworktax.analysis.compare import Renames, compare
 from frameworktax.analysis.comparison import Comparison
+from frameworktax.analysis.contrasts import Sample
 from frameworktax.records import Measurement, Run, Workload
 
 GATE = 0.05
@@ -106,7 +109,11 @@ def record(folder: Path, count: int, quick: bool) -> list[Row]:
     budget = ("--time-budget", "20s") if quick else ()
     sessions = []
     for number in range(count):
-        at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
+        try:
+            at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
+        except BenchmarkError as error:
+            say(f"  {number + 1} of {count}: {error}; once more")
+            at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
         sessions.append(compact(at))
         say(f"  {number + 1} of {count}: {brief(sessions[-1])}")
     if not quick:
@@ -190,6 +197,7 @@ def judge(sessions: Sequence[Row]) -> Row:
             len(p["blocks_ns"]) for s in sessions for p in s["points"].values()
         ),
         "sd_between_sessions": deviations(sessions),
+        "components": components(sessions),
         "ways": {
             way: {
                 name: outcome([against(runs[i], runs[j], name) for i, j in pairs], true)
@@ -234,6 +242,40 @@ def deviations(sessions: Sequence[Row]) -> Row:
     return {name: stdev(values) / fmean(values) for name, values in found.items()}
 
 
+def components(sessions: Sequence[Row]) -> Row:
+    """Return what the constants of ``analysis/contrasts.py`` should be, by this recording.
+
+    ``session_variance``: between sessions, over the calibrator, less what processes and rounds
+    explain; noise can make it negative. ``drift_slope``: of log latency on log calibrator, whose
+    distance from one is what ``DRIFT_SD`` allows for.
+    """
+    processes, sessions_, slopes, rounds = [], [], [], []
+    for name in ("cal-base", "cal-alias"):
+        samples = [sample(row, name) for row in sessions]
+        over = [s.processes(True) for s in samples]
+        own = fmean(variance(values) for values in over if len(values) > 1)
+        moved = fmean(s.round_variance(True)[0] for s in samples)
+        each = fmean(1 / len(values) for values in over)
+        processes.append(own)
+        rounds.append(moved)
+        sessions_.append(variance(fmean(values) for values in over) - own * each - moved)
+        hosts = [math.log(median(s.calibrator.values())) for s in samples]
+        slopes.append(linear_regression(hosts, [fmean(s.processes(False)) for s in samples]).slope)
+    return {
+        "process_sd": math.sqrt(fmean(processes)),
+        "rounds_sd_of_mean": math.sqrt(fmean(rounds)),
+        "session_variance": fmean(sessions_),
+        "drift_slope": fmean(slopes),
+    }
+
+
+def sample(row: Row, name: str) -> Sample:
+    return Sample(
+        blocks={(p, r): float(ns) for p, r, ns in row["points"][name]["blocks_ns"]},
+        calibrator={r: float(ns) for r, ns in row["calibrator_ns"]},
+    )
+
+
 def interval_coverage(sessions: Sequence[Row]) -> Row:
     """Return how often a session's own 95 % interval holds the mean over all sessions."""
     hits = []
@@ -251,6 +293,14 @@ def tell_pairs(bench: Bench, found: Row) -> None:
         f"{found['blocks_per_point']:.0f}; standard deviation between sessions: latency "
         f"{percent(spread['latency'])}, calibrator {percent(spread['calibrator'])}, their ratio "
         f"{percent(spread['their_ratio'])}",
+    )
+    parts = found["components"]
+    deviation = math.sqrt(abs(parts["session_variance"]))
+    bench.row(
+        "what the rule assumes, and what this recording says",
+        f"processes {percent(contrasts.PROCESS_SD)}, {percent(parts['process_sd'])}; sessions "
+        f"{percent(contrasts.SESSION_SD)}, {'-' if parts['session_variance'] < 0 else ''}"
+        f"{percent(deviation)}; share of the drift 1, {parts['drift_slope']:.2f}",
     )
     for way, cases in found["ways"].items():
         same = cases["cal-alias"]
@@ -275,13 +325,12 @@ def tell_pairs(bench: Bench, found: Row) -> None:
                 f"at least {target:.0%}",
                 hit >= target,
             )
-        covered = fmean(case["coverage"] for case in cases.values())
         bench.check(
-            f"{way}: 95 % intervals that hold the true ratio",
-            covered,
-            f"{100 * covered:.1f} % of {3 * same['pairs']}",
+            f"{way}: 95 % intervals of the same code that hold 1",
+            same["coverage"],
+            f"{100 * same['coverage']:.1f} % of {same['pairs']}",
             f"at least {COVERAGE_TARGET:.0%}",
-            covered >= COVERAGE_TARGET,
+            same["coverage"] >= COVERAGE_TARGET,
         )
     own = found["latency_interval_coverage"]
     bench.check(

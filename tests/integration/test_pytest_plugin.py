@@ -58,11 +58,11 @@ def project(tmp_path):
 
 
 def test_a_check_fails_only_on_what_is_proven(project):
-    # the made-up session has a tax share of 0.61 ± 0.01, measured to 0.617 at most
+    # the made-up session has a tax share of 0.618 (0.610 to 0.625)
     project.write(
         "def test_below(frameworktax):\n    frameworktax.assert_tax({}, below=0.7)\n"
         "def test_above(frameworktax):\n    frameworktax.assert_tax({}, below=0.5)\n"
-        "def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.62)\n"
+        "def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.615)\n"
         "def test_unmeasured(frameworktax):\n"
         "    frameworktax.assert_tax({'sampled': False}, below=0.5)\n"
         "def test_crash(frameworktax):\n"
@@ -74,7 +74,7 @@ def test_a_check_fails_only_on_what_is_proven(project):
     assert "is above 0.5" in told and "test_above" in told
     assert "eager was not measured: signal 11" in told
     assert "give a fraction, as in below=0.5" in told
-    assert "is on both sides of 0.62" in told
+    assert "is on both sides of 0.615" in told
     assert "the tax was not measured" in told
 
 
@@ -82,7 +82,7 @@ def test_a_check_fails_only_on_what_is_proven(project):
     ("way", "says"), [("skip", "1 skipped"), ("xfail", "1 xfailed"), ("fail", "1 failed")]
 )
 def test_what_noise_leaves_open_is_for_the_user_to_say(project, way, says):
-    project.write("def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.62)\n")
+    project.write("def test_open(frameworktax):\n    frameworktax.assert_tax({}, below=0.615)\n")
     assert says in project(f"--frameworktax-inconclusive={way}")
     (project.folder / "pytest.ini").write_text(f"[pytest]\nframeworktax_inconclusive = {way}\n")
     assert says in project()

@@ -82,6 +82,16 @@ def test_noise_wider_than_the_gate_cannot_be_told():
     assert wide.exit_code == 0  # the same noise is well within 30 %
 
 
+def test_an_estimate_beyond_the_gate_that_is_not_proven_does_not_fail():
+    new = after()
+    m = new.measurements[0]
+    factors = (0.9, 1.1, 1.3)
+    shaken = replace(m, blocks_ns=tuple((p, r, ns * factors[p]) for p, r, ns in m.blocks_ns))
+    found = compare(OLD, replace(new, measurements=(shaken,)), gate=0.05)
+    assert found.points[0].ratio.value > 1.05 and found.points[0].p_value > 0.05
+    assert (found.points[0].gate, found.exit_code) == ("undecided", 3)
+
+
 def test_without_a_gate_slower_is_told_and_does_not_fail():
     found = compare(OLD, after(factors={"eager": 1.3}))
     assert by_runtime(found)["eager"].verdict == "slower"
@@ -108,10 +118,12 @@ def test_identical_documents_are_the_same():
 
 def test_tax_and_kernel_follow_their_shares():
     changed = after(factors={"eager": 1.2})
+    latency = by_runtime(compare(OLD, changed))["eager"]
     for metric in ("tax", "kernel"):
         change = by_runtime(compare(OLD, changed, metric=metric))["eager"]
         assert change.ratio.value == pytest.approx(1.2, rel=1e-6)  # shares are as they were
         assert "perf-event" in change.method
+        assert change.ratio.high - change.ratio.low > latency.ratio.high - latency.ratio.low
     assert change.before.value == pytest.approx(OLD.measurements[0].kernel_ns.value)
 
 

@@ -27,7 +27,7 @@ UNCALIBRATED_SD = 0.03
 """The same where no calibrator tells what the host did: the host's own drift."""
 PROCESS_SD = 0.012
 """Between processes of one program, where too few were measured to tell."""
-DRIFT_SD = 0.25
+DRIFT_SD = 0.15
 """How far from one the share of the host's drift can be that reaches a program on the CPU."""
 DEVICE_DRIFT_SD = 0.5
 """The same for a program on a device, which may feel all of the host's drift, or none."""
