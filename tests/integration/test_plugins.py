@@ -137,7 +137,8 @@ def test_inside_the_project_a_registry_line_is_enough(tmp_path, monkeypatch):
         {"Entry": lambda target, *rest: models.Entry(_moved(target, "model"), *rest)},
     ).items()
     monkeypatch.setitem(models.BUILT_IN, *entry)
-    assert models.describe_names()[-1].family == "synthetic"
+    (row,) = [row for row in models.describe_names() if row.name == "example-model"]
+    assert row.family == "synthetic" and row.factors == ("width", "depth")
     pytest.importorskip("torch")
     model = models.build(Workload(model="example-model", width=0.5, depth=0.25))
     assert next(tuple(p.shape) for p in model.module.parameters()) == (128, 128)
