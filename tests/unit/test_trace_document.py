@@ -110,7 +110,7 @@ def test_share_has_an_interval_from_five_steps_on(tmp_path):
     [
         ([cases.launch(5, 6, 9), *cases.one_step()], "launches-without-kernels"),
         ([cases.kernel(19_000, 19_500, 9), *cases.one_step()], "kernels-without-launch"),
-        ([*cases.one_step(), cases.one_step()[5]], "records-repeated"),
+        ([*cases.one_step(), cases.one_step()[6]], "records-repeated"),
         (cases.one_step(-9_000), "clocks-skewed"),
         ([*cases.one_step(), cases.kernel(13_000, 13_500, 9)], "kernels-overlap"),
         (cases.one_step()[1:], "no-steps"),
@@ -177,8 +177,8 @@ def shown(run, width=80):
 
 def test_the_terminal_tells_bill_causes_operators_and_predictions(tmp_path):
     text = shown(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
-    for word in ("ProfilerStep#3", "host starvation", "aten::linear", "--device-speed 2", "17.5"):
-        assert word in text or word == "17.5"
+    for word in ("ProfilerStep#3", "host starvation", "aten::linear", "--device-speed 2"):
+        assert word in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
@@ -186,7 +186,6 @@ def test_names_from_a_file_are_only_text(tmp_path):
     evil = "<script>alert(1)</script>[red]\x1b[2J\n"
     events = [e.replace("aten::linear", "X").replace("model.py", "Y") for e in cases.one_step()]
     encoded = json.dumps(evil)[1:-1]
-    run = told(tmp_path, *(e.replace("X", encoded, 1) if '"X' in e else e for e in events))
     run = told(tmp_path, *(e.replace('"name": "X"', f'"name": "{encoded}"') for e in events))
     assert run.trace["operators"][0]["name"] == evil
     page = html.fragment(run)
@@ -198,8 +197,7 @@ def test_names_from_a_file_are_only_text(tmp_path):
 
 
 def test_the_page_has_the_tables_and_the_predictions(tmp_path):
-    pytest.importorskip("vl_convert")
-    page = html.page(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
+    page = html.fragment(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
     for word in ("The trace", "Operators by tax", "What if", "ProfilerStep#3", "host starvation"):
         assert word in page
 
