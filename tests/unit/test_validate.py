@@ -100,6 +100,16 @@ def test_what_is_predicted_is_hidden_from_the_prediction():
     assert {c.change for c in checks if c.formula == on_cpu.BATCH} == {"--batch 8", "--batch 16"}
 
 
+def test_where_a_small_batch_is_missing_the_answer_is_hidden_too():
+    slow = {("eager", 8): 1.5, ("eager", 4): 1.0}
+    gone = {p.key() for p in validate.grid("mlp", "cpu") if p.workload.batch == 4}
+    records = [r for r in cpu_records(wrong=slow) if getattr(r, "point", None) not in gone]
+    records = [r for r in records if not (isinstance(r, Subject) and r.point.key() in gone)]
+    checks, _ = judged(records)
+    (found,) = [c for c in checks if c.change == "--batch 8"]
+    assert found.error == pytest.approx(1 / 1.5 - 1, abs=1e-3)
+
+
 def test_uncertain_truths_are_kept_and_not_counted():
     records = cpu_records()
     wide = next(p for p in validate.grid("mlp", "cpu") if p.workload.width == 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.changes import WhatIf
+from frameworktax.analysis.changes import WhatIf, subject_of
 from frameworktax.analysis.formulas import SAME_KERNELS
 from frameworktax.analysis.whatif import MEASURED, predict
 from frameworktax.analysis.words import times
@@ -35,9 +35,10 @@ def _ask(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> 
     """Return a prediction from the focus, None where it was refused or is no prediction."""
     others = [m for m in measured if m is not focus]
     for told in predict(asked, Run(measurements=(focus, *others))):
-        predicted = told.latency_ns is not None and told.formula != MEASURED
-        return told if predicted else None  # the first subject is the focus
-    return None
+        if told.subject == subject_of(focus):
+            predicted = told.latency_ns is not None and told.formula != MEASURED
+            return told if predicted else None
+    return None  # the change leaves the focus as it is
 
 
 def _evidence(focus: Measurement, told: Prediction, why: str) -> str:
@@ -56,9 +57,6 @@ def _evidence(focus: Measurement, told: Prediction, why: str) -> str:
 
 def _runtime(focus: Measurement, measured: Sequence[Measurement], name: str) -> Advice | None:
     batch = focus.workload.batch
-    same = [m for m in measured if m.workload == focus.workload]
-    if any(m.runtime == name for m in same):
-        return None
     told = _ask(focus, measured, WhatIf(runtime=name))
     if told is None or told.factor is None:
         return None
