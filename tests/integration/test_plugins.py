@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import markdown_blocks
 
 from frameworktax import models, runtimes
+from frameworktax.errors import UsageError
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -119,6 +121,28 @@ def test_a_taken_name_is_an_error_that_names_the_second(plugin, tmp_path):
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
     assert "'example-runtime' is registered twice" in line and "other_package.runtime" in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"phase": "generate", "new_tokens": 1, "kv_cache": "none"}, "generates no text"),
+        ({"input": "ragged"}, "takes no input_ids with an attention_mask"),
+        ({"channels_last": True}, "--channels-last is for models that take images"),
+        ({"width": 0.0}, "--width 0.0 is impossible"),
+    ],
+)
+def test_what_an_outside_model_cannot_do_is_told(plugin, monkeypatch, asked, said):
+    """It builds its module; what else a workload may ask for is seen by what it built."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(plugin))
+    point = EntryPoint("example-model", "example_plugin.model:build", models.GROUP)
+    monkeypatch.setattr(models, "entry_points", lambda group: [point])
+    assert models.build(Workload(model="example-model", depth=0.25)).inputs(2).args[0].shape[0] == 2
+    ghost = models.build(Workload(model="example-model"), "meta")
+    assert all(p.is_meta for p in ghost.module.parameters())
+    with pytest.raises(UsageError, match=said):
+        models.build(Workload(model="example-model", **asked))
 
 
 def registry_line(start: str) -> str:
