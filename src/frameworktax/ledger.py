@@ -196,5 +196,5 @@ def how_compared(workload: Workload) -> list[Note]:
         notes.append(Note("padding-not-compared", text))
     if workload.precision == "int8":
         text = f"outputs are compared with eager's in float32, tolerance {parity.TOLERANCE['int8']}"
-        notes.append(Note("compared-with-float32", text))
+        notes.append(Note("quantised-reference", text))
     return notes

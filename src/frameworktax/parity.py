@@ -16,11 +16,11 @@ TOLERANCE: Mapping[str, float] = {
     "float32": 1e-3,
     "float16": 2e-2,
     "bfloat16": 5e-2,
-    "int8": 2e-1,
+    "int8": 1e-1,
 }
 """Largest difference allowed, as a share of the largest reference value. Reordered sums differ by
 1e-6 to 1e-4 in float32; computing in bfloat16 where float32 was asked differs by 5e-3 and more.
-int8 is compared with eager in float32."""
+int8, compared with eager in float32, gave 0.002 to 0.04: six models, two ways to quantise."""
 DEGENERATE_BELOW = 1e-6
 """A reference whose largest value is below this agrees with anything."""
 

@@ -52,7 +52,7 @@ def test_generating_with_times_of_tokens_and_runtimes_that_cannot(shell):
         assert 0 < m["first_token_ns"]["value"] < m["latency_ns"]["value"]
         told = m["first_token_ns"]["value"] + 3 * m["per_token_ns"]["value"]
         assert told == pytest.approx(m["latency_ns"]["value"], rel=0.3)  # medians of a noisy host
-        assert {"decoding", "first-token-hook"} <= {note["code"] for note in m["notes"]}
+        assert {"decoded-by", "first-token-hook"} <= {note["code"] for note in m["notes"]}
     assert found["inference-mode"]["parity"]["within_tolerance"] is True
     assert found["inference-mode"]["parity"]["tolerance"] == 0.0
     for name, word in (("onnxruntime", "forward"), ("inductor", "static"), ("nested", "forward")):

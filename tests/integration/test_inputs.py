@@ -273,7 +273,7 @@ def test_runtimes_say_how_tokens_are_made():
     made = loaded("eager", decoder())
     made.bind(1)
     notes = dict(made.notes())
-    assert "transformers" in notes["decoding"] and "µs" in notes["first-token-hook"]
+    assert "transformers" in notes["decoded-by"] and "µs" in notes["first-token-hook"]
 
 
 # --- memory format and int8 -----------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_what_is_compared_with_less_than_eagers_whole_output_says_so():
 
     assert codes() == []
     assert codes(input="ragged") == ["padding-not-compared"]
-    assert codes(precision="int8") == ["compared-with-float32"]
+    assert codes(precision="int8") == ["quantised-reference"]
 
 
 @pytest.mark.parametrize(("computes", "share"), [(True, 0.75), (False, 0.0)])

@@ -43,7 +43,7 @@ class DecodingLoaded(TorchLoaded):
 
     def notes(self) -> list[tuple[str, str]]:
         """Return who decodes, and what watching for the first token costs."""
-        said = [*self._said, ("decoding", f"decoded by {self._decoder.how}")]
+        said = [*self._said, ("decoded-by", f"decoded by {self._decoder.how}")]
         if self._hook_ns is not None:
             micro = self._hook_ns / 1e3
             said.append(
