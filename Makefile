@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check bench bench-calibration bench-peer validate gpu docs clean
+.PHONY: help install demo readme test check bench bench-calibration bench-peer bench-faults validate gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -16,6 +16,10 @@ help:
 	@echo "make bench-calibration   false alarms of compare, slowdowns found, coverage of intervals"
 	@echo "make bench-peer   the same grid with optimum-benchmark, in an environment of its own"
 	@echo "make validate   the errors of predictions on this machine, within twelve minutes"
+	@echo "make coverage  which model runs in which runtime; goes on where it was interrupted"
+	@echo "make runtime-env NAME=...   a runtime apart: executorch, iree, jax, litert, tract, zentorch"
+	@echo "make test-runtimes   the tests of the runtimes that live apart, those that are made"
+	@echo "make bench-faults   fifty seeded shots at a sweep; nothing may be lost or doubled"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
 
@@ -60,6 +64,18 @@ bench-peer: install
 validate: install
 	$(BIN)/frameworktax validate --time-budget 11min \
 	  --json src/frameworktax/analysis/shown_errors.json --report docs/results/validate.md
+
+coverage: install
+	nice $(BIN)/python benchmarks/coverage.py
+
+runtime-env: install
+	$(BIN)/frameworktax env create $(NAME)
+
+test-runtimes: install
+	$(BIN)/pytest tests/integration/test_runtimes.py tests/integration/test_runtimes_apart.py
+
+bench-faults: install
+	$(BIN)/python benchmarks/sweep.py --only faults
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu:

@@ -29,7 +29,7 @@ WORKLOADS = {
     "gpt2": Workload(model="gpt2", length=8, width=0.1, depth=0.1),
 }
 IN_PROCESS = ["inference-mode", "inductor"]
-ARTIFACT = ["torchscript-frozen", "aot-inductor", "onnxruntime", "openvino"]
+ARTIFACT = ["torchscript", "torchscript-frozen", "aot-inductor", "onnxruntime", "openvino"]
 COMPILED = ("inductor", "aot-inductor")
 WITHOUT_TORCH = ("onnxruntime", "openvino", "null")
 
@@ -161,7 +161,9 @@ def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_
         assert_close(outputs[batch], eager(model, batch))
 
 
-@pytest.mark.parametrize("name", ["inference-mode", "torchscript-frozen", "openvino"])
+@pytest.mark.parametrize(
+    "name", ["inference-mode", "torchscript", "torchscript-frozen", "openvino"]
+)
 def test_bfloat16_on_a_cpu(name: str, tmp_path: Path) -> None:
     target = Target(precision="bfloat16")
     runtime = runnable(name, target)
@@ -174,6 +176,87 @@ def test_bfloat16_on_a_cpu(name: str, tmp_path: Path) -> None:
         _, _, outputs = fresh(name, tmp_path, precision="bfloat16")
     for batch in BATCHES:
         assert_close(outputs[batch], eager(model, batch, target), tolerance=0.05)
+
+
+@pytest.mark.parametrize("name", ["eager", "onnxruntime"])
+def test_int8_is_near_float32_and_not_it(name: str, tmp_path: Path) -> None:
+    """Dynamic quantisation: a difference of some thousandths, and every product counted."""
+    target = Target(precision="int8")
+    runtime = runnable(name, target)
+    model = models.build(Workload(model="mlp", width=0.125, precision="int8"))
+    runtime.prepare(model, BATCHES, target, tmp_path)
+    loaded = runtime.load(model if runtime.needs_model else None, target, tmp_path)
+    for batch in BATCHES:
+        reference = eager(model, batch)
+        ours = loaded.outputs(loaded.bind(batch)())
+        assert_close(ours, reference, tolerance=0.05)
+        assert np.abs(ours[0] - reference[0]).max() / np.abs(reference[0]).max() > 1e-4
+    if name == "onnxruntime":
+        assert (
+            "quantised",
+            "quantize_dynamic: 8 of 8 matrix products and convolutions in int8",
+        ) in (loaded.notes())
+
+
+def test_int8_without_a_linear_layer_is_refused() -> None:
+    model = Model(torch.nn.ReLU(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
+    with pytest.raises(WorkerError, match="no linear layer to quantise") as caught:
+        runtimes.get("eager").load(model, Target(precision="int8"), Path())
+    assert caught.value.status == "unavailable"
+
+
+@pytest.mark.parametrize("option", runtimes.get("onnxruntime").options)
+def test_levels_of_onnxruntime_agree_and_say_what_was_fused(option: str, tmp_path: Path) -> None:
+    runtime = runnable(f"onnxruntime@{option}")
+    assert runtime.name == f"onnxruntime@{option}"
+    model = models.build(WORKLOADS["bert-tiny"])
+    runtime.prepare(model, BATCHES, TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, tmp_path)
+    for batch in BATCHES:
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
+    fused = 2 if option == "fused" else 0
+    text = f"ONNX Runtime computes {fused} of 2 attention layers as one operator"
+    assert ("attention-fused", text) in loaded.notes()
+    assert {path.name for path in (tmp_path / "artifact").iterdir()} == {
+        "manifest.json", "model.onnx", "inputs-1.npz", "inputs-3.npz",
+    }  # fmt: skip
+
+
+def test_only_transformers_can_be_fused(tmp_path: Path) -> None:
+    runtime = runnable("onnxruntime@fused")
+    with pytest.raises(WorkerError, match="no transformer to fuse"):
+        runtime.prepare(models.build(WORKLOADS["mlp"]), BATCHES, TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime@0", "openvino"])
+def test_an_onnx_file_is_taken_as_it_is(name: str, tmp_path: Path) -> None:
+    runtime = runnable(name)
+    made = models.build(WORKLOADS["mlp"])
+    runnable("onnxruntime").prepare(made, BATCHES, TARGET, tmp_path / "made")
+    artifact = Artifact(tmp_path / "made")
+    (port,) = artifact.manifest.names
+
+    def inputs(batch: int) -> Inputs:
+        return Inputs(kwargs={port: torch.from_numpy(artifact.inputs(batch)[0])})
+
+    dims = {f"kwargs.{port}": 0}
+    model = Model(torch.nn.Identity(), inputs, dims, onnx_path=artifact.file(1))
+    before = artifact.file(1).stat()
+    runtime.prepare(model, BATCHES, TARGET, tmp_path / "taken")
+    loaded = runtime.load(None, TARGET, tmp_path / "taken")
+    for batch in BATCHES:
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(made, batch))
+    assert artifact.file(1).stat() == before
+    assert not list((tmp_path / "taken").rglob("*.onnx"))
+
+
+def test_an_onnx_file_is_not_for_every_runtime() -> None:
+    workload = Workload(model="onnx:model.onnx")
+    takers = {n for n in runtimes.BUILT_IN if runtimes.get(n).cannot(workload) is None}
+    assert takers >= {"onnxruntime", "openvino", "iree", "tract", "onnxruntime-cuda"}
+    assert not takers & {"eager", "inductor", "torchscript", "jax", "executorch", "litert"}
+    reason = runtimes.get("eager").cannot(workload)
+    assert reason == "runs torch modules, no ONNX file; choose --runtimes onnxruntime,openvino"
 
 
 def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:

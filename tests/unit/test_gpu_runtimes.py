@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from frameworktax import runtimes
+from frameworktax.errors import WorkerError
 from frameworktax.runtimes import cuda_graph, onnxruntime_cuda
 from frameworktax.runtimes.base import Target
 
@@ -46,13 +47,18 @@ def test_the_build_is_read_from_its_version_file(text, built):
     assert cuda_graph.built_for_gpu(text) is built
 
 
-@pytest.mark.parametrize("name", ["cuda-graph", "onnxruntime-cuda"])
+GPU_ONLY = [
+    "cuda-graph", "onnxruntime-cuda", "onnxruntime-cuda-graph", "tensorrt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GPU_ONLY)
 def test_on_a_machine_with_a_gpu_the_rest_is_checked(monkeypatch, name):
     monkeypatch.setattr(cuda_graph, "missing_gpu", lambda: None)
     monkeypatch.setattr(onnxruntime_cuda, "missing_gpu", lambda: None)
     runtime = runtimes.get(name)
     monkeypatch.setattr(type(runtime), "packages", ())
-    monkeypatch.setattr(onnxruntime_cuda, "missing_provider", lambda: None)
+    monkeypatch.setattr(onnxruntime_cuda, "missing_provider", lambda library: None)
     assert runtime.missing(CUDA) is None
     assert "runs on cuda only" in runtime.missing(Target())
     monkeypatch.setattr(type(runtime), "packages", ("no_such_package",))
@@ -70,17 +76,18 @@ def test_onnxruntime_on_cuda_has_no_bfloat16(monkeypatch):
 def test_the_cpu_build_of_onnxruntime_is_told_from_the_gpu_build(tmp_path, monkeypatch):
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(onnxruntime_cuda.importlib.util, "find_spec", lambda name: spec)
-    assert "CPU build" in onnxruntime_cuda.missing_provider()
-    (tmp_path / "capi").mkdir()
-    (tmp_path / "capi" / onnxruntime_cuda.LIBRARY).touch()
-    assert onnxruntime_cuda.missing_provider() is None
+    for library in (onnxruntime_cuda.LIBRARY, onnxruntime_cuda.TENSORRT_LIBRARY):
+        assert "CPU build" in onnxruntime_cuda.missing_provider(library)
+        (tmp_path / "capi").mkdir(exist_ok=True)
+        (tmp_path / "capi" / library).touch()
+        assert onnxruntime_cuda.missing_provider(library) is None
 
 
 def test_asking_what_is_missing_imports_no_engine():
     code = (
         "import sys; from frameworktax import runtimes; from frameworktax.runtimes.base import "
-        "Target\nfor n in ('cuda-graph', 'onnxruntime-cuda'): runtimes.get(n).missing("
-        "Target(device='cuda:0'))\nassert not {'torch', 'onnxruntime'} & set(sys.modules)"
+        f"Target\nfor n in {GPU_ONLY}: runtimes.get(n).missing("
+        "Target(device='cuda:0'))\nassert not set(['torch', 'onnxruntime']) & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -116,3 +123,146 @@ def test_nodes_that_fell_back_are_counted():
     text = onnxruntime_cuda.fallback_text(nodes)
     assert text == "3 of 12 nodes run on the CPU (Shape 2, Gather 1)"
     assert "does not say how many" in onnxruntime_cuda.fallback_text(None)
+
+
+# --- ONNX Runtime's two further modes, on a fake that writes down what it is asked -------------
+
+
+class FakeSession:
+    """Runs nothing; a session with a graph records its first run that may be recorded."""
+
+    def __init__(self, path, options, providers, enable_fallback):
+        self.providers = providers
+        self.options = options
+        self.runs = []
+        self.recorded = None
+        self.sessions.append(self)
+
+    def get_providers(self):
+        return [name for name, _ in self.providers]
+
+    def get_inputs(self):
+        return [SimpleNamespace(name="x")]
+
+    def get_outputs(self):
+        return [SimpleNamespace(name="y")]
+
+    def io_binding(self):
+        return FakeBinding()
+
+    def run_with_iobinding(self, binding, options):
+        self.runs.append((dict(binding.outputs), dict(options.entries)))
+        graph = self.providers[0][1].get("enable_cuda_graph") == "1"
+        if graph and options.entries.get("gpu_graph_id") != "-1" and self.recorded is None:
+            self.recorded = dict(binding.outputs)
+
+
+class FakeBinding:
+    def __init__(self):
+        self.outputs = {}
+
+    def bind_ortvalue_input(self, name, value):
+        self.input = value
+
+    def bind_output(self, name, *place):
+        self.outputs[name] = "wherever"
+
+    def get_outputs(self):
+        return ["its final place"]
+
+    def bind_ortvalue_output(self, name, value):
+        self.outputs[name] = value
+
+
+class FakeOptions:
+    def __init__(self):
+        self.entries = {}
+
+    def add_run_config_entry(self, key, value):
+        self.entries[key] = value
+
+    add_session_config_entry = add_run_config_entry
+
+
+@pytest.fixture
+def loaded(monkeypatch, tmp_path):
+    """A maker of what a GPU runtime loads, over fakes of torch and onnxruntime."""
+    FakeSession.sessions = []
+    ort = SimpleNamespace(
+        InferenceSession=FakeSession,
+        SessionOptions=FakeOptions,
+        RunOptions=FakeOptions,
+        GraphOptimizationLevel=SimpleNamespace(ORT_ENABLE_ALL=99),
+        OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda array, *place: (array, place)),
+    )
+    stream = SimpleNamespace(cuda_stream=4711)
+    cuda = SimpleNamespace(
+        set_device=lambda device: None,
+        Stream=lambda: stream,
+        set_stream=lambda given: None,
+        synchronize=lambda device: None,
+    )
+    torch = SimpleNamespace(cuda=cuda, device=lambda name: SimpleNamespace(index=0))
+    for name, fake in (("onnxruntime", ort), ("torch", torch), ("tensorrt", SimpleNamespace())):
+        monkeypatch.setitem(sys.modules, name, fake)
+    artifact = SimpleNamespace(
+        file=lambda batch: tmp_path / "model.onnx",
+        inputs=lambda batch: ["array"],
+        manifest=SimpleNamespace(names=["x"], free_dimension=None, notes=[]),
+    )
+    monkeypatch.setattr(onnxruntime_cuda, "Artifact", lambda directory: artifact)
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+
+    def load(name, **target):
+        return runtimes.get(name).load(None, Target(device="cuda:0", **target), tmp_path)
+
+    return load
+
+
+def test_a_graph_is_recorded_with_outputs_in_their_final_place(loaded):
+    runtime = loaded("onnxruntime-cuda-graph")
+    call = runtime.bind(1)
+    (session,) = FakeSession.sessions
+    (_, settings), *_ = session.providers
+    assert settings == {
+        "device_id": "0", "user_compute_stream": "4711", "use_tf32": "0", "enable_cuda_graph": "1",
+    }  # fmt: skip
+    assert session.recorded is None, "the run that tells shapes must not be recorded"
+    call()
+    assert session.recorded == {"y": "its final place"}
+    assert "replay-synchronises" in [code for code, _ in runtime.notes()]
+
+
+def test_without_a_graph_every_run_is_the_same(loaded):
+    call = loaded("onnxruntime-cuda").bind(1)
+    call()
+    (session,) = FakeSession.sessions
+    assert session.recorded is None
+    assert [entries for _, entries in session.runs] == [
+        {"disable_synchronize_execution_providers": "1"}
+    ] * 2
+
+
+@pytest.mark.parametrize(("precision", "half"), [("float32", "0"), ("float16", "1")])
+def test_tensorrt_comes_before_cuda_and_keeps_its_engines(loaded, tmp_path, precision, half):
+    import os
+
+    loaded("tensorrt", precision=precision).bind(1)
+    (session,) = FakeSession.sessions
+    assert session.get_providers() == [onnxruntime_cuda.TENSORRT, onnxruntime_cuda.PROVIDER]
+    settings = session.providers[0][1]
+    assert settings["trt_fp16_enable"] == half
+    assert settings["trt_engine_cache_path"] == str(tmp_path / "engines")
+    assert (tmp_path / "engines").is_dir()
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+def test_tensorrt_that_does_not_start_is_an_error_and_not_cuda(loaded, monkeypatch):
+    monkeypatch.setattr(FakeSession, "get_providers", lambda self: [onnxruntime_cuda.PROVIDER])
+    with pytest.raises(WorkerError, match="TensorrtExecutionProvider did not start"):
+        loaded("tensorrt").bind(1)
+
+
+def test_graphs_of_inductor_are_refused_on_a_cpu():
+    reason = runtimes.get("inductor-reduce-overhead").missing(Target())
+    assert reason == "runs on cuda only; choose --device cuda"

@@ -30,10 +30,14 @@ def list_models(
     if as_json:
         print(json.dumps(rows, indent=1))  # noqa: T201
         return
+    families = [r["family"] for r in rows]
     print_rows(
         console(),
         ["model", "family", "what it is", "missing"],
-        [[r["name"], r["family"], r["summary"], r["missing"] or ""] for r in rows],
+        [  # one family after the other, named once
+            [r["name"], r["family"] * (r["family"] != above), r["summary"], r["missing"] or ""]
+            for r, above in zip(rows, ["", *families], strict=False)
+        ],
     )
     print("your own: file.py:function or package.module:function")  # noqa: T201
 
@@ -59,6 +63,8 @@ def list_runtimes(
                 "paradigm": runtime.paradigm,
                 "devices": list(runtime.devices),
                 "precisions": list(runtime.precisions),
+                "options": dict(runtime.options),
+                "environment": runtime.environment or None,
                 "available": reason is None,
                 "reason": reason,
             }
@@ -71,6 +77,33 @@ def list_runtimes(
         ["runtime", "paradigm", f"on {target.device}"],
         [[str(r["name"]), str(r["paradigm"]), str(r["reason"] or "available")] for r in rows],
     )
+
+
+@lister.command("coverage")
+def list_coverage(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    model: Annotated[str | None, typer.Option(help="Only this model, with reasons.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Only this runtime, with reasons.")] = None,
+) -> None:
+    """Which model runs in which runtime, and what stops the others."""
+    from dataclasses import asdict
+
+    from frameworktax import coverage
+    from frameworktax.report.terminal import print_rows
+
+    matrix = coverage.load()
+    cells = coverage.select(matrix, model, runtime)
+    if as_json:
+        document = asdict(matrix) | {"cells": [asdict(cell) for cell in cells]}
+        print(json.dumps(document, indent=1))  # noqa: T201
+        return
+    if model is None and runtime is None:
+        print_rows(console(), *coverage.digest(cells))
+    else:
+        rows = [[c.model, c.runtime, coverage.mark(c), coverage.why(c)] for c in cells]
+        print_rows(console(), ["model", "runtime", "", "why"], rows)
+    for line in coverage.footnotes(matrix, cells):
+        print(line)  # noqa: T201
 
 
 @lister.command("studies")

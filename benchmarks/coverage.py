@@ -1,0 +1,266 @@
+"""The coverage matrix: every model in every runtime that runs here, on a CPU.
+
+    nice python benchmarks/coverage.py [--models a,b] [--runtimes c,d] [--minutes 25] [--again]
+
+Models are shrunk: whether an operator is there does not depend on how wide it is. Each cell is a
+process of its own with a limit on time and memory, its outputs are compared with eager's. Cells
+that were run with the versions installed now are left out, so an interrupted run goes on where it
+was; cheap runtimes come first. Written after each model: the file that ships with the package and
+docs/results/coverage.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from frameworktax import coverage, host, models, runtimes  # noqa: E402
+from frameworktax.models.registry import BUILT_IN, Entry  # noqa: E402
+from frameworktax.records import Workload  # noqa: E402
+from frameworktax.runtimes import environments  # noqa: E402
+from frameworktax.runtimes.base import Target  # noqa: E402
+
+PACKAGED = ROOT / "src" / "frameworktax" / coverage.FILE
+TABLE = ROOT / "docs" / "results" / "coverage.md"
+GROUPS: tuple[tuple[str, ...], ...] = (
+    ("inference-mode", "torchscript", "torchscript-frozen", "nested", "onnxruntime", "openvino"),
+    ("onnxruntime@fused",),
+    ("tract",),
+    ("jax",),
+    ("litert",),
+    ("executorch",),
+    ("iree",),
+    ("inductor",),
+    ("zentorch",),
+    ("aot-inductor",),
+)
+"""Cheap ones first; a group is run over all models before the next begins."""
+LIMIT_S = 120
+MEMORY_BYTES = 6 * 10**9
+LENGTH, AUDIO_SHARE, IMAGE_SIZE = 32, 0.125, 64
+KEPT_LENGTH = ("longformer", "bigbird", "reformer", "nystromformer")
+"""Shorter, they take another path: full attention instead of their own."""
+WIDTH, DEPTH = 0.25, 0.2
+
+Row = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--models", help="some, with commas between")
+    parser.add_argument("--runtimes", help="some, with commas between")
+    parser.add_argument("--minutes", type=float, help="begin nothing after this long")
+    parser.add_argument("--again", action="store_true", help="run cells that are known, too")
+    options = parser.parse_args()
+    wanted = options.models.split(",") if options.models else models.names()
+    wanted = [name for name in wanted if name in BUILT_IN]
+    groups = [tuple(options.runtimes.split(","))] if options.runtimes else list(GROUPS)
+    end = time.monotonic() + 60 * (options.minutes or 10**6)
+    versions = all_versions()
+    known = earlier(versions, options.again and (set(wanted), set(sum(groups, ()))))
+    jobs = list(plan(wanted, groups, known))
+    references = tempfile.TemporaryDirectory(prefix="coverage-")
+    print(f"coverage: {sum(len(names) for _, names, _ in jobs)} cells to run", flush=True)
+    for number, (model, names, python) in enumerate(jobs):
+        if time.monotonic() > end:
+            print(
+                f"coverage: out of time, {len(jobs) - number} jobs left; run it again", flush=True
+            )
+            break
+        for row in run(model, names, python, Path(references.name) / model):
+            known[model, row["runtime"]] = coverage.Cell(model=model, **row)
+        said = ", ".join(f"{n} {coverage.mark(known[model, n])}" for n in names)
+        print(f"[{number + 1}/{len(jobs)}] {model}: {said}", flush=True)
+        write(known, versions)
+    return 0
+
+
+def plan(
+    wanted: list[str], groups: list[tuple[str, ...]], known: dict[tuple[str, str], coverage.Cell]
+) -> Iterator[tuple[str, list[str], Path | None]]:
+    """Yield (model, runtimes, interpreter) that are to be run."""
+    for group in groups:
+        here = []
+        for name in group:
+            reason = runtimes.get(name).missing(Target())
+            if reason is None:
+                here.append(name)
+            else:
+                print(f"coverage: {name} left out: {reason}", flush=True)
+        for model in wanted:
+            names = [name for name in here if (model, name) not in known]
+            if names:
+                yield model, names, runtimes.get(names[0]).python()
+
+
+def shrunk(model: str, entry: Entry) -> Row:
+    """Return what to change of a model's size."""
+    fields: Row = {}
+    if entry.has_length and entry.default_length and model not in KEPT_LENGTH:
+        audio = entry.default_length > 4096
+        fields["length"] = int(entry.default_length * AUDIO_SHARE) if audio else LENGTH
+    if entry.has_image_size:
+        fields["image_size"] = max(IMAGE_SIZE, entry.min_image_size or 1)
+    if "width" in entry.factors:
+        fields["width"] = WIDTH
+    if "depth" in entry.factors:
+        fields["depth"] = DEPTH
+    return fields
+
+
+def run(model: str, names: list[str], python: Path | None, folder: Path) -> list[Row]:
+    """Run one model in some runtimes of one environment; return a row for each.
+
+    Eager runs first, once and in this environment: every other one is compared with its outputs.
+    """
+    fields = shrunk(model, BUILT_IN[model])
+    folder.mkdir(exist_ok=True)
+    eager = [] if (folder / "eager.npz").exists() else ["eager"]
+    if python is None:
+        rows = cells(model, fields, eager + names, None, folder)
+    else:
+        if eager:
+            cells(model, fields, eager, None, folder)
+        rows = cells(model, fields, names, python, folder)
+    return [row for row in rows if row["runtime"] in names]
+
+
+def cells(model: str, fields: Row, names: list[str], python: Path | None, folder: str) -> list[Row]:
+    request = {
+        "workload": asdict(Workload(model=model, **fields)),
+        "runtimes": names,
+        "folder": str(folder),
+        "limit_s": LIMIT_S,
+        "memory_bytes": MEMORY_BYTES,
+        "warm": ["torch.export"],
+    }
+    command = [str(python or sys.executable), str(Path(__file__).with_name("coverage_cells.py"))]
+    env = {**os.environ, **host.worker_environment(1), "PYTHONPATH": str(ROOT / "src")}
+    env["TMPDIR"] = str(folder)
+    done = subprocess.run(
+        [*command, json.dumps(request)],
+        capture_output=True,
+        env=env,
+        text=True,
+        errors="replace",
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    told = {row["runtime"] for row in rows}
+    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    for name in names:
+        if name not in told:
+            reason = f"exit {done.returncode}: {last[:200]}"
+            rows.append({"runtime": name, "verdict": "crashed", "reason": reason})
+    return [row | {"workload": fields} for row in rows]
+
+
+def all_versions() -> dict[str, str]:
+    """Return package → version, those of other environments included."""
+    found = dict(host.libraries())
+    for row in environments.found():
+        if row.ready:
+            found |= {
+                name: version
+                for name, version in environments.installed(row.name).items()
+                if name != environments.SHARED
+            }
+    return dict(sorted(found.items()))
+
+
+def earlier(
+    versions: dict[str, str], dropped: tuple[set[str], set[str]] | bool
+) -> dict[tuple[str, str], coverage.Cell]:
+    """Return the cells known already; none where torch or transformers is another one now."""
+    if not PACKAGED.exists():
+        return {}
+    matrix = coverage.decode(json.loads(PACKAGED.read_text()))
+    stale = {n for n, v in matrix.versions.items() if versions.get(n, v) != v}
+    if stale & {"torch", "transformers", "torchvision"}:
+        return {}
+    kept = {}
+    for cell in matrix.cells:
+        needs = runtimes.get(cell.runtime).packages if cell.runtime in runtimes.names() else ()
+        changed = any(name.replace("-", "_").startswith(p) for name in stale for p in needs)
+        again = dropped and cell.model in dropped[0] and cell.runtime in dropped[1]
+        if cell.model in BUILT_IN and not changed and not again:
+            kept[cell.model, cell.runtime] = cell
+    return kept
+
+
+def write(known: dict[tuple[str, str], coverage.Cell], versions: dict[str, str]) -> None:
+    """Write the packaged file and the table."""
+    names = [name for group in GROUPS for name in group]
+    order = {name: number for number, name in enumerate(names)}
+    rank = {name: number for number, name in enumerate(BUILT_IN)}
+    sorted_cells = sorted(
+        known.values(), key=lambda c: (rank[c.model], order.get(c.runtime, len(order)))
+    )
+    document = {
+        "schema": coverage.SCHEMA,
+        "version": coverage.VERSION,
+        "made": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": host.cpu_model(),
+        "versions": versions,
+        "limit_s": LIMIT_S,
+        "cells": [],
+    }
+    lines = [json.dumps(asdict(cell), ensure_ascii=False) for cell in sorted_cells]
+    head = json.dumps(document, ensure_ascii=False)[: -len("]}")]
+    text = head + "\n" + ",\n".join(lines) + "\n]}\n"
+    partial = PACKAGED.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(PACKAGED)
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    TABLE.write_text(table(coverage.decode(json.loads(text))), encoding="utf-8")
+
+
+def table(matrix: coverage.Matrix) -> str:
+    """Return docs/results/coverage.md."""
+    header, rows = coverage.grid(matrix.cells)
+    counts = ", ".join(f"{n} {name}" for name, n in coverage.tally(matrix.cells).items())
+    versions = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
+    lines = [
+        "# Which model runs in which runtime",
+        "",
+        f"Made {matrix.made} by `make coverage` on {matrix.cpu}, models shrunk, batch 2, float32, "
+        f"one thread, {matrix.limit_s:.0f} s a cell: {counts}. The same table for what is "
+        "installed: `frameworktax list coverage`.",
+        "",
+    ]
+    lines += [f"- **{name}**: {text}" for name, text in coverage.VERDICTS.items()]
+    lines += ["", f"Versions: {versions}.", "", row_of(header), row_of(["---"] * len(header))]
+    lines += [row_of(row) for row in rows]
+    others = [c for c in matrix.cells if c.verdict != "runs"]
+    lines += ["", "## What stops it", "", row_of(["model", "runtime", "", "why"])]
+    lines += [row_of(["---"] * 4)]
+    for cell in others:
+        why = escaped(coverage.why(cell))
+        lines.append(row_of([cell.model, cell.runtime, coverage.mark(cell), why]))
+    return "\n".join(lines) + "\n"
+
+
+def row_of(values: list[str]) -> str:
+    return "| " + " | ".join(values) + " |"
+
+
+def escaped(text: str) -> str:
+    """Return a message that a Markdown table shows as it is."""
+    for mark in "\\|<>*_`[]":
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
