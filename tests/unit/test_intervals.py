@@ -86,6 +86,19 @@ def test_clip_equals_brute_force(spans, a, b):
     assert (depth(zip(*iv.clip(*columns(spans), low, high), strict=True)) == line).all()
 
 
+@given(pairs, pairs)
+def test_overlaps_of_two_lists_equal_brute_force(spans, others):
+    mine, theirs = iv.merge(*columns(spans)), iv.merge(*columns(others))
+    first, second, starts, ends = iv.overlaps(*mine, *theirs)
+    found = sorted(zip(*(x.tolist() for x in (first, second, starts, ends)), strict=True))
+    assert found == [
+        (i, j, max(a, c), min(b, d))
+        for i, (a, b) in enumerate(zip(*(x.tolist() for x in mine), strict=True))
+        for j, (c, d) in enumerate(zip(*(x.tolist() for x in theirs), strict=True))
+        if max(a, c) < min(b, d)
+    ]
+
+
 def test_touching_intervals_are_one_and_nanoseconds_survive_epoch_times():
     epoch = 1_751_410_836_000_000_000
     starts, ends = iv.merge([epoch + 3, epoch], [epoch + 7, epoch + 3])
