@@ -92,17 +92,17 @@ def test_formulas_that_hold_are_found_without_error():
 
 
 def test_what_is_predicted_is_hidden_from_the_prediction():
-    """A batch of 8 that is slower by half is missed by as much, whatever 16 says."""
+    """A batch of 8 that is slower by half is missed by as much."""
     checks, _ = judged(cpu_records(wrong={("eager", 8): 1.5}))
     by_change = {c.change: c.error for c in checks if c.formula == on_cpu.BATCH}
     assert by_change["--batch 8"] == pytest.approx(1 / 1.5 - 1, abs=1e-3)
-    assert by_change["--batch 16"] == pytest.approx(0, abs=1e-3)  # and 8 is hidden from 16
+    assert by_change["--batch 16"] > 0.2  # which is drawn through 2, 4 and 8
     assert {c.change for c in checks if c.formula == on_cpu.BATCH} == {"--batch 8", "--batch 16"}
 
 
 def test_where_a_small_batch_is_missing_the_answer_is_hidden_too():
-    slow = {("eager", 8): 1.5, ("eager", 4): 1.0}
-    gone = {p.key() for p in validate.grid("mlp", "cpu") if p.workload.batch == 4}
+    slow = {("eager", 8): 1.5}
+    gone = {p.key() for p in validate.grid("mlp", "cpu") if p.workload.batch == 2}
     records = [r for r in cpu_records(wrong=slow) if getattr(r, "point", None) not in gone]
     records = [r for r in records if not (isinstance(r, Subject) and r.point.key() in gone)]
     checks, _ = judged(records)
@@ -114,7 +114,7 @@ def test_uncertain_truths_are_kept_and_not_counted():
     records = cpu_records()
     wide = next(p for p in validate.grid("mlp", "cpu") if p.workload.width == 2)
     records = [
-        replace(r, latency_ns=tuple(v * (1 + r.process) for v in r.latency_ns))
+        replace(r, cpu_ns=r.cpu_ns * (1 + r.process))
         if getattr(r, "point", None) == wide.key() and hasattr(r, "pipelined_ns")
         else r
         for r in records

@@ -59,14 +59,25 @@ def test_width_leaves_the_products_of_activations_linear():
     assert found.latency_ns.value == pytest.approx(400 + 9 * 225 + 3 * (225 + 150))
 
 
-def test_batch_from_the_line_through_1_2_and_4():
+def test_batch_from_the_line_through_the_last_three():
     row = [point(batch=n, latency=100.0 + 50 * n) for n in (1, 2, 4, 8)]
     found = one(WhatIf(batch=16), *row)
     assert found.formula == on_cpu.BATCH
     assert found.latency_ns.value == pytest.approx(900)
     assert found.latency_ns.low < 900 < found.latency_ns.high
-    bent = [*row[:3], point(batch=8, latency=10_000)]
+    bent = [point(batch=1, latency=10_000), *row[1:]]  # only the last three are in it
     assert one(WhatIf(batch=16), *bent).latency_ns.value == pytest.approx(900)
+
+
+def test_the_line_over_batch_leaves_out_what_other_kernels_ran():
+    jit = {"kernel_detail_ns": {"jit": 500.0, "gemm": 10.0}}
+    row = [point(batch=1, latency=900.0)]
+    row += [point(batch=n, latency=400.0 + 50 * n, **jit) for n in (2, 4)]
+    assert one(WhatIf(batch=8), *row).latency_ns.value == pytest.approx(800)
+    found = one(WhatIf(batch=4), *row[:2])
+    assert "between batch 1 (gemm) and 2 (jit)" in found.reason
+    blind = [replace(m, kernel_detail_ns=None) for m in row[1:]]
+    assert one(WhatIf(batch=8), row[0], *blind).latency_ns is not None
 
 
 def test_a_line_that_does_not_fit_widens_its_interval():
@@ -155,8 +166,8 @@ def test_refusals_name_their_reason(asked, measured, reason):
 
 def test_no_line_is_drawn_far_beyond_its_points():
     row = [point(batch=n, latency=100.0 * n) for n in (1, 2, 4)]
-    assert one(WhatIf(batch=16), *row).latency_ns is not None
-    assert "more than 4 times beyond" in one(WhatIf(batch=17), *row).reason
+    assert one(WhatIf(batch=8), *row).latency_ns is not None
+    assert "more than 2 times beyond" in one(WhatIf(batch=9), *row).reason
 
 
 def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
@@ -223,9 +234,9 @@ def test_width_on_a_host_bound_device_is_free_and_sharp():
 
 def test_batch_on_a_device_draws_a_line_through_kernel_times():
     row = [device_point(n, tax=100_000.0 - 20_000 - 20_000 * n) for n in (1, 2)]
-    found = one(WhatIf(batch=8), *row)
-    # kernels take 180 µs and bound the call; gaps and what is in no queue stay
-    assert found.latency_ns.value == pytest.approx(180_000 + 4_000 + 10_000, rel=0.03)
+    found = one(WhatIf(batch=4), *row)
+    # kernels take 100 µs and bound the call; gaps and what is in no queue stay
+    assert found.latency_ns.value == pytest.approx(100_000 + 4_000 + 10_000, rel=0.03)
 
 
 def test_another_runtime_on_a_device_brings_its_host_time():

@@ -15,8 +15,8 @@ SAME_KERNELS = ("eager", "inference-mode", "torchscript")
 """Runtimes that call the kernels that eager calls, in the same order."""
 MATRIX = ("gemm", "packing", "convolution")
 """Parts of kernel time that grow with the square of the width: weights are width × width."""
-REACH = 4.0
-"""How far beyond the largest measured value a line is drawn."""
+REACH = 2.0
+"""How far beyond the largest measured value a line is drawn: as far as it is validated."""
 
 
 def propagate(function: Callable[..., float], method: str, *inputs: Estimate) -> Estimate:

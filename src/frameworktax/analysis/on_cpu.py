@@ -20,8 +20,8 @@ DEPTH = "line over depth"
 REUSE = 4.0
 """Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
 than they compute."""
-SMALL = (1, 2, 4)
-"""Batches that the line is drawn through (METHOD, section 9)."""
+POINTS = 3
+"""Measured batches that the line is drawn through, the largest below the one in question."""
 
 
 def answer(
@@ -147,7 +147,15 @@ def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:
 
 def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer | Refused:
     row = [o for o in batches(relatives, m.runtime) if o.latency_ns is not None]
-    points = [o for o in row if o.workload.batch in SMALL] if _has_small(row) else row
+    below = [o for o in row if o.workload.batch < batch] or row
+    points = alike(below)[-POINTS:]
+    if len(points) < 2 <= len(below):
+        before, last = below[-2], below[-1]
+        reason = (
+            f"other kernels took over between batch {before.workload.batch} ({kind(before)}) and "
+            f"{last.workload.batch} ({kind(last)}); measure nearer to it"
+        )
+        return Refused(formula=BATCH, reason=reason)
     return on_line(
         [float(o.workload.batch) for o in points],
         [o.latency_ns for o in points if o.latency_ns is not None],
@@ -157,8 +165,26 @@ def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answ
     )
 
 
-def _has_small(row: Sequence[Measurement]) -> bool:
-    return {o.workload.batch for o in row} >= set(SMALL)
+def kind(m: Measurement) -> str | None:
+    """Return the part that most of the kernel time is in, None where it was not sampled."""
+    detail = m.kernel_detail_ns
+    return max(detail, key=lambda name: detail[name]) if detail else None
+
+
+def alike(row: Sequence[Measurement]) -> list[Measurement]:
+    """Return the largest batches whose kernels are of one kind, ascending.
+
+    Libraries change their algorithm with the size of a product: a convolution of one image is
+    another kernel than one of two, and a line through both is a line through neither. A point
+    without samples counts as of the same kind.
+    """
+    found: list[Measurement] = []
+    known = next((kind(m) for m in reversed(row) if kind(m)), None)
+    for m in reversed(row):
+        if kind(m) not in (known, None):
+            break
+        found.insert(0, m)
+    return found
 
 
 def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer | Refused:
