@@ -73,6 +73,7 @@ def sweep(
         with bar or nullcontext(), _ends_once():
             results = campaign.sweep(study, *words, **arguments)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all that is left is to leave
         fail(
             f"interrupted; what was measured is kept in {store}. "
             f"See it: frameworktax report {store}; "
