@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median, quantiles, stdev
 
 from frameworktax.records import (
@@ -195,11 +195,13 @@ def widened(estimate: Estimate, drift: float) -> Estimate:
     if not drift:
         return estimate
     extra = NORMAL_95 * drift * estimate.value
-    return replace(
-        estimate,
+    return Estimate(
+        value=estimate.value,
         low=estimate.value - math.hypot(estimate.value - estimate.low, extra),
         high=estimate.value + math.hypot(estimate.high - estimate.value, extra),
+        confidence=estimate.confidence,
         method=f"{estimate.method}, widened by the calibrator's spread",
+        n=estimate.n,
     )
 
 

@@ -63,6 +63,11 @@ def summarise(columns: Columns) -> list[PointSummary]:
     drift = _drift(columns.records)
     rows = {pair: i for i, pair in enumerate(columns.groups)}
     blocks = _blocks(columns)
+
+    def age(candidate: tuple[str, Subject]) -> tuple[str, str]:
+        session = candidate[0]
+        return session_order(session, sessions[session].started if session in sessions else "")
+
     found: dict[str, list[tuple[str, Subject]]] = defaultdict(list)
     for (session, key), subject in columns.subjects.items():
         if not subject.point.workload.twin and (
@@ -71,10 +76,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
             found[key].append((session, subject))
     lines = []
     for key, candidates in found.items():
-        session, subject = max(
-            candidates,
-            key=lambda t: session_order(t[0], sessions[t[0]].started if t[0] in sessions else ""),
-        )
+        session, subject = candidates[0] if len(candidates) == 1 else max(candidates, key=age)
         row = rows.get((session, key))
         status, reason = ("ok", None) if row is not None else _worst(failures[session, key])
         lines.append(
@@ -84,9 +86,9 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 sessions=sum((one, key) in rows for one, _ in candidates),
                 status=status,
                 reason=reason,
-                processes=0 if row is None else int(blocks.processes[row]),
-                blocks=0 if row is None else int(blocks.blocks[row]),
-                calls=0 if row is None else int(blocks.calls[row]),
+                processes=0 if row is None else blocks.processes[row],
+                blocks=0 if row is None else blocks.blocks[row],
+                calls=0 if row is None else blocks.calls[row],
                 latency_ns=None if row is None else blocks.latency(row, drift.get(session, 0.0)),
             )
         )
@@ -119,19 +121,19 @@ def _drift(records: Iterable[Record]) -> dict[str, float]:
 class _Blocks:
     """Per group: counts, and mean and standard deviation of the ``n`` values of the interval."""
 
-    processes: np.ndarray
-    blocks: np.ndarray
-    calls: np.ndarray
-    n: np.ndarray
-    mean_ns: np.ndarray
-    deviation_ns: np.ndarray
+    processes: list[int]
+    blocks: list[int]
+    calls: list[int]
+    n: list[int]
+    mean_ns: list[float]
+    deviation_ns: list[float]
 
     def latency(self, row: int, drift: float) -> Estimate | None:
-        n = int(self.n[row])
+        n = self.n[row]
         if n < 2:
             return None
-        value = float(self.mean_ns[row])
-        half = _quantile(n - 1) * float(self.deviation_ns[row]) / math.sqrt(n)
+        value = self.mean_ns[row]
+        half = _quantile(n - 1) * self.deviation_ns[row] / math.sqrt(n)
         by_process = self.processes[row] >= MIN_PROCESSES
         return widened(
             Estimate(
@@ -171,10 +173,10 @@ def _blocks(columns: Columns) -> _Blocks:
     mean = np.bincount(of, x, count) / n
     squares = np.bincount(of, (x - mean[of]) ** 2, count)
     return _Blocks(
-        processes=processes,
-        blocks=np.bincount(group, minlength=count),
-        calls=np.bincount(group, columns.calls, count).astype(np.int64),
-        n=n,
-        mean_ns=mean,
-        deviation_ns=np.sqrt(squares / np.maximum(n - 1, 1)),
+        processes=processes.tolist(),
+        blocks=np.bincount(group, minlength=count).tolist(),
+        calls=np.bincount(group, columns.calls, count).astype(np.int64).tolist(),
+        n=n.tolist(),
+        mean_ns=mean.tolist(),
+        deviation_ns=np.sqrt(squares / np.maximum(n - 1, 1)).tolist(),
     )

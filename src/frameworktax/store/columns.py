@@ -53,7 +53,8 @@ class Columns:
 class Rows:
     """Blocks as they are read, repeated ones too, and what stands between them.
 
-    ``pairs`` holds (session, point's key); ``group`` is an index into it.
+    ``pairs`` holds (session, point's key), ``group`` is an index into it. ``described`` holds the
+    same for the lines of ``subjects``: making keys is work that each process does for its part.
     """
 
     pairs: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class Rows:
     round: array[int] = field(default_factory=lambda: array("q"))
     calls: array[int] = field(default_factory=lambda: array("q"))
     median_ns: array[float] = field(default_factory=lambda: array("d"))
+    described: list[tuple[str, str]] = field(default_factory=list)
+    subjects: list[bytes] = field(default_factory=list)
     others: list[bytes] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
@@ -81,6 +84,9 @@ def read_rows(found: Iterable[Path]) -> Rows:
                 round_(record.round)
                 calls(len(record.latency_ns))
                 median_ns(middle(record.latency_ns))
+            elif type(record) is Subject:
+                rows.described.append((record.session, record.point.key()))
+                rows.subjects.append(line)
             else:
                 rows.others.append(line)
     return rows
@@ -143,14 +149,14 @@ def joined(parts: Sequence[Rows]) -> Columns:
     whole = {name: values[order] for name, values in whole.items()}
     first = np.ones(len(order), bool)
     first[1:] = np.any([np.diff(whole[name]) != 0 for name in key], axis=0)
-    subjects, records = _others(line for part in parts for line in part.others)
+    records = _others(line for part in parts for line in part.others)
     return Columns(
         groups=tuple(pairs),
         group=whole["group"][first],
         process=whole["process"][first],
         median_ns=whole["median_ns"][first],
         calls=whole["calls"][first],
-        subjects=subjects,
+        subjects=_subjects(parts),
         records=records,
         notes=(
             *shards.notes(fault for part in parts for fault in part.faults),
@@ -159,17 +165,20 @@ def joined(parts: Sequence[Rows]) -> Columns:
     )
 
 
-def _others(
-    lines: Iterable[bytes],
-) -> tuple[dict[tuple[str, str], Subject], tuple[Record, ...]]:
-    subjects: dict[tuple[str, str], Subject] = {}
-    others: dict[tuple[object, ...], Record] = {}
+def _subjects(parts: Iterable[Rows]) -> dict[tuple[str, str], Subject]:
+    found: dict[tuple[str, str], Subject] = {}
+    for part in parts:
+        for pair, line in zip(part.described, part.subjects, strict=True):
+            subject = None if pair in found else shards.one(line)
+            if isinstance(subject, Subject):
+                found[pair] = subject
+    return found
+
+
+def _others(lines: Iterable[bytes]) -> tuple[Record, ...]:
+    found: dict[tuple[object, ...], Record] = {}
     for line in lines:
         record = shards.one(line)
-        if record is None:
-            continue
-        if isinstance(record, Subject):
-            subjects.setdefault((record.session, record.point.key()), record)
-        else:
-            others.setdefault(record_id(record), record)
-    return subjects, tuple(others.values())
+        if record is not None:
+            found.setdefault(record_id(record), record)
+    return tuple(found.values())

@@ -85,7 +85,9 @@ def _receive(process: subprocess.Popen[bytes]) -> Rows:
     )
     for name in Rows.NUMBERS:
         getattr(rows, name).frombytes(_exactly(stream, told["blocks"] * 8))
-    rows.others = _exactly(stream, told["bytes"]).splitlines(keepends=True)
+    rows.described = [(session, point) for session, point in told["described"]]
+    for name, size in told["bytes"].items():
+        getattr(rows, name).extend(_exactly(stream, size).split(b"\n")[:-1])
     return rows
 
 
@@ -97,18 +99,23 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def _send(rows: Rows, stream: IO[bytes]) -> None:
-    lines = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in rows.others)
+    texts = {
+        name: b"".join(line.rstrip(b"\n") + b"\n" for line in getattr(rows, name))
+        for name in ("subjects", "others")
+    }
     told = {
         "pairs": list(rows.pairs),
         "faults": [(fault.shard, fault.line, fault.kind) for fault in rows.faults],
         "blocks": len(rows.group),
-        "bytes": len(lines),
+        "described": rows.described,
+        "bytes": {name: len(text) for name, text in texts.items()},
     }
     stream.write(json.dumps(told).encode() + b"\n")
     for name in Rows.NUMBERS:
         numbers: array[int] | array[float] = getattr(rows, name)
         stream.write(numbers.tobytes())
-    stream.write(lines)
+    for text in texts.values():
+        stream.write(text)
     stream.flush()
 
 
