@@ -54,7 +54,7 @@ def test_what_if_of_a_table_says_what_it_lacks(run):
 
 def test_validate_measures_and_keeps_its_errors(run):
     told = run(
-        "validate", "--models", "mlp", "--time-budget", "40s", "--processes", "1",
+        "validate", "--models", "mlp", "--time-budget", "30s", "--processes", "1",
         "--json", "errors.json", "--report", "errors.md",
     )  # fmt: skip
     assert told.code == 0, told.err
