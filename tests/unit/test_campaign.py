@@ -10,7 +10,8 @@ import pytest
 from frameworktax.campaign.estimate import LOAD_S, POINT_S, Estimator
 from frameworktax.campaign.held import resumed, survey
 from frameworktax.campaign.local import LocalEngine
-from frameworktax.campaign.run import Campaign, look
+from frameworktax.campaign.look import look
+from frameworktax.campaign.run import Campaign
 from frameworktax.campaign.schedule import groups, within
 from frameworktax.campaign.spent import PhaseClock, itemise, overhead
 from frameworktax.campaign.words import forecast, plain, rows, summary

@@ -3,6 +3,7 @@
 An engine measures, this decides what and when.
 """
 
-from frameworktax.campaign.run import Outlook, SweepResults, outlook, sweep
+from frameworktax.campaign.look import Outlook, outlook
+from frameworktax.campaign.run import SweepResults, sweep
 
 __all__ = ["Outlook", "SweepResults", "outlook", "sweep"]

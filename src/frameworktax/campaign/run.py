@@ -7,16 +7,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from frameworktax import host, store
+from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document, pick_device
-from frameworktax.campaign.estimate import Estimator
-from frameworktax.campaign.held import Held, resumed, survey
+from frameworktax.campaign.held import Held, resumed
 from frameworktax.campaign.local import LocalEngine
-from frameworktax.campaign.schedule import Group, groups, within
+from frameworktax.campaign.look import Outlook, look, read
+from frameworktax.campaign.schedule import Group
 from frameworktax.campaign.shard import open_shard
 from frameworktax.engines.base import Done, Engine, Job
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
@@ -24,9 +24,8 @@ from frameworktax.host.lock import host_lock
 from frameworktax.records import LeftOut, Note, Point, Record
 from frameworktax.runtimes import FLOOR
 from frameworktax.setup import Reporter
-from frameworktax.study.grid import Planned
 from frameworktax.study.load import Study, load
-from frameworktax.sweep import MEMORY_SHARE, Silent
+from frameworktax.sweep import Silent
 
 ENGINES = ("local",)
 LEAST_S = 5.0
@@ -57,32 +56,6 @@ class SilentStudy(Silent):
 
     def say(self, text: str) -> None:
         """Say nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What a study comes to, before anything is measured.
-
-    Attributes:
-        chosen: its points within the point budget.
-        held: how each of them stands.
-        groups: what is to be measured, session by session.
-        beyond: points that the point budget leaves out.
-        known: open points whose estimate rests on the store.
-    """
-
-    study: Study
-    chosen: tuple[Planned, ...]
-    held: Mapping[Point, Held]
-    groups: tuple[Group, ...]
-    beyond: int
-    known: int
-
-    @property
-    def estimate_s(self) -> float:
-        """How long it will take; no longer than the time budget."""
-        total = sum(group.estimate_s for group in self.groups)
-        return min(total, self.study.settings.time_budget or total)
 
 
 class SweepResults(Results):
@@ -148,58 +121,6 @@ def sweep(
             told.say(f"runs code of yours: {reference}")
         with host_lock(words, told.say):
             return Campaign(loaded, folder, local, told, words, resume=resume).run()
-
-
-def outlook(
-    study: str | Path | Mapping[str, Any],
-    *overrides: str,
-    store: str | Path = DEFAULT_STORE,
-    resume: bool = True,
-    allow_code: bool = False,
-) -> Outlook:
-    """Return what a study comes to, without measuring; raises as ``sweep`` does."""
-    device = pick_device("auto")
-    platforms = {"local": device, "cpu": "cpu", device: device}
-    loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
-    return look(loaded, read(Path(store))[0] if resume else [])
-
-
-def look(study: Study, records: Sequence[Record], begun: Sequence[Record] | None = None) -> Outlook:
-    """Return how a study stands by the records of a store.
-
-    Args:
-        study: what is asked for.
-        records: what tells how points stand.
-        begun: what tells how long they take, where that is more.
-    """
-    settings = study.settings
-    chosen = within(study.planned, settings.point_budget)
-    held = survey([one.point for one in chosen], records, settings.attempts)
-    estimator = Estimator(records if begun is None else begun)
-    todo = [one for one in chosen if held[one.point].status == "open"]
-    return Outlook(
-        study=study,
-        chosen=chosen,
-        held=held,
-        groups=tuple(
-            groups(
-                todo,
-                estimator,
-                processes=settings.processes,
-                together=settings.together,
-                memory_bytes=MEMORY_SHARE * host.memory_available_bytes(),
-            )
-        ),
-        beyond=len(study.planned) - len(chosen),
-        known=sum(estimator.knows(one.point) for one in todo),
-    )
-
-
-def read(folder: Path) -> tuple[list[Record], list[Note]]:
-    """Return a store's records and notes on it; nothing where there is no store yet."""
-    if not folder.is_dir() or not any(folder.glob("*.jsonl")):
-        return [], []
-    return store.read(folder)
 
 
 class Campaign:

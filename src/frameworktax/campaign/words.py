@@ -9,7 +9,8 @@ from typing import Any
 
 from frameworktax.campaign.estimate import RULE
 from frameworktax.campaign.held import Held, Status
-from frameworktax.campaign.run import Outlook, SweepResults
+from frameworktax.campaign.look import Outlook
+from frameworktax.campaign.run import SweepResults
 from frameworktax.campaign.spent import MEASURING, overhead
 from frameworktax.records import Point
 from frameworktax.study.values import duration
