@@ -111,6 +111,14 @@ def test_another_runtime_with_the_same_kernels_pays_its_own_overhead():
     assert told.latency_ns.value == pytest.approx(600 + 100)
 
 
+def test_what_was_measured_is_not_said_to_be_unchecked():
+    from frameworktax.report.trace_words import predictions
+
+    row = [point(batch=n, latency=1000.0 * n) for n in (1, 2)]
+    _, told = predictions(ask(WhatIf(batch=2, host_speed=2), *row))
+    assert [cells[3].split("; ")[-1] for cells in told] == ["never checked", "measured"]
+
+
 def test_with_both_twins_the_formula_with_the_smaller_error_is_taken(monkeypatch):
     other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
     own = point(warm_overhead_ns=estimate(200, 5))

@@ -10,6 +10,8 @@ from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Measurement
 
 FLOOR = "null"
+MEASURED = "measured"
+"""The formula of an answer that was there: nothing was predicted."""
 REPLAYED = ("device_speed", "host_speed", "graphs")
 """Changes of the machine, which hold together; the others change the work itself."""
 

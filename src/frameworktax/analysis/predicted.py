@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.changes import WhatIf, subject_of
+from frameworktax.analysis.changes import MEASURED, WhatIf, subject_of
 from frameworktax.analysis.formulas import SAME_KERNELS
-from frameworktax.analysis.whatif import MEASURED, predict
+from frameworktax.analysis.whatif import predict
 from frameworktax.analysis.words import times
 from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run
 

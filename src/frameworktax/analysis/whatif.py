@@ -14,6 +14,7 @@ from frameworktax.analysis import on_cpu, on_device, queued, replay, shown
 from frameworktax.analysis.bill import quotient
 from frameworktax.analysis.changes import (
     FLOOR,
+    MEASURED,
     Answer,
     Refused,
     WhatIf,
@@ -28,7 +29,6 @@ from frameworktax.traces.timeline import Step
 
 __all__ = ["WhatIf", "predict"]
 
-MEASURED = "measured"
 REFERENCE = "eager"
 Table = Mapping[str, Mapping[str, float]]
 

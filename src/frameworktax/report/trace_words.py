@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from frameworktax.analysis.changes import MEASURED
 from frameworktax.records import Prediction
 from frameworktax.report.words import factor, interval, milliseconds, percent
 
@@ -169,6 +170,8 @@ def predictions(found: Sequence[Prediction]) -> tuple[list[str], Rows]:
 
 
 def _proof(p: Prediction) -> str:
+    if p.formula == MEASURED:
+        return p.formula
     errors = p.shown_error
     if not errors or "median" not in errors:
         return f"{p.formula}; never checked"
