@@ -7,6 +7,7 @@ with the files in the operating system's cache; memory is that of all its proces
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sys
 import tempfile
@@ -89,6 +90,7 @@ def _timed(arguments: Sequence[str], repeats: int) -> Row:
     return {
         "command": " ".join(a if not a.startswith("/") else Path(a).name for a in arguments),
         "wall_s": min(run["wall_s"] for run in runs),
+        "cpu_s": min(run["cpu_s"] for run in runs),
         "runs_s": [run["wall_s"] for run in runs],
         "memory_bytes": max(run["memory_bytes"] for run in runs),
         "said": runs[0]["said"],
@@ -97,12 +99,20 @@ def _timed(arguments: Sequence[str], repeats: int) -> Row:
 
 def _run(arguments: Sequence[str]) -> Row:
     peaks: dict[int, int] = {}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     text, wall_s = run_command([*COMMAND, *arguments], 300, watch=lambda pid: _watch(pid, peaks))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if not text.strip() and "--quiet" not in arguments:
         raise BenchmarkError("it printed nothing")
     lines = text.strip().splitlines()
     said = lines[-1] if lines else ""
-    return {"wall_s": round(wall_s, 3), "memory_bytes": sum(peaks.values()), "said": said}
+    return {
+        "wall_s": round(wall_s, 3),
+        "cpu_s": round(cpu_s, 3),
+        "memory_bytes": sum(peaks.values()),
+        "said": said,
+    }
 
 
 def _watch(pid: int, peaks: dict[int, int]) -> None:
@@ -123,7 +133,8 @@ def _watch(pid: int, peaks: dict[int, int]) -> None:
 
 def _tell(bench: Bench, name: str, title: str, found: Row) -> None:
     wall_s, size = found["wall_s"], found["memory_bytes"]
-    told = f"{wall_s:.2f} s (runs {', '.join(f'{s:.1f}' for s in found['runs_s'])})"
+    runs = ", ".join(f"{s:.1f}" for s in found["runs_s"])
+    told = f"{wall_s:.2f} s (runs {runs}; {found['cpu_s']:.1f} s of processor time)"
     if name == "open":
         bench.check(title, wall_s, told, f"under {OPEN_S:.0f} s", wall_s < OPEN_S)
         memory = f"{size / 1e6:.0f} MB"
