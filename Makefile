@@ -75,7 +75,7 @@ test-runtimes: install
 	$(BIN)/pytest tests/integration/test_runtimes.py tests/integration/test_runtimes_apart.py
 
 bench-faults: install
-	$(BIN)/python benchmarks/sweep.py --only faults
+	$(BIN)/python benchmarks/sweep.py --only faults --out benchmarks/results/sweep_faults.json
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu:

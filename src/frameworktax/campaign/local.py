@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from frameworktax import runtimes, store
+from frameworktax.api import CACHE
 from frameworktax.campaign.shard import Shard, open_shard
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
@@ -16,8 +17,6 @@ from frameworktax.plan import Plan
 from frameworktax.records import Outcome, Point, Subject
 from frameworktax.setup import Reporter
 from frameworktax.sweep import Sweep
-
-CACHE = "cache"
 
 
 class LocalEngine:
