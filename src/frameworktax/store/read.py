@@ -73,13 +73,14 @@ def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bo
     keys: dict[bytes, str] = {}
     sessions: dict[str, tuple[str, str]] = {}
     meant: set[str] = set()
-    for record in unique(found, [], lambda _, kind: kind in ("session", "subject", "left-out")):
-        if isinstance(record, Session):
-            sessions[record.session] = session_order(record.session, record.started)
-        elif isinstance(record, Subject | LeftOut) and matches(record.point):
-            key = record.point.key()
-            keys[key.encode()] = key
-            meant.add(record.session)
+    for shard in found:
+        for record, _ in shards.records(shard, [], _describes):
+            if isinstance(record, Session):
+                sessions[record.session] = session_order(record.session, record.started)
+            elif isinstance(record, Subject | LeftOut) and matches(record.point):
+                key = record.point.key()
+                keys[key.encode()] = key
+                meant.add(record.session)
     if last and meant:
         chosen = _timed(found, keys) or meant
         meant = {max(chosen, key=lambda s: sessions.get(s, session_order(s)))}
@@ -94,6 +95,10 @@ def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bo
         for record in unique(found, faults, wanted)
         if record.session in meant and point_key(record) in known
     ]
+
+
+def _describes(line: bytes, kind: str) -> bool:
+    return kind in ("session", "subject", "left-out")
 
 
 def point_key(record: Record) -> str | None:
