@@ -14,7 +14,7 @@ import sample_records as data
 from two_queues import Program, busy_ns, play, random_program
 
 from frameworktax import validate
-from frameworktax.analysis import on_cpu, on_device, queued
+from frameworktax.analysis import held, on_cpu, on_device, queued
 from frameworktax.analysis.document import build
 from frameworktax.records import Attribution, Session, Subject
 from frameworktax.report.validation import markdown
@@ -68,7 +68,7 @@ def cpu_records(name="s", wrong=None):
 
 
 def judged(records):
-    return validate.judge(records, build(records).measurements)
+    return held.judge(records, build(records).measurements)
 
 
 def test_formulas_that_hold_are_found_without_error():
@@ -121,7 +121,7 @@ def test_uncertain_truths_are_kept_and_not_counted():
     ]
     checks, _ = judged(records)
     (found,) = [c for c in checks if c.formula == on_cpu.WIDTH]
-    assert not found.counted and found.uncertainty > validate.TRUTH
+    assert not found.counted and found.uncertainty > held.TRUTH
     whole = validate.Validation(
         checks=tuple(checks), refused=(), environment=data.ENVIRONMENT, made="now"
     )
@@ -194,11 +194,11 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
         on_device.BATCH,
         on_device.WIDTH,
         on_device.RUNTIME,
-        validate.SPAN,
+        held.SPAN,
     }
     for c in checks:
         assert abs(c.error) < 0.15, c
-    spans = [c.error for c in checks if c.formula == validate.SPAN]
+    spans = [c.error for c in checks if c.formula == held.SPAN]
     assert len(spans) == 2 and max(map(abs, spans)) < 0.01
 
 

@@ -290,7 +290,7 @@ def test_the_sample_session_answers_every_change():
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
     from frameworktax.analysis import on_device, queued
-    from frameworktax.validate import SPAN
+    from frameworktax.analysis.held import SPAN
 
     known = {
         on_cpu.RUNTIME,
