@@ -9,7 +9,17 @@ from frameworktax.errors import UsageError, WorkerError
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
-FORBIDDEN = {"pydantic", "rich", "typer", "click", "pandas", "scipy", "matplotlib", "vl_convert"}
+FORBIDDEN = {
+    "msgspec",
+    "pydantic",
+    "rich",
+    "typer",
+    "click",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "vl_convert",
+}
 
 
 @pytest.fixture
