@@ -146,9 +146,14 @@ def _trace(path: Path, read: Callable[[Path], Any], what_if: WhatIf | None) -> R
     from frameworktax.analysis import trace
     from frameworktax.traces import timeline
 
-    recorded = read(path)
-    ordered = timeline.build(recorded.trace)
-    run = trace.document(recorded, ordered, path.name)
+    try:
+        recorded = read(path)
+        ordered = timeline.build(recorded.trace)
+        run = trace.document(recorded, ordered, path.name)
+    except MemoryError as error:
+        raise TraceError(
+            f"{path}: too large for the memory of this process; record fewer steps"
+        ) from error
     if what_if is None:
         return run
     from frameworktax.analysis.whatif import predict

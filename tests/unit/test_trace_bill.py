@@ -132,3 +132,8 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
         busy[s:e] = True
     for n, (s, e) in enumerate(zip(line.windows.begin_ns, line.windows.end_ns, strict=True)):
         assert bill.table[n, :2].sum() == busy[s:e].sum()
+
+
+def test_a_thread_that_only_passed_by_explains_nothing(tmp_path):
+    _, bill = billed(tmp_path, cases.kernel(0, 1, 1), cases.launch(0, 0, 9), cases.kernel(3, 4, 2))
+    assert lines(bill.table[0]) == {"kernel": 2, "remainder": 2}

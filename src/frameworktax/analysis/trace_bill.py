@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
 from frameworktax.traces.kineto import CATEGORIES, HOST_CALLS, Events
-from frameworktax.traces.nesting import Nesting, nest
+from frameworktax.traces.nesting import Index, Nesting, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]
@@ -63,18 +63,18 @@ class Thread:
     nesting: Nesting
 
     @cached_property
-    def operator(self) -> Ns:
+    def operator(self) -> Index:
         """Return, per event, the outermost operator at or around it, -1 for none."""
         return self.nesting.nearest(self.events.category == OPERATOR, outermost=True)
 
     @cached_property
-    def frame(self) -> Ns:
+    def frame(self) -> Index:
         """Return, per event, the innermost line of Python at or around it, -1 for none."""
         builtin = self.events.named("<built-in", "nn.Module: ")
         return self.nesting.nearest((self.events.category == FRAME) & ~builtin)
 
     @cached_property
-    def module(self) -> Ns:
+    def module(self) -> Index:
         """Return, per event, the innermost module at or around it, -1 for none."""
         return self.nesting.nearest(
             (self.events.category == FRAME) & self.events.named("nn.Module: ")
@@ -162,11 +162,11 @@ def bill(timeline: Timeline) -> Bill:
 
 
 def _threads(timeline: Timeline) -> dict[int, Thread]:
-    events = timeline.events
-    host = events.of("cpu_op", "python_function", "user_annotation", *HOST_CALLS)
-    found = {}
-    for number, rows in groups(host.thread):
-        own = host.take(rows)
+    events, found = timeline.events, {}
+    codes = [CATEGORIES.index(c) for c in ("cpu_op", "python_function", "user_annotation")]
+    on_host = np.flatnonzero(np.isin(events.category, [*codes, *CALLS]))
+    for number, rows in groups(events.thread[on_host]):
+        own = events.take(on_host[rows])
         found[number] = Thread(own, nest(own.start_ns, own.end_ns))
     return found
 
@@ -200,21 +200,21 @@ def _charge(
 ) -> Charged:
     """Charge host time to what the responsible thread was doing."""
     who = _responsible(timeline, threads, step, end)
-    parts: list[tuple[Ns, ...]] = []
+    parts: list[tuple[Index, ...]] = []
     for number in np.unique(who).tolist():
         chosen = who == number
         s, e, n = start[chosen], end[chosen], step[chosen]
         thread = threads.get(number)
         bare_s, bare_e, bare_step = s, e, n
-        if thread is not None:
-            doing = thread.nesting.stretches()
+        doing = thread.nesting.stretches() if thread is not None else None
+        if thread is not None and doing is not None and len(doing.owner):
             mine, theirs, left, right = intervals.overlaps(s, e, doing.start_ns, doing.end_ns)
             owner = doing.owner[theirs]
             line = np.where(owner >= 0, thread.line[owner], _LINE["remainder"])
             parts.append((n[mine], np.full(len(mine), number), owner, line, left, right))
             # Outside the first and the last event of the thread nothing is known of it.
-            outer = np.array([s[0], doing.end_ns[-1] if len(doing.end_ns) else s[0]])
-            until = np.array([doing.start_ns[0] if len(doing.start_ns) else e[-1], e[-1]])
+            outer = np.array([s[0], doing.end_ns[-1]])
+            until = np.array([doing.start_ns[0], e[-1]])
             known = until > outer
             mine, _, bare_s, bare_e = intervals.overlaps(s, e, outer[known], until[known])
             bare_step = n[mine]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from frameworktax.analysis.trace_bill import LINES, OPERATOR, STARVED, Bill, Charged, Thread
 from frameworktax.traces import intervals
+from frameworktax.traces.nesting import Index
 from frameworktax.traces.timeline import Timeline, groups
 
 Ns = NDArray[np.int64]
@@ -51,7 +52,7 @@ def causes(timeline: Timeline, bill: Bill, step: int | None = None) -> dict[str,
         bill: of it.
         step: of this step alone.
     """
-    views: dict[str, Callable[[Thread], Ns]] = {
+    views: dict[str, Callable[[Thread], Index]] = {
         "python": lambda thread: thread.frame,
         "module": lambda thread: thread.module,
         "operator": lambda thread: thread.operator,
@@ -75,7 +76,7 @@ def leaders(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     lines = ("framework", "python") if not len(timeline.work) else STARVED
     chosen = np.isin(bill.charged.line, [LINES.index(line) for line in lines])
     result: list[dict[str, Any]] = [{} for _ in timeline.windows.names]
-    views: tuple[tuple[str, Callable[[Thread], Ns]], ...] = (
+    views: tuple[tuple[str, Callable[[Thread], Index]], ...] = (
         ("python", lambda thread: thread.frame),
         ("module", lambda thread: thread.module),
         ("operator", lambda thread: thread.operator),
@@ -97,7 +98,7 @@ def leaders(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     return result
 
 
-def _names(bill: Bill, view: Callable[[Thread], Ns]) -> Ns:
+def _names(bill: Bill, view: Callable[[Thread], Index]) -> Ns:
     """Return, per charged piece, the name of the event that the view puts it on; -1 for none."""
     charged = bill.charged
     name = np.full(len(charged.ns), -1, np.int64)
@@ -112,7 +113,7 @@ def _names(bill: Bill, view: Callable[[Thread], Ns]) -> Ns:
 def _sums(
     bill: Bill,
     lines: tuple[str, ...],
-    view: Callable[[Thread], Ns],
+    view: Callable[[Thread], Index],
     step: int | None = None,
 ) -> dict[int, int]:
     charged: Charged = bill.charged

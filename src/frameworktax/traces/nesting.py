@@ -7,12 +7,14 @@ end after its parent; it is then cut at the parent's end, as the call itself was
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ns = NDArray[np.int64]
-Index = NDArray[np.int64]
+Index = NDArray[np.signedinteger[Any]]
+"""Numbers of events, of 32 bits where there are as many: a trace of 2 GB has 8 million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Nesting:
 
         With ``outermost``, the outermost such event.
         """
-        own = np.where(chosen, np.arange(len(chosen)), -1)
+        own = np.where(chosen, np.arange(len(chosen), dtype=np.int32), np.int32(-1))
         found = own.copy()
         for members in self._levels()[1:]:
             around = found[self.parent[members]]
@@ -60,7 +62,7 @@ class Nesting:
     def stretches(self) -> Stretches:
         """Return who is innermost when, from the first start to the last end."""
         lasting = self.order[(self.end_ns > self.start_ns)[self.order]]
-        rank = np.arange(len(lasting))
+        rank = np.arange(len(lasting), dtype=np.int32)
         times = np.concatenate((self.start_ns[lasting], self.end_ns[lasting]))
         owner = np.concatenate((lasting, self.parent[lasting]))
         # At one moment ends come before starts, inner ends first and outer starts first: the last
@@ -79,15 +81,23 @@ class Nesting:
 
 def nest(start_ns: Ns, end_ns: Ns) -> Nesting:
     """Return how events of one thread lie inside each other; any order, no end before its start."""
-    order = np.lexsort((-end_ns, start_ns))
+    order = np.lexsort((-end_ns, start_ns)).astype(np.int32)
     s, e = start_ns[order], end_ns[order]
     fast = _by_level(s, e)
     parent, level, cut = fast if fast is not None else _one_by_one(s, e)
+    del s, e
     n = len(order)
-    result = Nesting(order, np.empty(n, np.int64), np.empty(n, np.int64), start_ns, end_ns.copy())
+    result = Nesting(
+        order,
+        np.empty(n, np.int32),
+        np.empty(n, np.int32),
+        start_ns,
+        end_ns if fast is not None else np.empty(n, np.int64),
+    )
     result.parent[order] = np.where(parent >= 0, order[parent], -1) if n else parent
     result.level[order] = level
-    result.end_ns[order] = cut
+    if fast is None:
+        result.end_ns[order] = cut
     return result
 
 
@@ -98,14 +108,15 @@ def _by_level(s: Ns, e: Ns) -> tuple[Index, Index, Ns] | None:
     """
     n = len(s)
     # An event without length ends where it starts: it is open for nobody.
-    level = np.arange(n) - np.searchsorted(np.sort(e), s, side="right")
+    level = np.arange(n, dtype=np.int32)
+    level -= np.searchsorted(np.sort(e), s, side="right").astype(np.int32)
     level += _own_ends(s, e)
     if n and level.min() < 0:
         return None
-    parent = np.full(n, -1, np.int64)
-    above: Index = np.empty(0, np.int64)
+    parent = np.full(n, -1, np.int32)
+    above: Index = np.empty(0, np.int32)
     for depth in range(int(level.max()) + 1 if n else 0):
-        members = np.flatnonzero(level == depth)
+        members = np.flatnonzero(level == depth).astype(np.int32)
         if depth:
             at = np.searchsorted(above, members) - 1
             if len(at) and at.min() < 0:
@@ -126,18 +137,18 @@ def _own_ends(s: Ns, e: Ns) -> Index:
     """
     point = e == s
     if not point.any():
-        return np.zeros(len(s), np.int64)
+        return np.zeros(len(s), np.int32)
     _, first, group = np.unique(s, return_index=True, return_inverse=True)
     # Sorted by descending end, the events without length are the last of those with one start.
     upto = np.cumsum(point)
     before = np.concatenate(([0], upto[:-1]))
     total = np.append(before[first[1:]], upto[-1])[group]
-    return np.asarray(total - before, np.int64)
+    return np.asarray(total - before, np.int32)
 
 
 def _one_by_one(s: Ns, e: Ns) -> tuple[Index, Index, Ns]:
     """Nest sorted events with a stack, cutting each at the end of the one around it."""
-    parent, level, cut = np.empty(len(s), np.int64), np.empty(len(s), np.int64), e.copy()
+    parent, level, cut = np.empty(len(s), np.int32), np.empty(len(s), np.int32), e.copy()
     stack: list[tuple[int, int]] = []
     for i, (start, end) in enumerate(zip(s.tolist(), e.tolist(), strict=True)):
         while stack and stack[-1][1] <= start:
