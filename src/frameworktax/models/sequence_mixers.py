@@ -66,7 +66,9 @@ def _nystromformer(workload: Workload) -> Model:
     """uw-madison/nystromformer-512.
 
     The class wants the length in its configuration, and a whole number of tokens a landmark; up
-    to 64 tokens each is its own landmark, which is full attention.
+    to 64 tokens each is its own landmark, which is full attention. It is given no mask: the class
+    adds one of (length, length) to scores of (landmarks, length), which cannot be. In eager it
+    finds the mask to be all ones and drops it; no exporter can look, so it exports nowhere.
 
     Raises:
         UsageError: a length above 64 that 64 does not divide.
@@ -89,7 +91,7 @@ def _nystromformer(workload: Workload) -> Model:
         **scaled(BASE, workload).common,
     )
     # Positions are counted from 2, and the embedding has two rows more.
-    return model_of(module, workload, positions=510, least=length)
+    return model_of(module, workload, mask=False, positions=510, least=length)
 
 
 def _longformer(workload: Workload) -> Model:
