@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from frameworktax.records import Estimate
 
@@ -63,22 +64,34 @@ def other_runtime(tax_share: Estimate, warm_over_latency: Estimate) -> Estimate:
     )
 
 
-def other_runtime_in_situ(tax_share: Estimate, warm_ratio: Estimate) -> Estimate:
-    """Return the ratio where the tax among real kernels scales as the warm overheads do.
+def other_runtime_in_situ(
+    tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate
+) -> Estimate:
+    """Return the ratio in a runtime with the same kernels, with its tax among real kernels.
 
-    (K + T · W' / W) / L: real kernels evict the code of either runtime, so that both cost more
-    than their twins, by the same factor T / W.
+    Real kernels evict code and data, so that either runtime costs more than its twin. What that
+    adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
+    the operators both of them call, and then stays (T − W + W'). The value is half way; the
+    interval reaches to both ends.
 
     Args:
-        tax_share: of the runtime it starts from.
-        warm_ratio: twin's latency in the other runtime over that in the one it starts from.
+        tax_share: T / L of the runtime it starts from.
+        warm_ratio: W' / W, twin's latency in the other runtime over that in the first.
+        warm_share: W / L.
     """
-    return propagate(
-        lambda s, ratio: 1 - s + s * ratio,
-        "kernels + tax × warm overheads",
-        tax_share,
-        warm_ratio,
-    )
+    method = "kernels + tax between warm overheads"
+
+    def own(s: float, ratio: float, warm: float) -> float:
+        return 1 - s + s * ratio
+
+    def shared(s: float, ratio: float, warm: float) -> float:
+        return 1 - warm + warm * ratio
+
+    inputs = (tax_share, warm_ratio, warm_share)
+    found = propagate(lambda *v: (own(*v) + shared(*v)) / 2, method, *inputs)
+    values = [e.value for e in inputs]
+    ends = (own(*values), shared(*values))
+    return replace(found, low=min(found.low, *ends), high=max(found.high, *ends))
 
 
 def matrix_share(

@@ -13,7 +13,7 @@ from frameworktax.records import Estimate, Measurement
 
 HOST = "tax / host speed + kernels"
 RUNTIME = "kernels + warm overhead"
-IN_SITU = "kernels + tax × warm overheads"
+IN_SITU = "kernels + tax between warm overheads"
 WIDTH = "tax + width² × gemm + width × rest"
 BATCH = "line over batch"
 DEPTH = "line over depth"
@@ -130,7 +130,9 @@ def runtime_answers(
         return Refused(formula=RUNTIME, reason=reason)
     found = []
     if own is not None:
-        ratio = formulas.other_runtime_in_situ(m.tax_share, quotient(warm, own, IN_SITU))
+        ratio = formulas.other_runtime_in_situ(
+            m.tax_share, quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
+        )
         found.append(_scaled(m, ratio, IN_SITU))
     plain = formulas.other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
     found.append(_scaled(m, plain, RUNTIME))
