@@ -126,6 +126,11 @@ class Series:
             live=self.live,
         )
         self.load_ns[process] = answer["load_ns"]
+        versions = self.runtime.versions()
+        if versions:
+            found = ", ".join(f"{name} {version}" for name, version in versions.items())
+            note = Note("own-environment", f"runs in an environment of its own: {found}")
+            self.notes += [] if note in self.notes else [note]
         self._take_notes(answer)
 
     def prepare(self, worker: Worker | InPlace, timeout_s: float) -> None:
@@ -220,7 +225,7 @@ def artifact_key(point: Point, batches: list[int], salt: str) -> str:
         "batches": batches,
         "version": __version__,
         # Another exporter exports something else; compiled code is for one kind of processor.
-        "libraries": host.libraries(),
+        "libraries": host.libraries() | runtimes.get(point.runtime).versions(),
         "python": platform.python_version(),
         "cpu": host.cpu_model(),
         "salt": salt,

@@ -73,7 +73,7 @@ def test_what_is_no_matrix_is_told(monkeypatch, tmp_path) -> None:
     with pytest.raises(StoreError, match="no coverage matrix of version 1"):
         coverage.decode({"schema": "other"})
     monkeypatch.setattr(coverage, "files", lambda package: tmp_path)
-    with pytest.raises(StoreError, match="cannot be read .*; reinstall frameworktax"):
+    with pytest.raises(StoreError, match=r"cannot be read .*; reinstall frameworktax"):
         coverage.load()
 
 

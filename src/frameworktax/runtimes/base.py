@@ -117,6 +117,10 @@ class Runtime(ABC):
             return None
         return environments.python_of(self.environment)
 
+    def versions(self) -> dict[str, str]:
+        """Return package → version of its environment, where it needs one of its own."""
+        return environments.installed(self.environment) if self.python() else {}
+
     def missing(self, target: Target) -> str | None:
         """Return why this runtime cannot run here and what to do, or None if it can."""
         absent = self.absent()

@@ -101,7 +101,7 @@ def quantize(directory: Path) -> None:
     text = (
         f"quantize_dynamic: {integer} of {integer + rest} matrix products and convolutions in int8"
     )
-    manifest.notes.append(("quantised", text))
+    manifest.notes.append(("quantised-weights", text))
     _rewrite(folder, manifest)
 
 
