@@ -18,6 +18,7 @@ from frameworktax.sweep import Silent, Sweep
 from frameworktax.testing import FakeRuntime
 
 POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
+EAGER = replace(POINT, runtime="eager")
 
 
 class FakeWorker:
@@ -90,13 +91,13 @@ def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):
 
 
 def test_another_library_or_processor_prepares_anew(monkeypatch):
-    key = artifact_key(POINT, [1, 2], "named")
-    assert artifact_key(POINT, [1, 2], "named") == key
-    assert artifact_key(POINT, [1], "named") != key
+    key = artifact_key(EAGER, [1, 2], "named")
+    assert artifact_key(EAGER, [1, 2], "named") == key
+    assert artifact_key(EAGER, [1], "named") != key
     monkeypatch.setattr(host, "libraries", lambda: {"torch": "0.1"})
-    other = artifact_key(POINT, [1, 2], "named")
+    other = artifact_key(EAGER, [1, 2], "named")
     monkeypatch.setattr(host, "cpu_model", lambda: "another one")
-    assert len({key, other, artifact_key(POINT, [1, 2], "named")}) == 3
+    assert len({key, other, artifact_key(EAGER, [1, 2], "named")}) == 3
 
 
 def set_up(tmp_path, *made):
