@@ -27,7 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 MODELS = {"bert-base": "transformers", "resnet-50": None, "mlp": None}
-RUNTIMES = ("eager", "inference-mode", "inductor", "torchscript-frozen", "cuda-graph", "null")
+RUNTIMES = (
+    "eager", "inference-mode", "inductor", "inductor-reduce-overhead", "torchscript-frozen",
+    "onnxruntime-cuda", "onnxruntime-cuda-graph", "tensorrt", "cuda-graph", "null",
+)  # fmt: skip
 BATCHES = "1..64"
 SHARES = {"tests": 0.25, "method": 0.2}
 """Of the whole time; the models share what is left when their turn comes."""

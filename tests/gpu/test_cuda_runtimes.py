@@ -42,7 +42,13 @@ def outputs(name, model, target, directory, batch):
     return loaded, call, loaded.outputs(result)
 
 
-@pytest.mark.parametrize("name", ["inference-mode", "cuda-graph", "onnxruntime-cuda", "inductor"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "inference-mode", "torchscript", "cuda-graph", "onnxruntime-cuda", "onnxruntime-cuda-graph",
+        "tensorrt", "inductor", "inductor-reduce-overhead",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_outputs_equal_eager(name, precision, tolerance, batch, tmp_path):
@@ -68,13 +74,30 @@ def test_a_graph_replays_all_kernels_with_one_launch(tmp_path):
     assert replayed["span_ns"]
 
 
-def test_two_batches_have_graphs_of_their_own(tmp_path):
+@pytest.mark.parametrize("name", ["cuda-graph", "onnxruntime-cuda-graph"])
+def test_two_batches_have_graphs_of_their_own(tmp_path, name):
     target = Target(device=DEVICE)
-    loaded = runtimes.get("cuda-graph").load(build(), target, tmp_path)
+    runtime = runtimes.get(name)
+    reason = runtime.missing(target)
+    if reason:
+        pytest.skip(reason)
+    model = build()
+    runtime.prepare(model, [1, 4], target, tmp_path)
+    loaded = runtime.load(model if runtime.needs_model else None, target, tmp_path)
     first, second = loaded.bind(1), loaded.bind(4)
     one = loaded.outputs(first())[0]
     assert loaded.outputs(second())[0].shape == (4, 8)
     assert np.array_equal(loaded.outputs(first())[0], one)
+
+
+def test_a_recorded_session_is_one_launch(tmp_path):
+    target = Target(device=DEVICE)
+    reason = runtimes.get("onnxruntime-cuda-graph").missing(target)
+    if reason:
+        pytest.skip(reason)
+    loaded, call, _ = outputs("onnxruntime-cuda-graph", build(), target, tmp_path, 4)
+    found = attribute_gpu(call, loaded.synchronize, DEVICE, 6)
+    assert found["launches"] == (1,) * 6
 
 
 def test_onnxruntime_queues_behind_torch_and_returns_early(tmp_path):
