@@ -18,6 +18,7 @@ from frameworktax.errors import TraceError
 from frameworktax.traces.columns import Columns
 from frameworktax.traces.kineto import CATEGORIES, LIMIT, Trace
 from frameworktax.traces.recorded import Recorded
+from frameworktax.traces.windows import is_step
 
 ROWS = 50_000
 """Fetched at a time."""
@@ -134,8 +135,6 @@ def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
 
 
 def _category(category: str, name: str) -> int:
-    from frameworktax.traces.timeline import is_step
-
     if category == "cpu_op" and is_step(name):
         category = "user_annotation"
     return CATEGORIES.index(category)
