@@ -152,3 +152,22 @@ def test_the_device_tells_its_own_length_of_a_step(tmp_path):
     gpu = json.loads(cases.event("gpu_user_annotation", "ProfilerStep#3", 12_600, 18_000))
     line = ordered(tmp_path, *cases.one_step(), json.dumps(gpu))
     assert line.windows.device_ns.tolist() == [5_400]
+
+
+def test_amd_calls_launch_replay_and_wait(tmp_path):
+    line = ordered(
+        tmp_path,
+        cases.event("user_annotation", "ProfilerStep#1", 0, 100),
+        cases.launch(0, 5, 1, "hipExtModuleLaunchKernel"),
+        cases.launch(6, 9, 2, "hipGraphLaunch"),
+        cases.launch(10, 12, 3, "hipMemcpyWithStream"),
+        cases.launch(20, 60, 4, "hipStreamSynchronize"),
+        cases.kernel(10, 20, 1),
+        cases.kernel(20, 30, 2),
+        cases.kernel(30, 40, 2),
+        cases.kernel(40, 50, 3, cat="gpu_memcpy"),
+    )
+    assert line.is_launch.tolist() == [True, True, False]
+    (step,) = line.steps()
+    assert step.is_graph.tolist() == [False, True, True, False]
+    assert step.waits_ns.tolist() == [[20, 60]]
