@@ -10,6 +10,7 @@ from typing import Any
 
 from frameworktax import parity
 from frameworktax.errors import WorkerError
+from frameworktax.models import ragged
 from frameworktax.records import (
     Attribution,
     Block,
@@ -48,8 +49,8 @@ class Ledger:
         counted = not (series.is_floor or series.is_twin)
         for batch, point in series.points.items():
             facts = dict(described.get("facts", {}).get(str(batch), {})) if counted else {}
-            if facts.get("padding_share") is not None and not series.runtime.computes_padding:
-                facts["padding_share"] = 0.0
+            if counted:
+                facts["padding_share"] = padding_share(series, point, facts.get("padding_share"))
             extra = [Note(*n) for n in facts.pop("notes", [])]
             self._writer.write(
                 Subject(
@@ -186,6 +187,23 @@ class Ledger:
             self.outcome(series, batch, process, error, series.cells.pop((batch, process), None))
         if worker is not None and not worker.alive:
             del series.workers[process]
+
+
+def padding_share(series: Series, point: Point, described: float | None) -> float | None:
+    """Return the share of the tokens a point computes that is padding; None for dense input.
+
+    Where the model could not be described in time, the lengths alone tell; of the user's own
+    model they tell nothing, since its mask says how far it pads.
+    """
+    w = point.workload
+    if w.input != "ragged":
+        return None
+    if not series.runtime.computes_padding:
+        return 0.0
+    if described is not None or w.length is None or w.length_mean is None or w.length_sd is None:
+        return described
+    drawn = ragged.lengths(w.batch, w.length_mean, w.length_sd, w.length)
+    return 1.0 - float(drawn.sum()) / (w.batch * w.length)
 
 
 def how_compared(workload: Workload) -> list[Note]:

@@ -170,6 +170,14 @@ def test_what_computes_no_padding_has_none(tmp_path, computes, share):
     assert Note("padding-not-compared", how_compared(made.workload)[0].text) in subject.notes
 
 
+def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
+    made = series(tmp_path, FakeRuntime, input="ragged", length=64, length_mean=10.0, length_sd=4.0)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        Ledger(writer, "session").subjects(made, {"facts": {}, "notes": []})
+    (subject,) = store.read(tmp_path / "s")[0]
+    assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
+
+
 # --- outputs are compared once eager's are there --------------------------------------------------
 
 
