@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import PathFinder
 
 import pytest
 
@@ -270,3 +271,24 @@ def test_user_file_may_be_called_like_a_package(tmp_path) -> None:
     before = sys.modules.get("onnx")
     models.build(Workload(model=f"{path}:linear"))
     assert sys.modules.get("onnx") is before
+    found = PathFinder.find_spec("onnx")  # what a later import would find
+    installed = [p for p in sys.path if p != str(tmp_path)]
+    assert found is not None
+    expected = PathFinder.find_spec("onnx", installed)
+    assert found.origin == (expected.origin if expected else str(path))
+
+
+def test_a_user_file_finds_its_neighbours(tmp_path) -> None:
+    """At the top, inside the function, and when it is called."""
+    (tmp_path / "a_neighbour_of_mine.py").write_text("SIZE = 4\n")
+    (tmp_path / "a_late_one_of_mine.py").write_text("import torch\nONE = torch.tensor(1.0)\n")
+    path = tmp_path / "main.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nfrom a_neighbour_of_mine import SIZE\n"
+        "class Late(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        from a_late_one_of_mine import ONE\n"
+        "        return x + ONE\n"
+        "def build(): return Late(), torch.ones(1, SIZE)\n"
+    )
+    assert run(models.build(Workload(model=f"{path}:build")), 2).tolist() == [[2.0] * 4] * 2

@@ -11,7 +11,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,13 @@ def build(name: str, workload: Workload) -> Model:
     import torch
 
     torch.manual_seed(SEED)
-    function = _function(name)
-    try:
-        result = function()
-    # Broad on purpose, here and below: foreign code may raise anything, and all of it is told.
-    except Exception as error:
-        raise UserModelError(f"{name} raised {_told(error, _file_of(function))}") from error
+    with _own_folder_first(name):
+        function = _function(name)
+        try:
+            result = function()
+        # Broad on purpose, here and below: foreign code may raise anything, and all of it is told.
+        except Exception as error:
+            raise UserModelError(f"{name} raised {_told(error, _file_of(function))}") from error
     module, example = _module_and_example(name, result)
     return wrap(name, module, example, workload.batch_dim)
 
@@ -72,6 +74,26 @@ def wrap(name: str, module: Any, example: Inputs, batch_dim: int | None) -> Mode
     return Model(module, inputs, dims)
 
 
+@contextmanager
+def _own_folder_first(name: str) -> Iterator[None]:
+    """Have the user's file find its neighbours, as a script does; afterwards they come last.
+
+    An engine that is imported later must not find a user's ``onnx.py``.
+    """
+    where = name.rpartition(":")[0]
+    folder = str(Path(where).resolve().parent)
+    if not _is_file(where) or folder in sys.path:
+        yield
+        return
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:  # the user's code may have changed it
+            sys.path.remove(folder)
+        sys.path.append(folder)
+
+
 def _function(name: str) -> Callable[[], Any]:
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
@@ -96,8 +118,6 @@ def _from_file(name: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise UserModelError(f"no file {path} (for {name}); check the path")
     path = path.resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
     # A name of its own: a user's onnx.py must not stand for the package.
     private = f"_frameworktax_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(private, path)
