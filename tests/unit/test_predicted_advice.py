@@ -64,7 +64,7 @@ def test_a_batch_beyond_the_largest_is_predicted_only_while_that_one_is_free():
 
 
 def test_a_refused_formula_gives_no_advice(monkeypatch):
-    far = {"two-queue replay, equal launches": {"median": 0.2, "p95": 0.5, "n": 4}}
+    far = {"two-queue replay, equal launches": {"median": 0.2, "p95": 0.5, "n": 5}}
     monkeypatch.setattr(shown, "table", lambda: far)
     focus = device_point()
     assert predicted.unmeasured(focus, [focus], None) == []

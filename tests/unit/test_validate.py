@@ -211,15 +211,16 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
 def test_the_document_and_its_page():
     checks, _ = judged(cpu_records())
     whole = validate.Validation(
-        checks=tuple(checks), refused=("a | b",), environment=data.ENVIRONMENT, made="now"
+        checks=tuple(checks) * 2, refused=("a | b",), environment=data.ENVIRONMENT, made="now"
     )
     document = json.loads(json.dumps(whole.document(), allow_nan=False))
     assert document["schema"] == "frameworktax.validation"
-    assert document["formulas"][on_cpu.BATCH]["n"] == 2
+    assert document["formulas"][on_cpu.BATCH]["n"] == 4
     page = markdown(document)
     assert "AMD EPYC 9R14" in page and "a \\| b" in page
-    assert page.count("\n| mlp") == len(checks)
-    assert "refused" in page and "predicts" in page  # warm overhead alone is too far off here
+    assert page.count("\n| mlp") == 2 * len(checks)
+    assert "| 8 | refused |" in page  # warm overhead alone is too far off here
+    assert "| 8 | predicts |" in page and "| 4 | too few checks to judge |" in page
 
 
 def test_the_grid_has_every_point_once():

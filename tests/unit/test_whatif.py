@@ -185,6 +185,8 @@ def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
     found = one(WhatIf(host_speed=2), point(), table=table)
     assert found.latency_ns is None
     assert "6.0% at the median" in found.reason and "12 checks" in found.reason
+    few = {on_cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 4}}
+    assert one(WhatIf(host_speed=2), point(), table=few).latency_ns is not None
     fine = {on_cpu.HOST: {"median": 0.05, "p95": 0.15, "n": 12}}
     assert one(WhatIf(host_speed=2), point(), table=fine).shown_error == fine[on_cpu.HOST]
 

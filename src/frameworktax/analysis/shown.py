@@ -13,6 +13,8 @@ MEDIAN = 0.05
 """Median relative error up to which a formula is trusted."""
 P95 = 0.15
 """The same for the 95th percentile."""
+ENOUGH = 5
+"""Checks below which nothing is refused: one disturbed measurement is no verdict."""
 
 
 @cache
@@ -40,9 +42,12 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
 def distrust(shown: Mapping[str, float] | None) -> str | None:
     """Return why a formula is refused: the error it has shown. None where it is trusted.
 
-    A formula that was never checked is not refused; its prediction says that it was not.
+    A formula that was never checked, or fewer than ``ENOUGH`` times, is not refused; its
+    prediction says so.
     """
-    if shown is None or (shown["median"] <= MEDIAN and shown["p95"] <= P95):
+    if shown is None or shown["n"] < ENOUGH:
+        return None
+    if shown["median"] <= MEDIAN and shown["p95"] <= P95:
         return None
     return (
         f"this formula was off by {shown['median']:.1%} at the median and {shown['p95']:.1%} at "

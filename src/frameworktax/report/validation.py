@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.analysis.shown import MEDIAN, P95, distrust
+from frameworktax.analysis.shown import ENOUGH, MEDIAN, P95, distrust
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +29,7 @@ def print_validation(document: Mapping[str, Any], console: Console) -> None:
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, shown in sorted(document["formulas"].items()):
         verdict = "refused" if distrust(shown) else "predicts"
+        verdict = verdict if shown["n"] >= ENOUGH else "too few checks to judge"
         yield (
             name,
             _percent(shown["median"]),
