@@ -47,6 +47,10 @@ GROUPS: tuple[tuple[str, ...], ...] = (
     ("aot-inductor",),
 )
 """Cheap ones first; a group is run over all models before the next begins."""
+MATTER = (
+    "torch", "torchvision", "timm", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino",
+)  # fmt: skip
+"""Packages whose version can change a cell; those of other environments are added."""
 LIMIT_S = 120
 MEMORY_BYTES = 6 * 10**9
 LENGTH, AUDIO_SHARE, IMAGE_SIZE = 32, 0.125, 64
@@ -100,9 +104,16 @@ def plan(
             else:
                 print(f"coverage: {name} left out: {reason}", flush=True)
         for model in wanted:
-            names = [name for name in here if (model, name) not in known]
-            if names:
-                yield model, names, runtimes.get(names[0]).python()
+            names = [
+                name
+                for name in here
+                if (model, name) not in known
+                # What takes sentences only has nothing to say about images.
+                and ("dense" in runtimes.get(name).inputs or BUILT_IN[model].family == "language")
+            ]
+            places = {name: runtimes.get(name).python() for name in names}
+            for python in dict.fromkeys(places.values()):
+                yield model, [name for name in names if places[name] == python], python
 
 
 def shrunk(model: str, entry: Entry) -> Row:
@@ -168,7 +179,7 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
 
 def all_versions() -> dict[str, str]:
     """Return package → version, those of other environments included."""
-    found = dict(host.libraries())
+    found = {name: version for name, version in host.libraries().items() if name in MATTER}
     for row in environments.found():
         if row.ready:
             found |= {
@@ -191,7 +202,9 @@ def earlier(
         return {}
     kept = {}
     for cell in matrix.cells:
-        needs = runtimes.get(cell.runtime).packages if cell.runtime in runtimes.names() else ()
+        known_name = cell.runtime.partition("@")[0] in runtimes.names()
+        packages = runtimes.get(cell.runtime).packages if known_name else ()
+        needs = {name.partition(".")[0] for name in packages}  # iree.compiler → iree
         changed = any(name.replace("-", "_").startswith(p) for name in stale for p in needs)
         again = dropped and cell.model in dropped[0] and cell.runtime in dropped[1]
         if cell.model in BUILT_IN and not changed and not again:

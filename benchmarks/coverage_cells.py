@@ -32,10 +32,15 @@ BATCH = 2
 WALL_FACTOR = 5
 """Wall time allowed, in limits of processor time."""
 OPERATOR = re.compile(
-    r"\b((?:aten|prims?|torchvision|higher_order|onnx|quantized)(?:::|\.)[A-Za-z_]\w*(?:\.\w+)?)"
+    r"\b((?:aten|prims?|torchvision|higher_order|quantized)(?:::|\.)[A-Za-z_]\w*(?:\.\w+)?"
+    r"|onnx::\w+)"
 )
-"""How torch, ExecuTorch, IREE and the exporters write an operator's name."""
-MISSING = re.compile(r"(?:operator|op|node|layer|type)s?\W+([A-Z]\w+)", re.IGNORECASE)
+"""How torch, ExecuTorch and the exporters write an operator's name."""
+TELLING = re.compile(
+    r"No conversion rule found|No ONNX function found|[Uu]nsupported|[Nn]ot supported"
+    r"|[Nn]ot implemented|failed to legalize"
+)
+"""A line with one of these says more than the first line of a report."""
 
 Row = dict[str, Any]
 
@@ -162,8 +167,8 @@ def ragged(runtime: Runtime, workload: Workload, folder: Path) -> Row:
     if model.real is None:
         return {"verdict": "cannot", "reason": "the model has no ragged input"}
     real = model.real(BATCH)
-    eager = computed(runtimes.get("eager"), model, target, folder)
     outputs = computed(runtime, model, target, folder)
+    eager = computed(runtimes.get("eager"), model, target, folder)
     return judged(
         parity.without_padding(eager, real), parity.without_padding(outputs, real), workload
     )
@@ -190,13 +195,13 @@ def told(error: BaseException, prefix: str = "") -> Row:
         chain.append(below)
     if isinstance(error, MemoryError) or "bad_alloc" in str(error):
         return {"verdict": "crashed", "reason": "out of memory"}
-    texts = [str(e) for e in chain]
-    operator = next((m[1] for text in texts for m in [OPERATOR.search(text)] if m), None)
-    operator = operator or next((m[1] for text in texts for m in [MISSING.search(text)] if m), None)
     # An exporter's own error is a report over many attempts: the root says what went wrong.
-    root = chain[-1] if len(texts[0]) > 400 and texts[-1].strip() else error
-    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
-    first = lines[0] if lines else ""
+    root = chain[-1] if len(str(error)) > 400 and str(chain[-1]).strip() else error
+    lines = [line.strip() for e in (root, *chain) for line in str(e).splitlines() if line.strip()]
+    first = next((line for line in lines if TELLING.search(line)), lines[0] if lines else "")
+    operator = next(
+        (found[1] for line in (first, *lines) if (found := OPERATOR.search(line))), None
+    )
     kind = "" if isinstance(root, FrameworktaxError) else f"{type(root).__name__}: "
     return {
         "verdict": "cannot",
