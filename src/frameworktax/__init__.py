@@ -8,10 +8,11 @@ from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure
+    from frameworktax.campaign import sweep
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import explain
 
-__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure"]
+__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from frameworktax import explaining
 
         return explaining.explain
+    if name == "sweep":
+        from frameworktax import campaign
+
+        return campaign.sweep
     raise AttributeError(f"module 'frameworktax' has no attribute {name!r}")

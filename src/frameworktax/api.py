@@ -19,8 +19,8 @@ from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
 from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
+from frameworktax.session import MeasuringSession, known_runtimes
 from frameworktax.setup import Reporter
-from frameworktax.sweep import Sweep, known_runtimes
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def run_plan(
         )
         try:
             with host_lock(command, getattr(reporter, "say", None)):
-                Sweep(plan, writer, session, reporter).run()
+                MeasuringSession(plan, writer, session, reporter).run()
         finally:
             if isinstance(plan.live, str):
                 Path(plan.live).unlink(missing_ok=True)

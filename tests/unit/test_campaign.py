@@ -30,10 +30,10 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
+from frameworktax.session import Silent
 from frameworktax.store import Writer
 from frameworktax.study.grid import Planned
 from frameworktax.study.load import load
-from frameworktax.sweep import Silent
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")
 

@@ -7,7 +7,7 @@ from frameworktax.linear import why_linear
 from frameworktax.plan import Plan
 from frameworktax.records import Estimate, LeftOut, Point, Workload
 from frameworktax.series import Cell
-from frameworktax.sweep import Sweep
+from frameworktax.session import MeasuringSession
 
 
 def curve(half_width: float = 0.02, **values: float) -> dict[int, Estimate]:
@@ -58,7 +58,7 @@ def watched(tmp_path):
     ]
     plan = Plan(points=tuple(points), folder=tmp_path / "cache", stop_when_linear=True)
     with store.Writer(tmp_path / "store", "session") as writer:
-        yield Sweep(plan, writer, "session"), tmp_path / "store"
+        yield MeasuringSession(plan, writer, "session"), tmp_path / "store"
 
 
 def times(sweep, **values):

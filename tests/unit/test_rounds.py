@@ -12,7 +12,7 @@ from frameworktax.plan import Plan
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
 from frameworktax.rounds import MAX_BLOCKS, Rounds, processes_differ
 from frameworktax.series import Cell, Series
-from frameworktax.sweep import Silent
+from frameworktax.session import Silent
 from frameworktax.testing import FakeRuntime
 
 FOREVER = float("inf")

@@ -13,8 +13,8 @@ from frameworktax.ledger import Ledger, how_compared
 from frameworktax.plan import Plan
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.series import Series, artifact_key, series_of
+from frameworktax.session import MeasuringSession, Silent
 from frameworktax.setup import Setup
-from frameworktax.sweep import Silent, Sweep
 from frameworktax.testing import FakeRuntime
 
 POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
@@ -187,7 +187,7 @@ def swept(tmp_path, monkeypatch, outputs):
     monkeypatch.setattr("frameworktax.runtimes.get", lambda name: _named(name))
     writer = store.Writer(tmp_path / "s", "session")
     writer.__enter__()
-    sweep = Sweep(plan, writer, "session")
+    sweep = MeasuringSession(plan, writer, "session")
 
     def output(asked, batch):
         if not outputs[asked.runtime.name]:

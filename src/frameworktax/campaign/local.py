@@ -15,8 +15,8 @@ from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import FrameworktaxError, StoreError
 from frameworktax.plan import Plan
 from frameworktax.records import Outcome, Point, Subject
+from frameworktax.session import MeasuringSession
 from frameworktax.setup import Reporter
-from frameworktax.sweep import Sweep
 
 
 class LocalEngine:
@@ -86,7 +86,7 @@ class LocalEngine:
         )
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command) as writer:
-            sweep = Sweep(plan, writer, session, clock)
+            sweep = MeasuringSession(plan, writer, session, clock)
             try:
                 sweep.run()
             except StoreError:

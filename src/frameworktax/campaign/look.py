@@ -13,9 +13,9 @@ from frameworktax.campaign.estimate import Estimator
 from frameworktax.campaign.held import Held, survey
 from frameworktax.campaign.schedule import Group, groups, within
 from frameworktax.records import Note, Point, Record
+from frameworktax.session import MEMORY_SHARE
 from frameworktax.study.grid import Planned
 from frameworktax.study.load import Study, load
-from frameworktax.sweep import MEMORY_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

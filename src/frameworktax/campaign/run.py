@@ -23,9 +23,9 @@ from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
 from frameworktax.host.lock import host_lock
 from frameworktax.records import LeftOut, Note, Point, Record
 from frameworktax.runtimes import FLOOR
+from frameworktax.session import Silent
 from frameworktax.setup import Reporter
 from frameworktax.study.load import Study, load
-from frameworktax.sweep import Silent
 
 ENGINES = ("local",)
 LEAST_S = 5.0

@@ -53,7 +53,7 @@ class Silent:
         """Say nothing."""
 
 
-class Sweep:
+class MeasuringSession:
     """One session of a plan, written to a store as it goes."""
 
     def __init__(
