@@ -355,3 +355,12 @@ def test_reading_imports_nothing_that_measures():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_value_without_an_interval_is_not_shown_as_a_narrow_one():
+    from frameworktax.records import Estimate
+    from frameworktax.report.words import half_width, interval
+
+    alone = Estimate(value=2e6, low=2e6, high=2e6, n=1)
+    assert half_width(alone) == "–" and interval(alone) == "2.00 (no interval)"
+    assert half_width(Estimate(value=2e6, low=1.999e6, high=2.001e6, n=5)) == "<1%"

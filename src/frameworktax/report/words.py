@@ -58,17 +58,27 @@ def percent(share: float | None) -> str:
 
 
 def half_width(estimate: Estimate) -> str:
-    """Return the half-width of the interval as whole per cent of the value, at most four signs."""
-    if not estimate.value:
+    """Return the half-width of the interval as whole per cent of the value, at most four signs.
+
+    A dash where there is none: one value has no spread to tell an interval from.
+    """
+    if not estimate.value or not has_interval(estimate):
         return "–"
     share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     return "<1%" if share < 0.95 else f"{share:.0f}%"
+
+
+def has_interval(estimate: Estimate) -> bool:
+    """Return whether ends were told, or only a value."""
+    return not estimate.low == estimate.value == estimate.high
 
 
 def interval(estimate: Estimate | None) -> str:
     """Return ``4.40 (4.35 to 4.45)`` in ms."""
     if estimate is None:
         return "–"
+    if not has_interval(estimate):
+        return f"{milliseconds(estimate.value)} (no interval)"
     low, high = milliseconds(estimate.low), milliseconds(estimate.high)
     return f"{milliseconds(estimate.value)} ({low} to {high})"
 
