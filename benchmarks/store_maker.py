@@ -53,14 +53,15 @@ def make(folder: Path, blocks: int) -> dict[str, int]:
         with (folder / f"{session}.jsonl").open("w", encoding="utf-8") as file:
             file.writelines(_opening(session, began))
             here = chosen[first : first + POINTS_A_SESSION]
+            keys = [point.key() for point in here]
             for point in here:
                 file.writelines(_described(session, point))
             for round_ in range(ROUNDS):  # points take turns, as in real sessions
                 for process in range(PROCESSES):
                     file.writelines(
-                        f'{{"record":"block","session":"{session}","point":"{point.key()}"'
+                        f'{{"record":"block","session":"{session}","point":"{key}"'
                         f',"process":{process},"round":{round_},{rng.choice(pool)}'
-                        for point in here
+                        for key in keys
                     )
             size += file.tell()
         sessions += 1

@@ -164,7 +164,7 @@ def measure(
         NothingMeasuredError: no point could be measured.
     """
     folder = Path(store)
-    names = known_runtimes([runtimes] if isinstance(runtimes, str) else runtimes)
+    names = known_runtimes([runtimes] if isinstance(runtimes, str) else runtimes, input)
     where = pick_device(device)
     batches = DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch
     live = not isinstance(model, str)

@@ -435,9 +435,9 @@ def _cell(point: Point, process: int, answer: Mapping[str, Any]) -> Cell:
     return cell
 
 
-def known_runtimes(names: Iterable[str]) -> tuple[str, ...]:
+def known_runtimes(names: Iterable[str], input_kind: str = "dense") -> tuple[str, ...]:
     """Return runtime names with ``all`` written out; raises UsageError for an unknown one."""
     found: list[str] = []
     for name in names:
-        found += runtimes.names() if name == "all" else [runtimes.get(name).name]
+        found += runtimes.every(input_kind) if name == "all" else [runtimes.get(name).name]
     return tuple(dict.fromkeys(found))

@@ -54,6 +54,8 @@ def test_a_provider_that_does_not_start_is_an_error_and_not_the_cpu(path):
         file=lambda batch: path, manifest=SimpleNamespace(free_dimension=None)
     )
     loaded._stream, loaded._device_id, loaded._fallback = SimpleNamespace(cuda_stream=1), 0, {}
-    with pytest.raises(WorkerError, match="would run elsewhere: CUDAExecutionProvider did not start"):
+    with pytest.raises(
+        WorkerError, match="would run elsewhere: CUDAExecutionProvider did not start"
+    ):
         loaded.session(1)
     assert loaded._fallback == {}

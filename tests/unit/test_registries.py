@@ -181,3 +181,9 @@ def test_artifact_is_whole_or_not_there(tmp_path) -> None:
     with pytest.raises(WorkerError, match="batch 2 was not prepared"):
         read.file(2)
     assert [entry.name for entry in tmp_path.iterdir()] == ["artifact"]
+
+
+def test_all_leaves_out_what_takes_minutes_and_what_has_nothing_to_leave_out():
+    dense, ragged = runtimes.every(), runtimes.every("ragged")
+    assert "inductor-max-autotune" not in ragged and "eager" in dense
+    assert set(ragged) - set(dense) == {"nested"}

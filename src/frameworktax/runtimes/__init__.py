@@ -64,6 +64,21 @@ def names() -> list[str]:
     return list(_registry())
 
 
+def every(input_kind: str = "dense") -> list[str]:
+    """Return what ``all`` stands for.
+
+    That is every name but those that say otherwise, and those for sparse input where it is dense:
+    nothing is there to be left out.
+    """
+    found = []
+    for name in names():
+        runtime = get(name)
+        sparse = runtime.paradigm == "sparse-input"
+        if not runtime.by_name_only and (input_kind == "ragged" or not sparse):
+            found.append(name)
+    return found
+
+
 def get(name: str) -> Runtime:
     """Return the runtime of this name; imports its file, not its engine.
 

@@ -94,6 +94,8 @@ class Runtime(ABC):
     has_symbols: ClassVar[bool] = True
     """Whether kernels and executor can be told apart by symbol; otherwise the twin is used."""
     prepares: ClassVar[bool] = False
+    by_name_only: ClassVar[bool] = False
+    """Whether ``all`` leaves it out: set-up that would eat any ordinary budget."""
     compiles: ClassVar[bool] = False
     """Whether set-up is long (tens of seconds), so that budgets plan for it."""
     takes_onnx: ClassVar[bool] = False

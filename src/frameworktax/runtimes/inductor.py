@@ -109,6 +109,7 @@ class InductorMaxAutotune(Inductor):
     """
 
     name = "inductor-max-autotune"
+    by_name_only = True
     options: ClassVar[Mapping[str, str]] = {}
 
     def _options(self, target: Target) -> tuple[dict[str, Any], str]:

@@ -101,7 +101,7 @@ def _product(
     defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
     axes = {"models": axes["models"]} | defaults | axes
     _check_names(axes, location, source, platforms)
-    axes["runtimes"] = _written_out(axes["runtimes"])
+    axes["runtimes"] = _written_out(axes["runtimes"], _kind(axes))
     count = 1
     for values in axes.values():
         count *= len(values)
@@ -138,10 +138,15 @@ def _identity(cell: Cell) -> tuple[Any, ...]:
     return tuple(sorted(cell.items()))
 
 
-def _written_out(names: Iterable[str]) -> tuple[str, ...]:
+def _kind(axes: Mapping[str, tuple[Any, ...]]) -> str:
+    return "ragged" if "ragged" in axes.get("input", ()) else "dense"
+
+
+def _written_out(names: Iterable[str], kind: str) -> tuple[str, ...]:
+    every = [name for name in runtimes.every(kind) if name != runtimes.FLOOR]
     found: list[str] = []
     for name in names:
-        found += [n for n in runtimes.names() if n != runtimes.FLOOR] if name == "all" else [name]
+        found += every if name == "all" else [name]
     return tuple(dict.fromkeys(found))
 
 
@@ -170,7 +175,8 @@ def _match(
         raise UsageError(f"{source.where(location)}: matches everything; name an axis")
     if "runtimes" in axes:
         _check_names({"runtimes": axes["runtimes"]}, location, source, {})
-        axes = {**axes, "runtimes": _written_out(axes["runtimes"])}
+        if "all" in axes["runtimes"]:
+            axes = {name: values for name, values in axes.items() if name != "runtimes"}
     return lambda cell: all(cell.get(axis) in values for axis, values in axes.items())
 
 
@@ -187,7 +193,7 @@ def _override(
         raise UsageError(f"{source.where(location)}: sets nothing; write set = {{ batch = [1] }}")
     _check_names(new, (*location, "set"), source, platforms)
     if "runtimes" in new:
-        new = {**new, "runtimes": _written_out(new["runtimes"])}
+        new = {**new, "runtimes": _written_out(new["runtimes"], _kind(new))}
     match = _match(when, location, source)
     for key, (cell, _) in list(cells.items()):
         if not match(cell):
