@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.tables import Family
-from frameworktax.report.words import TWIN, duration, half_width, milliseconds, percent
+from frameworktax.report.words import TWIN, about, duration, milliseconds, percent
 
 REUSED = "set-up-reused"
 
@@ -81,7 +81,7 @@ def set_up(family: Family) -> Quantities | None:
 def _told(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
-    return f"{milliseconds(estimate.value)} ± {half_width(estimate)}"
+    return f"{milliseconds(estimate.value)} {about(estimate)}"
 
 
 def _tax(m: Measurement) -> str:

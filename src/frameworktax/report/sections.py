@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Advice, Environment, Measurement, Run
+from frameworktax.report import words
 from frameworktax.report.quantities import Quantities, tables_of
 from frameworktax.report.tables import Family
 from frameworktax.report.words import (
     MEANINGS,
     TWIN,
     duration,
-    half_width,
     interval,
     is_reference,
     label,
@@ -52,7 +52,7 @@ def tiles(run: Run, family: Family) -> str:
     focus = family.at(runtime, batch)
     made = []
     if focus is not None and focus.latency_ns is not None:
-        about = f"{runtime}, batch {batch}, ± {half_width(focus.latency_ns)}"
+        about = f"{runtime}, batch {batch}, {words.about(focus.latency_ns)}"
         made.append(("Latency", f"{milliseconds(focus.latency_ns.value)} ms", about))
     if focus is not None and focus.tax_share is not None:
         half = 50 * (focus.tax_share.high - focus.tax_share.low)
@@ -63,7 +63,8 @@ def tiles(run: Run, family: Family) -> str:
     if curve is not None and curve.free_batch is not None:
         free = curve.free_batch
         least = "≥ " if curve.free_is_lower_bound else ""
-        about = f"{runtime}, within 10 % of batch 1, {free.low:.2g} to {free.high:.2g}"
+        ends = f", {free.low:.2g} to {free.high:.2g}" if words.has_interval(free) else ""
+        about = f"{runtime}, within 10 % of batch 1{ends}"
         made.append(("Free batch", f"{least}{free.value:.2g}", about))
     fastest = _fastest(family, batch)
     if fastest is not None and fastest.ratio_to_eager is not None:
@@ -147,7 +148,7 @@ def _cell(m: Measurement | None) -> str:
     title = esc(interval(m.latency_ns))
     return (
         f'<span title="{title} ms">{milliseconds(m.latency_ns.value)} '
-        f"± {half_width(m.latency_ns)}</span><small>{regime}</small>"
+        f"{words.about(m.latency_ns)}</span><small>{regime}</small>"
     )
 
 
@@ -157,6 +158,8 @@ def _free(family: Family, runtime: str) -> str:
         return "–"
     free = curve.free_batch
     least = "≥ " if curve.free_is_lower_bound else ""
+    if not words.has_interval(free):
+        return f"{least}{free.value:.2g}"
     return f"{least}{free.value:.2g}<small>{free.low:.2g} to {free.high:.2g}</small>"
 
 

@@ -68,6 +68,11 @@ def half_width(estimate: Estimate) -> str:
     return "<1%" if share < 0.95 else f"{share:.0f}%"
 
 
+def about(estimate: Estimate) -> str:
+    """Return ``± 3%``, or that no interval is known."""
+    return f"± {half_width(estimate)}" if has_interval(estimate) else "no interval"
+
+
 def has_interval(estimate: Estimate) -> bool:
     """Return whether ends were told, or only a value."""
     return not estimate.low == estimate.value == estimate.high
