@@ -41,8 +41,10 @@ demo: install
 readme: install
 	$(BIN)/python benchmarks/readme.py $(wildcard demo/run.json)
 
+# What needs the processor to itself runs alone; the rest two at a time.
 test: install
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile
+	$(BIN)/pytest -m "timing and not gpu"
 
 check: install
 	$(BIN)/ruff check .

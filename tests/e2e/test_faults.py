@@ -3,8 +3,11 @@
 from pathlib import Path
 
 HEAD = """
+import pytest
 import os, signal, subprocess, sys, time
 import torch
+
+pytestmark = pytest.mark.timing
 
 class Net(torch.nn.Module):
     def __init__(self):

@@ -14,6 +14,8 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.records import BILL
 
+pytestmark = pytest.mark.timing
+
 SMALL = ("measure", "mlp", "--width", "0.1")
 RUNTIMES = "eager,inference-mode,torchscript-frozen,onnxruntime,openvino,cuda-graph,null"
 
@@ -37,7 +39,9 @@ def session(tmp_path_factory, make_shell):
             "--batch",
             "1,2",
             "--time-budget",
-            "45s",
+            "120s",
+            "--until",
+            "8%",
             "--runtimes",
         ],
         RUNTIMES,

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import sweep_faults
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.mark.parametrize("seed", [6, 3, 10], ids=lambda seed: sweep_faults.FAULTS[seed % 6])
 def test_after_a_restart_every_point_is_there_once(seed, tmp_path: Path):

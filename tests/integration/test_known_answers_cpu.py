@@ -22,9 +22,12 @@ from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
 from frameworktax.attribution.sampler import sample
 
-pytestmark = pytest.mark.skipif(
-    not available_samplers()[0][1], reason=f"perf-event: {available_samplers()[0][2]}"
-)
+pytestmark = [
+    pytest.mark.timing,
+    pytest.mark.skipif(
+        not available_samplers()[0][1], reason=f"perf-event: {available_samplers()[0][2]}"
+    ),
+]
 
 ROUNDS = 7
 
