@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-HEAD = """
 import pytest
-import os, signal, subprocess, sys, time
-import torch
 
 pytestmark = pytest.mark.timing
+
+HEAD = """
+import os, signal, subprocess, sys, time
+import torch
 
 class Net(torch.nn.Module):
     def __init__(self):
