@@ -60,15 +60,6 @@ def test_union_within_windows_equals_brute_force(spans, windows):
     assert got.tolist() == [(depth(spans)[s:e] > 0).sum() for s, e in windows]
 
 
-@given(pairs)
-def test_concurrency_equals_brute_force_and_adds_up(spans):
-    line = depth(spans)
-    got = iv.concurrency(*columns(spans))
-    assert got == {int(n): int((line == n).sum()) for n in np.unique(line) if n}
-    assert sum(got.values()) == iv.union_ns(*columns(spans))
-    assert sum(n * t for n, t in got.items()) == sum(e - s for s, e in spans)
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 10)), max_size=12))
 def test_union_by_key_equals_union_of_each_key(rows):
     keys = [k for k, _, _ in rows]
@@ -112,7 +103,7 @@ def test_invalid_intervals_are_counted():
 
 
 def test_invalid_intervals_are_never_dropped_silently():
-    for function in (iv.merge, iv.union_ns, iv.gaps, iv.concurrency):
+    for function in (iv.merge, iv.union_ns, iv.gaps):
         with pytest.raises(ValueError, match="1 intervals end before they start"):
             function([0, 5], [2, 4])
     with pytest.raises(ValueError, match="window ends"):
@@ -127,6 +118,5 @@ def test_invalid_intervals_are_never_dropped_silently():
 
 def test_nothing_has_no_length():
     assert iv.union_ns([], []) == 0
-    assert iv.concurrency([], []) == {}
     assert iv.union_within_ns([], [], [0], [5]).tolist() == [0]
     assert [a.tolist() for a in iv.gaps([], [], window=(1, 4))] == [[1], [4]]

@@ -202,3 +202,14 @@ def test_a_key_is_the_content():
     assert point.key() == Point(workload=Workload(model="mlp"), runtime="eager").key()
     assert point.key() != Point(workload=Workload(model="mlp", batch=2), runtime="eager").key()
     assert point.key() != Point(workload=Workload(model="mlp"), runtime="eager", threads=2).key()
+
+
+def test_keys_are_those_of_the_first_stores():
+    """As computed before there was ragged input or generating: old blocks find their points."""
+    plain = Workload(model="bert-tiny", batch=4, length=32)
+    own = Workload(model="m.py:f", batch=1, width=0.5, batch_dim=1, precision="bfloat16", twin=True)
+    assert Point(workload=plain, runtime="eager").key() == "bb7766553e30560f"
+    elsewhere = Point(workload=own, runtime="onnxruntime", platform="cuda:0", threads=2)
+    assert elsewhere.key() == "07b76ef4c607b5af"
+    ragged = Workload(model="bert-tiny", batch=4, length=32, length_mean=20.0)
+    assert Point(workload=ragged, runtime="eager").key() != "bb7766553e30560f"

@@ -14,7 +14,6 @@ COMPARISON_VERSION = 1
 Verdict = Literal["faster", "slower", "same", "cannot tell"]
 Gate = Literal["passed", "regressed", "undecided"]
 Metric = Literal["latency", "tax", "launches", "kernel"]
-METRICS: tuple[Metric, ...] = ("latency", "tax", "launches", "kernel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

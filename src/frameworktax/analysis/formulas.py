@@ -35,6 +35,7 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
         moved = [
             function(*values[:i], end, *values[i + 1 :]) for end in (estimate.low, estimate.high)
         ]
+        # Where the function turns, both ends may lie on one side: then the other side gets nothing.
         down = math.hypot(down, max(0.0, value - min(moved)))
         up = math.hypot(up, max(0.0, max(moved) - value))
     return Estimate(

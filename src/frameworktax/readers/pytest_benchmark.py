@@ -28,7 +28,6 @@ from frameworktax.records import Environment
 
 MARKS = ("machine_info", "benchmarks", "commit_info")
 SECOND_NS = 1e9
-TIMES = ("stats", "fullname")
 
 
 def rows(path: Path) -> Table | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from frameworktax.analysis.comparison import COMPARISON_SCHEMA, COMPARISON_VERSION, Comparison
-from frameworktax.report.json_document import plain
+from frameworktax.report.json_document import described_as, plain
 
 
 def dump(comparison: Comparison) -> dict[str, Any]:
@@ -23,12 +23,6 @@ def text(comparison: Comparison) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the document."""
-    from pydantic import TypeAdapter
-
-    described = TypeAdapter(Comparison).json_schema()
-    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    described["title"] = f"{COMPARISON_SCHEMA} version {COMPARISON_VERSION}"
-    described["properties"]["schema"]["const"] = COMPARISON_SCHEMA
-    described["properties"]["version"]["const"] = COMPARISON_VERSION
+    described = described_as(Comparison, COMPARISON_SCHEMA, COMPARISON_VERSION)
     described["required"] = sorted(described["properties"])
     return described

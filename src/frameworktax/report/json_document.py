@@ -36,14 +36,20 @@ def text(run: Run) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the document."""
+    described = described_as(Run, RUN_SCHEMA, RUN_VERSION)
+    described["required"] = sorted({*described.get("required", []), "schema", "version"})
+    return described
+
+
+def described_as(document: type[Any], name: str, version: int) -> dict[str, Any]:
+    """Return the JSON Schema of a document's class, its name and version fixed."""
     from pydantic import TypeAdapter
 
-    described = TypeAdapter(Run).json_schema()
+    described = TypeAdapter(document).json_schema()
     described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    described["title"] = f"{RUN_SCHEMA} version {RUN_VERSION}"
-    described["properties"]["schema"]["const"] = RUN_SCHEMA
-    described["properties"]["version"]["const"] = RUN_VERSION
-    described["required"] = sorted({*described.get("required", []), "schema", "version"})
+    described["title"] = f"{name} version {version}"
+    described["properties"]["schema"]["const"] = name
+    described["properties"]["version"]["const"] = version
     return described
 
 

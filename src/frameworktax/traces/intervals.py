@@ -160,25 +160,6 @@ def overlaps(
     return mine[filled], theirs[filled], s[filled], e[filled]
 
 
-def concurrency(starts: ArrayLike, ends: ArrayLike) -> dict[int, int]:
-    """Return how long exactly n intervals were open at once, ns, for each n ≥ 1 that occurs.
-
-    The values sum to the union; weighted by n they sum to the durations.
-    """
-    s, e = _checked(starts, ends)
-    times = np.concatenate((s, e))
-    steps = np.concatenate((np.ones(len(s), np.int64), -np.ones(len(e), np.int64)))
-    order = np.argsort(times, kind="stable")
-    times, depth = times[order], np.cumsum(steps[order])
-    lengths = np.diff(times)
-    held = depth[:-1]
-    return {
-        int(n): int(lengths[held == n].sum())
-        for n in np.unique(held[lengths > 0])
-        if n >= 1
-    }  # fmt: skip
-
-
 def _whole(values: NDArray[Any]) -> Ns:
     as_int = values.astype(np.int64)
     if values.dtype.kind == "f" and not np.array_equal(as_int, values):
