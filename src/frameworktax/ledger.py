@@ -37,6 +37,11 @@ class Ledger:
         self._writer = writer
         self._session = session
         self._ended: set[tuple[str, int]] = set()
+        self._closing = False
+
+    def close(self) -> None:
+        """Take no more outcomes: a process that the session's end ends has not failed."""
+        self._closing = True
 
     def subjects(self, series: Series, described: Mapping[str, Any]) -> None:
         """Write what is known of each point of a series before it is timed."""
@@ -146,7 +151,7 @@ class Ledger:
     ) -> None:
         """Write how a process of a point ended; the first word stands."""
         point = series.points[batch].key()
-        if not series.timed or (point, process) in self._ended:
+        if not series.timed or self._closing or (point, process) in self._ended:
             return
         self._ended.add((point, process))
         worker = series.workers.get(process)

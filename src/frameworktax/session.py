@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -65,6 +66,7 @@ class MeasuringSession:
         self._scratch = plan.folder / f"scratch-{session}"
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
+        self._spawning = threading.Lock()
         self._uncompared: list[tuple[Series, int]] = []
         self._threads = max(point.threads for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
@@ -104,10 +106,11 @@ class MeasuringSession:
                 share = (self._deadline - now) / (len(shifts) - number)
                 self._shift(pool, processes, now + share)
         finally:
-            self._stopping = True
+            with self._spawning:  # who has begun one has it in the list, nobody begins another
+                self._stopping = True
+            self._ledger.close()
             self._end_workers()  # whoever waits in the pool for an answer is woken by this
             pool.shutdown(wait=True, cancel_futures=True)
-            self._end_workers()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def spent_ns(self) -> dict[str, int]:
@@ -130,28 +133,29 @@ class MeasuringSession:
             worker.kill()
 
     def _spawn(self, label: str, python: Path | None = None) -> Worker | InPlace:
-        if self._stopping:
-            raise WorkerError("failed", "the session is ending")
-        worker: Worker | InPlace
-        if self._plan.in_place:
-            if python is not None:
-                raise WorkerError(
-                    "unavailable", "a module measured in place runs in this environment only"
+        with self._spawning:
+            if self._stopping:
+                raise WorkerError("failed", "the session is ending")
+            worker: Worker | InPlace
+            if self._plan.in_place:
+                if python is not None:
+                    raise WorkerError(
+                        "unavailable", "a module measured in place runs in this environment only"
+                    )
+                worker = InPlace(label)
+            else:
+                on_device = any(p.platform != "cpu" for p in self._plan.points)
+                worker = Worker(
+                    label,
+                    memory_bytes=0 if on_device else self._memory_bytes,
+                    python=python,
+                    environment={
+                        **host.worker_environment(self._threads),
+                        "TMPDIR": str(self._scratch.resolve()),
+                    },
                 )
-            worker = InPlace(label)
-        else:
-            on_device = any(p.platform != "cpu" for p in self._plan.points)
-            worker = Worker(
-                label,
-                memory_bytes=0 if on_device else self._memory_bytes,
-                python=python,
-                environment={
-                    **host.worker_environment(self._threads),
-                    "TMPDIR": str(self._scratch.resolve()),
-                },
-            )
-        self._spawned.append(worker)
-        return worker
+            self._spawned.append(worker)
+            return worker
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together, as many as time allows."""

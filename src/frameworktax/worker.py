@@ -1,8 +1,8 @@
 """The measuring process: loads one model in one runtime, then serves blocks on request.
 
-    python -m frameworktax.worker READ_FD WRITE_FD
+    python -m frameworktax.worker SOCKET_FD MEMORY_BYTES
 
-Parent and worker speak JSON lines over two pipes of their own; stdout and stderr are not theirs.
+Parent and worker speak JSON lines over a socket of their own; stdout and stderr are not theirs.
 A request is ``{"do": name, …}``, the answer ``{"ok": {…}}`` or ``{"error": {status, message}}``.
 This process imports the standard library, numpy, the model's library and the one runtime.
 ``Server`` can also be used in place, for a live module that cannot be sent to another process.
@@ -323,28 +323,30 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(read_fd: int, write_fd: int) -> None:
+def serve(channel: int) -> None:
     """Answer requests until the parent closes its end."""
     server = Server()
-    with os.fdopen(read_fd, "r", encoding="utf-8") as requests, os.fdopen(write_fd, "w") as answers:
+    with (
+        os.fdopen(os.dup(channel), encoding="utf-8") as requests,
+        os.fdopen(channel, "w") as answers,
+    ):
         for line in requests:
             answers.write(json.dumps(server.handle(json.loads(line))) + "\n")
             answers.flush()
 
 
 def main() -> None:
-    """Start serving; descriptors and limits come from the command line."""
-    read_fd, write_fd, memory_bytes = sys.argv[1:4]
-    os.set_inheritable(int(read_fd), False)  # children of the model must not hold the pipe open
-    os.set_inheritable(int(write_fd), False)
+    """Start serving; descriptor and limit come from the command line."""
+    channel, memory_bytes = (int(word) for word in sys.argv[1:3])
+    os.set_inheritable(channel, False)  # children of the model must not hold the socket open
     die_with_parent()
     faulthandler.enable()
     # OpenVINO reports its use to a server and to the home folder, unless this package is missing.
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-    if int(memory_bytes):
+    if memory_bytes:
         # Anonymous memory only (RLIMIT_DATA): address space is no measure, CUDA maps terabytes.
-        resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
-    serve(int(read_fd), int(write_fd))
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    serve(channel)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # engines' exit handlers and a model's stray threads have no say in the ending

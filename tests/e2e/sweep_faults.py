@@ -34,6 +34,7 @@ batch = [1, 2, 3, 4]
 EXPECTED = sorted((model, batch) for model in ("mlp", "bert-tiny", "gpt2") for batch in range(1, 5))
 FAULTS = ("kill parent", "term parent", "interrupt", "interrupt twice", "kill worker",
           "segfault worker")  # fmt: skip
+ENDED_FROM_OUTSIDE = ("term parent", "interrupt", "interrupt twice")
 WINDOW_S = 5.0
 """A sweep takes a little longer than this: shots fall from its first import to its last record."""
 
@@ -128,6 +129,8 @@ def run(seed: int, folder: Path) -> Shot:
     if hit and begun and fault.startswith("interrupt") and child.returncode:
         assert child.returncode == 130 and "interrupted; what was measured" in message, error
     assert not left_running(folder), "a measuring process outlived its sweep"
+    if fault in ENDED_FROM_OUTSIDE:
+        assert not failures(folder), "what the end of the sweep ended was written down as failed"
     while shot.restarts < 4:
         child = start(folder)
         _, error = child.communicate(timeout=120)
@@ -154,6 +157,16 @@ def left_running(folder: Path) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def failures(folder: Path) -> list[str]:
+    """Return why measuring processes failed, as the store tells it."""
+    from frameworktax import store
+    from frameworktax.records import Outcome
+
+    kept = folder / "frameworktax-results"
+    records = store.read(kept)[0] if any(kept.glob("*.jsonl")) else []
+    return [str(r.reason) for r in records if isinstance(r, Outcome) and r.status != "ok"]
 
 
 def open_points(folder: Path) -> int:

@@ -1,5 +1,9 @@
 """The measuring process: its diet, its protocol, its end."""
 
+import os
+import signal
+import threading
+import time
 from dataclasses import asdict
 
 import pytest
@@ -104,3 +108,34 @@ def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
         assert failed.value.status == "out-of-memory"
     finally:
         worker.kill()
+
+
+def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
+    # A child in a group of its own outlives the worker and keeps the socket open: the worker's
+    # death alone does not end the connection.
+    (tmp_path / "own.py").write_text(
+        "import os, pathlib, time\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os.setsid()\n"
+        "    pathlib.Path(__file__).with_name('child').write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    ended = []
+
+    def wait():
+        with pytest.raises(WorkerError) as failed:
+            load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
+        ended.append(str(failed.value))
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    child = tmp_path / "child"
+    try:
+        while not (child.exists() and child.read_text()):
+            time.sleep(0.01)
+        worker.kill()
+        waiting.join(60)
+        assert ended == ["ended from outside during load"]
+    finally:
+        os.kill(int(child.read_text()), signal.SIGKILL)

@@ -11,8 +11,8 @@ import contextlib
 import json
 import os
 import re
-import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -77,37 +77,32 @@ class Worker:
             python: interpreter of another environment, None for this process's own.
         """
         self.label = label
-        to_child, self._requests = os.pipe()
-        self._answers, from_child = os.pipe()
+        self._channel, theirs = socket.socketpair()
         command = [
             str(python or sys.executable),
             "-P",  # a file named like a module in the current folder must not shadow it
             "-m",
             "frameworktax.worker",
-            str(to_child),
-            str(from_child),
+            str(theirs.fileno()),
             str(memory_bytes),
         ]
-        try:
+        with theirs:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(to_child, from_child),
+                pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # its own process group: ended whole, and Ctrl-C is ours
                 env={**os.environ, **(environment or {})},
             )
-        finally:
-            os.close(to_child)
-            os.close(from_child)
         if self._process.stdout is None:
             raise WorkerError("failed", "the worker has no output pipe")
         self.output = Tail(self._process.stdout)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._answers, selectors.EVENT_READ)
         self._buffer = b""
         self._ended = False
+        self._asking = threading.RLock()
+        """Held while an answer is waited for: the descriptor is not closed under whoever waits."""
         self.spent_ns: dict[str, int] = {}
         """Wall time that answers were waited for, by request."""
 
@@ -123,19 +118,19 @@ class Worker:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
             UsageError: what was asked for cannot be, in the worker's own words.
         """
-        if self._ended:
-            raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
         data = json.dumps({"do": do, **arguments}).encode() + b"\n"
-        try:
-            while data:
-                data = data[os.write(self._requests, data) :]
-        except BrokenPipeError as error:
-            raise self._post_mortem(do) from error
-        begin = time.monotonic_ns()
-        try:
-            answer = self._receive(do, timeout_s)
-        finally:
-            self.spent_ns[do] = self.spent_ns.get(do, 0) + time.monotonic_ns() - begin
+        with self._asking:
+            if self._ended:
+                raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
+            begin = time.monotonic_ns()
+            try:
+                self._channel.settimeout(timeout_s)
+                self._channel.sendall(data)
+                answer = self._receive(do, timeout_s)
+            except ConnectionError as error:
+                raise self._post_mortem(do) from error
+            finally:
+                self.spent_ns[do] = self.spent_ns.get(do, 0) + time.monotonic_ns() - begin
         if "ok" in answer:
             return dict(answer["ok"])
         raise problem(do, **answer["error"])
@@ -143,11 +138,15 @@ class Worker:
     def _receive(self, do: str, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._selector.select(left):
+            try:
+                # No time at all would mean not to wait, and to raise something else.
+                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
+                chunk = self._channel.recv(1 << 20)
+            except TimeoutError as error:
                 self.kill()
-                raise WorkerError("timeout", f"{do} not done after {timeout_s:.0f} s, ended")
-            chunk = os.read(self._answers, 1 << 20)
+                raise WorkerError(
+                    "timeout", f"{do} not done after {timeout_s:.0f} s, ended"
+                ) from error
             if not chunk:
                 raise self._post_mortem(do)
             self._buffer += chunk
@@ -155,7 +154,9 @@ class Worker:
         return dict(json.loads(line))
 
     def _post_mortem(self, do: str) -> WorkerError:
-        """Return why the process ended by itself."""
+        """Return why the process ended."""
+        if self._ended:
+            return WorkerError("failed", f"ended from outside during {do}")
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -174,16 +175,17 @@ class Worker:
         return WorkerError("crashed", f"exited with code {code} during {do}{where}")
 
     def kill(self) -> None:
-        """End the whole process group now."""
+        """End the whole process group now; whoever waits for an answer of it is woken."""
         if self._ended:
             return
         self._ended = True
         with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._selector.close()
-        os.close(self._requests)
-        os.close(self._answers)
+        with contextlib.suppress(OSError):  # its end is closed already
+            self._channel.shutdown(socket.SHUT_RDWR)
+        with self._asking:
+            self._channel.close()
 
 
 def problem(do: str, status: str, message: str) -> UsageError | WorkerError:
