@@ -2,10 +2,12 @@
 
     python benchmarks/calibration.py [--quick] [--out FILE] [--only PART] [--sessions 30] [--judge]
 
-Sessions of one quick model are recorded at the default time budget, one after the other. Each holds
-eager twice under two names and twice really slowed, by a spin of 5 and of 10 % of each call. From
-them come pairs whose truth is known: within a session, of neighbouring sessions, of any two. All
-go through the rule that `frameworktax compare --gate 5%` applies. Recordings are kept in
+Sessions of one quick model are recorded one after the other, each point with the time it has at the
+default budget. Each holds eager several times under several names, and really slowed, by a spin of
+5 and of 10 % of each call. From them come pairs whose truth is known: within a session (every two
+names: such pairs share processes, so their number is not that of independent trials), of
+neighbouring sessions, of any two. All go through the rule that `frameworktax compare --gate 5%`
+applies. Recordings are kept in
 ``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is kept as
 ``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
 """
@@ -19,7 +21,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 from statistics import fmean, linear_regression, median, stdev, variance
 
@@ -37,11 +39,20 @@ FOUND_TARGETS = {"cal-slow10": 0.95, "cal-slow5": 0.80}
 COVERAGE_TARGET = 0.90
 PLACED_TARGET = 0.8
 TRUTH = {"cal-alias": 1.0, "cal-slow5": 1.05, "cal-slow10": 1.10}
+"""What a session holds beside ``cal-base``, and how much slower that is."""
+MORE = {
+    "cal-alias": ("cal-alias2", "cal-alias3", "cal-alias4", "cal-alias5"),
+    "cal-slow5": ("cal-slow5b",),
+    "cal-slow10": ("cal-slow10b",),
+}
+"""The same again under other names, in sessions recorded with ``--wide``."""
+POINT_BUDGET_S = 15.0
+"""A point's share of the default budget in a session of four."""
 WORKLOAD = Workload(model="bert-tiny", length=32, batch=1)
 POINT = ("bert-tiny", "--length", "32", "--batch", "1", "--twin", "none", "--quiet")
 SESSIONS = 30
 BILL_SESSIONS = 4
-SESSION_LIMIT_S = 150
+SESSION_LIMIT_S = 300
 RECORDINGS = ROOT / "benchmarks" / ".calibration"
 KEPT = RESULTS / "calibration-sessions.json"
 
@@ -49,12 +60,17 @@ KEPT = RESULTS / "calibration-sessions.json"
 def main() -> int:
     parser = options(str(__doc__).partition("\n")[0])
     parser.add_argument("--sessions", type=int, help="how many to record")
+    parser.add_argument("--wide", type=int, default=0, help="sessions of ten names to record")
     parser.add_argument("--judge", action="store_true", help="judge the committed recordings")
     given = parser.parse_args()
     count = given.sessions or (4 if given.quick else SESSIONS)
     bills = 1 if given.quick else BILL_SESSIONS
     seconds = 20 if given.quick else 40
-    bench = Bench("calibration", given, (0 if given.judge else count * seconds, bills * seconds))
+    bench = Bench(
+        "calibration",
+        given,
+        (0 if given.judge else (count + 3 * given.wide) * seconds, bills * seconds),
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if given.quick else RECORDINGS
         found = bench.part(
@@ -63,7 +79,7 @@ def main() -> int:
             lambda: judge(
                 json.loads(KEPT.read_text())["sessions"]
                 if given.judge
-                else record(folder, count, given.quick)
+                else record(folder, count, given.wide, given.quick)
             ),
         )
         if found:
@@ -105,17 +121,22 @@ def session(folder: Path, names: Sequence[str], budget: Sequence[str] = ()) -> P
     return folder
 
 
-def record(folder: Path, count: int, quick: bool) -> list[Row]:
-    budget = ("--time-budget", "20s") if quick else ()
+def record(folder: Path, count: int, wide: int, quick: bool) -> list[Row]:
+    narrow_names = ("cal-base", *TRUTH)
+    names = {"pairs": narrow_names, "wide": (*narrow_names, *sum(MORE.values(), ()))}
+    asked = [("pairs", number) for number in range(count)]
+    asked += [("wide", number) for number in range(wide)]
     sessions = []
-    for number in range(count):
+    for number, (kind, own) in enumerate(asked):
+        budget = "20s" if quick else f"{POINT_BUDGET_S * len(names[kind]):.0f}s"
+        words = (folder / f"{kind}-{own:02}", names[kind], ("--time-budget", budget))
         try:
-            at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
+            at = session(*words)
         except BenchmarkError as error:
-            say(f"  {number + 1} of {count}: {error}; once more")
-            at = session(folder / f"pairs-{number:02}", ("cal-base", *TRUTH), budget)
+            say(f"  {number + 1} of {len(asked)}: {error}; once more")
+            at = session(*words)
         sessions.append(compact(at))
-        say(f"  {number + 1} of {count}: {brief(sessions[-1])}")
+        say(f"  {number + 1} of {len(asked)}: {brief(sessions[-1])}")
     if not quick:
         KEPT.parent.mkdir(exist_ok=True)
         rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in sessions)
@@ -176,16 +197,27 @@ def run_of(row: Row) -> Run:
     )
 
 
-def against(before: Run, after: Run, name: str) -> Comparison:
-    """Compare the base of one session with a variant of another, at the gate."""
-    renames = Renames(runtimes={"cal-base": name}, models={})
+def against(before: Run, after: Run, name: str, base: str = "cal-base") -> Comparison:
+    """Compare a point of one session with a variant of another, at the gate."""
+    renames = Renames(runtimes={base: name}, models={})
     return compare(before, after, gate=GATE, renames=renames)
+
+
+def within(run: Run, kind: str) -> list[Comparison]:
+    """Compare what is of one code, under all its names, with one kind of variant."""
+    have = {m.runtime for m in run.measurements}
+    same = [name for name in ("cal-base", "cal-alias", *MORE["cal-alias"]) if name in have]
+    if kind == "cal-alias":
+        pairs = list(combinations(same, 2))
+    else:
+        slowed = [name for name in (kind, *MORE[kind]) if name in have]
+        pairs = [(base, name) for base in same for name in slowed]
+    return [against(run, run, name, base) for base, name in pairs]
 
 
 def judge(sessions: Sequence[Row]) -> Row:
     runs = [run_of(row) for row in sessions]
     ways = {
-        "within a session": [(i, i) for i in range(len(runs))],
         "neighbouring sessions": [
             pair for i in range(len(runs) - 1) for pair in ((i, i + 1), (i + 1, i))
         ],
@@ -199,6 +231,12 @@ def judge(sessions: Sequence[Row]) -> Row:
         "sd_between_sessions": deviations(sessions),
         "components": components(sessions),
         "ways": {
+            "within a session": {
+                name: outcome([found for run in runs for found in within(run, name)], true)
+                for name, true in TRUTH.items()
+            }
+        }
+        | {
             way: {
                 name: outcome([against(runs[i], runs[j], name) for i, j in pairs], true)
                 for name, true in TRUTH.items()

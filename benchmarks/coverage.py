@@ -51,7 +51,7 @@ MATTER = (
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino",
 )  # fmt: skip
 """Packages whose version can change a cell; those of other environments are added."""
-LIMIT_S = 120
+LIMIT_S = 300
 MEMORY_BYTES = 6 * 10**9
 LENGTH, AUDIO_SHARE, IMAGE_SIZE = 32, 0.125, 64
 KEPT_LENGTH = ("longformer", "bigbird", "reformer", "nystromformer")

@@ -68,6 +68,30 @@ class Alias(Base):
     name = "cal-alias"
 
 
+class Alias2(Base):
+    """The same a third time: six of one code give fifteen pairs in one session."""
+
+    name = "cal-alias2"
+
+
+class Alias3(Base):
+    """The same a fourth time."""
+
+    name = "cal-alias3"
+
+
+class Alias4(Base):
+    """The same a fifth time."""
+
+    name = "cal-alias4"
+
+
+class Alias5(Base):
+    """The same a sixth time."""
+
+    name = "cal-alias5"
+
+
 class Slow5(Wrapped):
     """5 % slower."""
 
@@ -77,6 +101,12 @@ class Slow5(Wrapped):
         return spinning(call, 0.05)
 
 
+class Slow5b(Slow5):
+    """5 % slower once more."""
+
+    name = "cal-slow5b"
+
+
 class Slow10(Wrapped):
     """10 % slower."""
 
@@ -84,6 +114,12 @@ class Slow10(Wrapped):
 
     def around(self, call: Call) -> Call:
         return spinning(call, 0.10)
+
+
+class Slow10b(Slow10):
+    """10 % slower once more."""
+
+    name = "cal-slow10b"
 
 
 class HostWork(Wrapped):
@@ -123,5 +159,18 @@ class KernelWork(Wrapped):
 
 ENTRY_POINTS = {
     cls.name: f"variants:{cls.__name__}"
-    for cls in (Base, Alias, Slow5, Slow10, HostWork, KernelWork)
+    for cls in (
+        Base,
+        Alias,
+        Alias2,
+        Alias3,
+        Alias4,
+        Alias5,
+        Slow5,
+        Slow5b,
+        Slow10,
+        Slow10b,
+        HostWork,
+        KernelWork,
+    )
 }
