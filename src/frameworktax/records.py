@@ -114,9 +114,19 @@ def _workload_fields() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Workload))
 
 
+def device_of(platform: str) -> str:
+    """Return the device of a platform: ``cpu`` of ``cpu``, ``cuda:0`` of ``cuda:0@a100``."""
+    return platform.partition("@")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One cell of the grid: a workload in a runtime on a platform."""
+    """One cell of the grid: a workload in a runtime on a platform.
+
+    Attributes:
+        platform: the device, and after an ``@`` the label of the nodes that a study named.
+        threads: of the calling process.
+    """
 
     workload: Workload
     runtime: str

@@ -27,7 +27,7 @@ from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.linear import why_linear
 from frameworktax.plan import Plan
-from frameworktax.records import Note, Point
+from frameworktax.records import Note, Point, device_of
 from frameworktax.rounds import BLOCK_NS, FIRST_ROUNDS, SAMPLE_NS, Rounds
 from frameworktax.series import Cell, Series, series_of
 from frameworktax.setup import Reporter, Setup, await_all
@@ -70,14 +70,11 @@ class MeasuringSession:
         self._uncompared: list[tuple[Series, int]] = []
         self._threads = max(point.threads for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
-        # The user's own code changes between sessions: nothing prepared from it is kept.
-        outside = plan.live is not None or any(":" in p.workload.model for p in plan.points)
-        salt = session if outside else "named"
-        self._series = series_of(plan.points, plan.folder, plan.live, salt)
+        self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
         self._ledger = Ledger(writer, session)
         has_sampler = any(ok for _, ok, _ in available_samplers())
         self._has_sampler = has_sampler
-        self._setup = Setup(plan, self._series, self._ledger, self._spawn, self._reporter, session)
+        self._setup = Setup(plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch)
         self._rounds = Rounds(
             plan,
             self._series,
@@ -144,7 +141,7 @@ class MeasuringSession:
                     )
                 worker = InPlace(label)
             else:
-                on_device = any(p.platform != "cpu" for p in self._plan.points)
+                on_device = any(device_of(p.platform) != "cpu" for p in self._plan.points)
                 worker = Worker(
                     label,
                     memory_bytes=0 if on_device else self._memory_bytes,

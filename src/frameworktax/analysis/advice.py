@@ -14,7 +14,7 @@ from frameworktax.analysis.bill import TWIN, Bill, share_interval
 from frameworktax.analysis.points import PointRecords
 from frameworktax.analysis.predicted import unmeasured
 from frameworktax.analysis.words import times
-from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity
+from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity, device_of
 from frameworktax.stats import ratio_interval
 
 REFERENCE = "eager"
@@ -218,7 +218,7 @@ def _faster_kernels(reading: Reading) -> Advice | None:
         method="latency / tax",
         n=share.n,
     )
-    cause = "faster math kernels" if m.platform == "cpu" else "a faster device"
+    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return Advice(
         action=f"{cause} would give at most {times(gain.value)} with {m.runtime} "
         f"at batch {m.workload.batch}",

@@ -27,6 +27,7 @@ from frameworktax.records import (
     Regime,
     Run,
     Session,
+    device_of,
     session_order,
 )
 from frameworktax.stats import ratio_interval
@@ -196,7 +197,7 @@ def _bill(
     point = records.point
     if point.runtime == FLOOR:
         return None  # it has no kernels: its latency is the harness's own
-    if point.platform != "cpu":
+    if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
     mean = points.pipelined(records)
     sampled = billing.from_samples(latency, records.attributions, mean.value if mean else None)
@@ -268,7 +269,7 @@ def _with_regimes(
                 regime=_regime(
                     r,
                     slopes.get(r.records.point),
-                    gpus.get((r.records.session, r.records.point.platform)),
+                    gpus.get((r.records.session, device_of(r.records.point.platform))),
                 ),
             ),
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from frameworktax.analysis.advice import FLOOR, REFERENCE, percent, proven
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.words import times
-from frameworktax.records import Curve, Measurement
+from frameworktax.records import Curve, Measurement, device_of
 
 
 def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
@@ -83,5 +83,5 @@ def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
 def _bound(m: Measurement) -> str:
     if m.tax_share is None or m.tax_share.low <= 0:
         return ""
-    cause = "faster math kernels" if m.platform == "cpu" else "a faster device"
+    cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return f"{cause} would give at most {times(1 / m.tax_share.value)}"

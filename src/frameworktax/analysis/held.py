@@ -16,7 +16,7 @@ from frameworktax.analysis.advice import scaled
 from frameworktax.analysis.bill import median_interval
 from frameworktax.analysis.changes import FLOOR, Answer, Refused, WhatIf, family, subject_of
 from frameworktax.analysis.points import PointRecords
-from frameworktax.records import Estimate, Measurement, Point, Record
+from frameworktax.records import Estimate, Measurement, Point, Record, device_of
 from frameworktax.stats import ratio_interval, relative_half_width
 
 LARGER = (8, 16)
@@ -126,7 +126,7 @@ def by_round(records: PointRecords) -> Blocks:
     On one CPU thread its CPU time, which others on the host move far less than the wall (METHOD,
     section 4); a formula's error is then not theirs. On a device the block median of the latency.
     """
-    if records.point.platform != "cpu" or records.point.threads > 1:
+    if device_of(records.point.platform) != "cpu" or records.point.threads > 1:
         return records.by_round()
     return {
         (b.process, b.round): b.cpu_ns / len(b.latency_ns) for b in records.blocks if b.cpu_ns > 0
@@ -191,7 +191,7 @@ def _answers(
     m: Measurement, seen: Sequence[Measurement], asked: WhatIf
 ) -> Sequence[Answer | Refused]:
     relatives = [o for o in seen if family(o) == family(m)]
-    if m.platform != "cpu":
+    if device_of(m.platform) != "cpu":
         return [on_device.answer(m, relatives, seen, asked)]
     if asked.runtime:
         found = on_cpu.runtime_answers(m, relatives, asked.runtime)

@@ -22,6 +22,7 @@ from frameworktax.records import (
     Session,
     Status,
     Subject,
+    device_of,
     session_order,
 )
 from frameworktax.stats import MIN_PROCESSES, process_interval, relative_half_width, spread
@@ -307,7 +308,11 @@ def _judged(records: PointRecords, until: float) -> list[Note]:
     found = []
     wall_ns = sum(sum(b.latency_ns) for b in records.blocks)
     cpu_ns = sum(b.cpu_ns for b in records.blocks)
-    if records.point.platform == "cpu" and cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
+    if (
+        device_of(records.point.platform) == "cpu"
+        and cpu_ns > 0
+        and wall_ns / cpu_ns > WALL_OVER_CPU
+    ):
         text = (
             f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
             "other load or other threads are in these numbers"

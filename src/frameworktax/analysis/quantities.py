@@ -17,7 +17,7 @@ from frameworktax.analysis.contrasts import (
     paired,
 )
 from frameworktax.errors import StoreError
-from frameworktax.records import Estimate, Measurement
+from frameworktax.records import Estimate, Measurement, device_of
 from frameworktax.stats import t_quantile
 
 COUNTS = ("launches", "operators", "flops", "parameters")
@@ -75,7 +75,7 @@ def _latency(a: Measurement, b: Measurement, same_calibrator: bool) -> Contrast 
     return between(
         Sample(blocks=old, calibrator=dict(a.calibrator_ns)),
         Sample(blocks=new, calibrator=dict(b.calibrator_ns)),
-        on_cpu=b.platform == "cpu",
+        on_cpu=device_of(b.platform) == "cpu",
         same_calibrator=same_calibrator,
     )
 

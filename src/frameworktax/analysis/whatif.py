@@ -24,7 +24,7 @@ from frameworktax.analysis.changes import (
     subject_of,
 )
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, Measurement, Prediction, Run
+from frameworktax.records import Estimate, Measurement, Prediction, Run, device_of
 from frameworktax.traces.timeline import Step
 
 __all__ = ["WhatIf", "predict"]
@@ -97,7 +97,7 @@ def _point(
         return None
     answer = _measured(m, everything, asked)
     if answer is None:
-        wing = on_cpu if m.platform == "cpu" else on_device
+        wing = on_cpu if device_of(m.platform) == "cpu" else on_device
         answer = wing.answer(m, relatives, everything, asked)
     return _told_as(answer, m.latency_ns, asked, subject_of(m), table)
 

@@ -1,7 +1,23 @@
 """What carries out the jobs of a study: on this host, or on many.
 
 An engine is five methods. Everything a job measured is in the store by the time ``completed``
-yields it; the campaign above decides what to submit, and when.
+yields it; the campaign above decides what to submit, and when. What it may rely on, and what not:
+
+- **Nodes join and leave.** ``platforms`` is asked again while jobs run, every few seconds at most,
+  and is cheap. A label without a node has no slots, or is not named at all: its jobs wait for a
+  bounded time and are then left out with a reason.
+- **A job may be lost** with its process, its raylet or its node. It ends all the same, as a
+  ``Done`` whose error is a ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is
+  known). What it had measured stays in the store; the engine writes nothing about the rest,
+  because it cannot know which point was to blame: the campaign runs them again, and apart.
+- **A job may be delivered twice.** Only the first ``Done`` of a name counts. Records written twice
+  have the same identity and are read once.
+- **A job that is late is ended.** After ``limit_s(job)`` on its node the engine ends everything it
+  started and yields it with a ``WorkerError`` of status ``timeout``; the campaign treats it as
+  lost. There is no second copy beside a slow one: a session keeps to its budget by itself, so what
+  is this late hangs, and a copy would measure what the first has already in the store.
+- **Any order.** Jobs end in any order; retries are the campaign's alone, so that a limit is one
+  limit: an engine runs a job once.
 """
 
 from __future__ import annotations
@@ -13,6 +29,11 @@ from typing import Protocol
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Point
 
+LATE = 2.0
+LATE_S = 120.0
+"""A job is late at so many times its budget and this much more: a session may run over by half
+(``session.OWED_SHARE``), and ends its processes after that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
@@ -21,14 +42,16 @@ class Platform:
     Attributes:
         label: the name a study gives it.
         device: ``cpu`` or ``cuda:N`` there.
-        host: labels of one host share its slots.
-        slots: jobs at a time; one per host, because the framework tax is made on the host.
+        host: labels of one host share its slots; a label of many hosts is one of these, too.
+        slots: jobs at a time: one per host, because the framework tax is made on the host.
+        memory_bytes: free for measuring processes there, None for as much as here.
     """
 
     label: str
     device: str
     host: str = "here"
     slots: int = 1
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +83,8 @@ class Done:
         session: under which its records stand in the store.
         wall_ns: from its start to its end on its host.
         spent_ns: the same, by what it was spent on (``campaign.spent``).
-        error: why it ended early; its points are told in the store all the same.
+        error: why it ended early. A ``WorkerError`` means that the job was lost or late; after any
+            other its points are told in the store all the same.
     """
 
     job: Job
@@ -70,17 +94,25 @@ class Done:
     error: FrameworktaxError | None = None
 
 
+def limit_s(job: Job) -> float:
+    """Return how long a job may take on its node before it counts as hanging, s."""
+    return LATE * job.budget_s + LATE_S
+
+
 class Engine(Protocol):
     """Carries out jobs."""
 
     def platforms(self) -> Sequence[Platform]:
-        """Return where jobs can run now; asked before anything is submitted."""
+        """Return where jobs can run now; asked before anything is submitted, and again."""
 
     def submit(self, job: Job) -> None:
         """Take a job; it may wait for its platform."""
 
-    def completed(self) -> Iterator[Done]:
-        """Yield jobs as they end; ends once nothing submitted is left."""
+    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
+        """Yield jobs as they end.
+
+        Ends once nothing submitted is left, or once none has ended for ``wait_s``.
+        """
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun; False if it has, or was never submitted."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.records import Curve, Measurement, Run, Workload
+from frameworktax.records import Curve, Measurement, Run, Workload, device_of
 from frameworktax.report.words import FLOOR
 
 
@@ -133,7 +133,9 @@ def _title(m: Measurement) -> str:
         _generating(w) if w.phase != "forward" else "",
         "channels last" if w.channels_last else "",
         m.platform,
-        f"{m.threads} thread{'s' if m.threads != 1 else ''}" if m.platform == "cpu" else "",
+        f"{m.threads} thread{'s' if m.threads != 1 else ''}"
+        if device_of(m.platform) == "cpu"
+        else "",
     ]
     return ", ".join(part for part in said if part)
 
