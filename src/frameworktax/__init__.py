@@ -8,11 +8,12 @@ from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure
+    from frameworktax.block import tax
     from frameworktax.campaign import sweep
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import explain
 
-__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure", "sweep"]
+__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure", "sweep", "tax"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from frameworktax import explaining
 
         return explaining.explain
+    if name == "tax":
+        from frameworktax import block
+
+        return block.tax
     if name == "sweep":
         from frameworktax import campaign
 

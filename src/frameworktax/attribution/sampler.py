@@ -138,8 +138,8 @@ def sample(
             gc.disable()
             before = len(latencies)
             sampler.start()
-            queued = clock.queued_ns()
             cpu_begin, begin = cpu(), wall()
+            queued = clock.queued_ns()
             now = begin
             settled_wall = settled_cpu = 0
             while now - begin < stretch_ns:
@@ -154,14 +154,16 @@ def sample(
                     sampler.resume()
                     settled_wall += wall() - now
                     settled_cpu += cpu() - cpu_mark
-            end, cpu_end = wall() if settle else now, cpu()
+            end = wall() if settle else now
+            queued = _difference(clock.queued_ns(), queued)
+            cpu_end = cpu()
             sampler.stop()
             clocks.append(
                 (
                     len(latencies) - before,
                     end - begin - settled_wall,
                     cpu_end - cpu_begin - settled_cpu,
-                    _difference(clock.queued_ns(), queued),
+                    queued,
                 )
             )
             spent += end - begin

@@ -1,0 +1,353 @@
+"""Code measured in place: how much of a block's time is framework tax.
+
+    with ft.tax("decode") as decode:
+        model(tokens)
+    print(decode)
+
+    @ft.tax("forward")
+    def forward(x): ...
+
+    print(forward.block)
+
+Each run of the block is either timed or sampled, by a seeded coin: latency comes from runs without
+the sampler, shares from runs with it. Nothing is repeated, warmed up or pinned, so the numbers are
+those of the program as it ran, with everything that ran beside it; for a comparison, ``measure``.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from statistics import fmean, median
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from frameworktax.analysis.bill import from_samples
+from frameworktax.attribution.buckets import itemise
+from frameworktax.attribution.sampler import Pausable, Sampler, SampleRun, Stretch, open_sampler
+from frameworktax.clock import REAL, Clock
+from frameworktax.records import Attribution, Estimate, Note
+from frameworktax.stats import mean_interval
+
+STRETCH_NS = 100_000_000
+"""Sampled time after which samples are set aside, so that the spread gives an interval."""
+RING_NS = 2_000_000_000
+"""The longest run whose samples the ring buffer holds; what is lost of a longer one is counted."""
+BATCHES = 20
+"""Runs are averaged to so many means at most: neighbours in time are not independent."""
+TRIALS = 64
+"""Empty runs from which the cost of watching is told."""
+
+
+class PausableSampler(Sampler, Pausable, Protocol):
+    """A sampler that can leave out what lies between runs of the block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTax:
+    """What is known of a block; times in ns.
+
+    Attributes:
+        calls: runs of the block.
+        wall_ns: of all of them.
+        latency: one run, from those that were not sampled where there are two.
+        kernel: time in kernels, None where it cannot be told.
+        tax: latency less kernel time.
+        share: tax over latency.
+        bill_ns: latency by line of the bill.
+        reason: why there is no kernel time.
+        own_cost_ns: processor time that watching adds to a run; next to nothing of it is in the
+            other numbers.
+    """
+
+    name: str
+    calls: int
+    wall_ns: int
+    latency: Estimate | None
+    own_cost_ns: int
+    kernel: Estimate | None = None
+    tax: Estimate | None = None
+    share: Estimate | None = None
+    bill_ns: Mapping[str, float] = field(default_factory=dict)
+    reason: str | None = None
+    notes: tuple[Note, ...] = ()
+
+    def __str__(self) -> str:
+        from frameworktax.report.words import duration, interval, label, lines_of, percent
+
+        if self.latency is None:
+            return f"{self.name}: {self.reason}"
+        runs = "1 run" if self.calls == 1 else f"{self.calls} runs"
+        head = f"{self.name}: {runs}, {interval(self.latency)} ms each"
+        if self.share is None:
+            return f"{head}; tax not told: {self.reason}"
+        lines = ", ".join(
+            f"{label(line)} {duration(ns)}" for line, ns in lines_of(self.bill_ns) if ns
+        )
+        low, high = percent(self.share.low), percent(self.share.high)
+        return (
+            f"{head}; framework tax {percent(self.share.value)} ({low} to {high}): {lines}; "
+            f"watching takes {duration(self.own_cost_ns)} a run"
+        )
+
+
+@dataclass
+class _Watcher:
+    """What one thread saw of the block."""
+
+    clock: Clock
+    sampler: PausableSampler | None
+    refused: str | None
+    coin: random.Random = field(default_factory=lambda: random.Random(0))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    depth: int = 0
+    sampling: bool = False
+    running: bool = False
+    final: SampleRun | None = None
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    plain: array[int] = field(default_factory=lambda: array("q"))
+    sampled: array[int] = field(default_factory=lambda: array("q"))
+    stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
+    calls: int = 0
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    queued_ns: int | None = 0
+    """The four of the open stretch."""
+    begin: tuple[int, int, int | None] = (0, 0, None)
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > 1:
+            return
+        # The first run is sampled, the second is not: two runs already tell both.
+        runs = len(self.plain) + len(self.sampled)
+        first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
+        self.sampling = self.sampler is not None and first
+        if self.sampling and self.sampler is not None:
+            with self.lock:
+                self.running = True
+            cpu = self.clock.cpu_ns()
+            (self.sampler.resume if self.calls else self.sampler.start)()
+            self.begin = self.clock.wall_ns(), cpu, self.clock.queued_ns()
+        else:
+            self.begin = self.clock.wall_ns(), 0, None
+
+    def leave(self) -> None:
+        now = self.clock.wall_ns()
+        self.depth -= 1
+        if self.depth:
+            return
+        begin, cpu, queued = self.begin
+        if not self.sampling or self.sampler is None:
+            self.plain.append(now - begin)
+            return
+        after = self.clock.queued_ns()
+        self.sampler.pause()
+        self.cpu_ns += self.clock.cpu_ns() - cpu
+        if queued is None or after is None or self.queued_ns is None:
+            self.queued_ns = None
+        else:
+            self.queued_ns += after - queued
+        self.sampled.append(now - begin)
+        self.calls += 1
+        self.wall_ns += now - begin
+        with self.lock:
+            self.running = False
+            if self.wall_ns >= STRETCH_NS:
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        if self.sampler is not None and self.calls:
+            self.sampler.stop()
+            self.stretches.append((self.calls, self.wall_ns, self.cpu_ns, self.queued_ns))
+            self.calls = self.wall_ns = self.cpu_ns = 0
+            self.queued_ns = 0
+
+    def run(self) -> SampleRun | None:
+        """Return what was sampled, None if nothing was; a run that has not ended is left out."""
+        with self.lock:
+            if self.sampler is None:
+                return self.final
+            if not self.running:
+                self._set_aside()
+            if not self.stretches:
+                return None
+            ticks = self.sampler.ticks()
+            return SampleRun(
+                method=self.sampler.name,
+                period_ns=self.sampler.period_ns,
+                stretches=tuple(
+                    Stretch(seen, *clocks)
+                    for seen, clocks in zip(ticks, self.stretches, strict=True)
+                ),
+                latency_ns=round(median(self.sampled)),
+                counts_cpu_time=self.sampler.counts_cpu_time,
+            )
+
+    def close(self) -> None:
+        """Keep what was sampled and give the sampler back."""
+        self.final = self.run()
+        if self.sampler is not None:
+            self.sampler.__exit__(None, None, None)
+            self.sampler = None
+
+
+def perf_event_sampler() -> PausableSampler:
+    """Return a sampler of this thread that can pause; raises OSError where that is not allowed."""
+    sampler = open_sampler("perf-event", RING_NS)
+    assert isinstance(sampler, Pausable)
+    return sampler
+
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Watched(Protocol[P, R]):
+    """A function whose runs are watched."""
+
+    block: Block
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it."""
+
+
+class Block:
+    """A piece of code under one name; entered any number of times, by any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock = REAL,
+        sampler: Callable[[], PausableSampler] = perf_event_sampler,
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._open = sampler
+        self._local = threading.local()
+        self._watchers: list[_Watcher] = []
+
+    def __call__(self, func: Callable[P, R]) -> Watched[P, R]:
+        """Return the function watched; its ``block`` is this."""
+
+        @wraps(func)
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return func(*args, **kwargs)
+
+        watched.block = self  # type: ignore[attr-defined]
+        return cast("Watched[P, R]", watched)
+
+    def __enter__(self) -> Block:
+        watcher = getattr(self._local, "watcher", None)
+        if watcher is None:
+            watcher = self._watch()
+        watcher.enter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._local.watcher.leave()
+
+    def _watch(self) -> _Watcher:
+        try:
+            made = _Watcher(self._clock, self._open(), None)
+        except OSError as error:
+            made = _Watcher(self._clock, None, str(error.strerror or error))
+        for watcher in self._watchers:
+            if not watcher.thread.is_alive():  # a pool's threads come and go
+                watcher.close()
+        self._local.watcher = made
+        self._watchers.append(made)
+        return made
+
+    def result(self) -> BlockTax:
+        """Return what is known so far; a run that has not ended is not in it."""
+        watchers = list(self._watchers)
+        runs = [run for watcher in watchers if (run := watcher.run()) is not None]
+        plain = [ns for watcher in watchers for ns in watcher.plain]
+        sampled = [ns for watcher in watchers for ns in watcher.sampled]
+        latency = _latency(plain, sampled)
+        known = BlockTax(
+            name=self.name,
+            calls=len(plain) + len(sampled),
+            wall_ns=sum(plain) + sum(sampled),
+            latency=latency,
+            own_cost_ns=self._own_cost_ns(),
+        )
+        refused = next((w.refused for w in watchers if w.refused), None)
+        reason = refused or _hidden() or ("never run" if latency is None else None)
+        bill = None
+        if reason is None and latency is not None:
+            bill = from_samples(latency, [_attribution(run) for run in runs], _mean(plain))
+            reason = None if bill else "too short to be sampled; run it more often"
+        if bill is None:
+            return replace(known, reason=reason)
+        notes = list(bill.notes)
+        if len(plain) < 2:
+            text = "the block ran too seldom to be timed without the sampler, which costs under 3 %"
+            notes.append(Note("timed-while-sampled", text))
+        return replace(
+            known,
+            kernel=bill.kernel,
+            tax=bill.tax,
+            share=bill.share,
+            bill_ns=bill.lines,
+            notes=tuple(notes),
+        )
+
+    def __str__(self) -> str:
+        return str(self.result())
+
+    def _own_cost_ns(self) -> int:
+        """Return what a run of an empty block takes around what is timed of it."""
+        empty = Block(self.name, clock=self._clock, sampler=self._open)
+        with empty:
+            pass  # opens the sampler
+        cpu = self._clock.cpu_ns  # what others take meanwhile is not the block's cost
+        begin = cpu()
+        for _ in range(TRIALS):
+            with empty:
+                pass
+        spent = cpu() - begin
+        empty._watchers[0].close()
+        return round(spent / TRIALS)
+
+
+def tax(name: str = "block") -> Block:
+    """Return a context manager and decorator that tells the framework tax of what runs in it."""
+    return Block(name)
+
+
+def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
+    values = plain if len(plain) > 1 else (*plain, *sampled)
+    if not values:
+        return None
+    if len(values) == 1:
+        value = float(values[0])
+        return Estimate(value=value, low=value, high=value, method="one run", n=1)
+    size = -(-len(values) // BATCHES)
+    means = [fmean(values[i : i + size]) for i in range(0, len(values), size)]
+    return mean_interval(means, "mean of runs in place")
+
+
+def _mean(plain: Sequence[int]) -> float | None:
+    return fmean(plain) if len(plain) > 1 else None
+
+
+def _hidden() -> str | None:
+    """Return why the host's samples do not tell kernel time, where a GPU does the work."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "kernels run on a GPU; frameworktax explain tells it from a profiler's trace"
+    return None
+
+
+def _attribution(run: SampleRun) -> Attribution:
+    found: dict[str, Any] = itemise(run)
+    found["notes"] = tuple(Note(code, text) for code, text in found["notes"])
+    return Attribution(session="", point="", process=0, **found)

@@ -1,0 +1,177 @@
+"""Code measured in place, on a scripted clock with a scripted sampler: exact numbers."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.symbols import Leaf
+from frameworktax.block import STRETCH_NS, Block
+from frameworktax.testing import FakeClock
+
+KERNEL = Leaf("libtorch_cpu.so", "at::native::gemm")
+PYTHON = Leaf("python3.11", "_PyEval_EvalFrameDefault")
+MS = 1_000_000
+
+
+class Scripted:
+    """A sampler that sees one tick a millisecond, three of four in a kernel."""
+
+    name = "scripted"
+    period_ns = MS
+    counts_cpu_time = True
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.on = None
+        self.seen = 0
+        self.kept = []
+        self.closed = False
+
+    def start(self):
+        self.on = self.clock.now_ns
+
+    resume = start
+
+    def pause(self):
+        self.seen += self.clock.now_ns - self.on
+
+    def stop(self):
+        ticks = self.seen // MS
+        kernel = ticks * 3 // 4
+        self.kept.append(Ticks(Counter({KERNEL: kernel, PYTHON: ticks - kernel}), 0))
+        self.seen = 0
+
+    def ticks(self):
+        return list(self.kept)
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+@pytest.fixture
+def block(clock, made):
+    def sampler():
+        made.append(Scripted(clock))
+        return made[-1]
+
+    return Block("step", clock=clock, sampler=sampler)
+
+
+def test_shares_come_from_sampled_runs_and_latency_from_the_others(block, clock):
+    for _ in range(200):
+        with block:
+            sampled = block._local.watcher.sampling
+            clock.work(8 * MS if sampled else 4 * MS)  # being sampled costs something
+    found = block.result()
+    assert found.calls == 200
+    assert found.latency.value == 4 * MS
+    assert found.share.value == 0.25
+    assert (found.kernel.value, found.tax.value) == (3 * MS, 1 * MS)
+    assert found.bill_ns["python"] == 1 * MS
+    assert sum(found.bill_ns.values()) == found.latency.value
+    assert any(note.code == "sampler-inflation" for note in found.notes)
+
+
+def test_time_off_the_processor_is_waiting_and_time_in_the_queue_is_nobodys(block, clock):
+    for _ in range(50):
+        with block:
+            clock.work(4 * MS)
+            clock.wait(4 * MS)
+            clock.others(8 * MS)
+    found = block.result()
+    assert found.bill_ns["wait"] == pytest.approx(found.latency.value / 2)
+
+
+def test_a_stretch_ends_after_enough_sampled_time(block, clock, made):
+    with block:
+        clock.work(STRETCH_NS)
+    with block:
+        clock.work(MS)
+    assert len(made[0].kept) == 1
+
+
+def test_one_run_has_no_interval_and_says_how_it_was_timed(block, clock):
+    with block:
+        clock.work(8 * MS)
+    found = block.result()
+    assert found.latency.low == found.latency.value == found.latency.high == 8 * MS
+    assert found.share.value == 0.25
+    assert any(note.code == "timed-while-sampled" for note in found.notes)
+    assert "1 run, 8.00 (no interval) ms each; framework tax 25 %" in str(found)
+
+
+def test_a_block_inside_itself_counts_once(block, clock):
+    @block
+    def countdown(n):
+        clock.work(MS)
+        if n:
+            countdown(n - 1)
+
+    countdown(3)
+    found = block.result()
+    assert (found.calls, found.wall_ns) == (1, 4 * MS)
+
+
+def test_an_exception_ends_the_run_and_goes_on(block, clock):
+    with pytest.raises(ValueError, match="mine"), block:
+        clock.work(MS)
+        raise ValueError("mine")
+    with block:
+        clock.work(MS)
+    assert block.result().calls == 2
+
+
+def test_asked_inside_it_tells_the_runs_that_have_ended(block, clock):
+    with block:
+        clock.work(STRETCH_NS)
+    with block:
+        clock.work(STRETCH_NS)
+    for runs in range(2, 6):
+        with block:
+            clock.work(MS)
+            assert block.result().calls == runs
+
+
+def test_threads_are_added_up_and_those_that_ended_give_their_sampler_back(block, clock, made):
+    def work():
+        with block:
+            clock.work(8 * MS)
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert [sampler.closed for sampler in made[:3]] == [True, True, False]
+    found = block.result()
+    assert (found.calls, found.share.value) == (3, 0.25)
+
+
+def test_without_a_sampler_the_tax_is_missing_and_says_why(clock):
+    def refused():
+        raise OSError(1, "not allowed here; allow it")
+
+    block = Block("step", clock=clock, sampler=refused)
+    for _ in range(3):
+        with block:
+            clock.work(MS)
+    found = block.result()
+    assert found.latency.value == MS
+    assert found.tax is None and found.share is None
+    assert found.reason == "not allowed here; allow it"
+    assert str(found).endswith("tax not told: not allowed here; allow it")
+
+
+def test_a_block_that_never_ran_says_so(block):
+    assert str(block) == "step: never run"
