@@ -259,7 +259,8 @@ def measure(
     command = [python, "-m", "frameworktax", "measure", *arguments]
     command += ["--store", str(folder / "store"), "--json", str(document)]
     folder.mkdir(parents=True)
-    _, wall_s = run_command(command, limit_s, env=env, folder=folder, watch=watch)
+    own = {"FRAMEWORKTAX_CACHE": str(folder / "cache")}  # sets up anew
+    _, wall_s = run_command(command, limit_s, env=own | (env or {}), folder=folder, watch=watch)
     records, _ = store.read(folder / "store")
     return SessionRun(json.loads(document.read_text()), records, wall_s, folder)
 

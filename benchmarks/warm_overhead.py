@@ -71,7 +71,7 @@ def measured(name: str, budget_s: float, *, quick: bool) -> Row:
         chosen = [*ORDER, "onnxruntime"] if quick else available()
         plan = Plan(
             points=points_for(MODELS[name], batches=[1], runtimes=chosen),
-            folder=root / api.CACHE,
+            folder=Path(folder) / "cache",
             processes=1 if quick else PROCESSES,
             budget_s=budget_s,
             twin="all",

@@ -1,7 +1,8 @@
-"""Every test run holds a lock of its own: it does not wait for measurements outside of it."""
+"""Every test run has a lock and a cache of its own: it neither waits for others nor uses theirs."""
 
 import os
 import tempfile
 
-if "FRAMEWORKTAX_RUNTIME_DIR" not in os.environ:
-    os.environ["FRAMEWORKTAX_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="frameworktax-tests-")
+for variable in ("FRAMEWORKTAX_RUNTIME_DIR", "FRAMEWORKTAX_CACHE"):
+    if variable not in os.environ:
+        os.environ[variable] = tempfile.mkdtemp(prefix="frameworktax-tests-")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-CACHE = "cache"
-"""Folder inside a store for exports, compiled code and, during a session, temporary files."""
 
 
 class Results(Sequence[Measurement]):
@@ -200,7 +198,6 @@ def measure(
         models.check(points[0].workload)
     plan = Plan(
         points=points,
-        folder=folder / CACHE,
         processes=processes,
         until=until,
         budget_s=time_budget,
@@ -217,7 +214,6 @@ def _with_live(plan: Plan, module: Any, inputs: Any) -> Plan:
 
     if inputs is None:
         raise UsageError("a live module needs its example inputs: measure(module, inputs)")
-    plan.folder.mkdir(parents=True, exist_ok=True)
     path = plan.folder / f"live-{store.new_session_id()}.pkl"
     try:
         send(module, inputs, path)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import models
+from frameworktax import host, models
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
 from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point, Workload
@@ -30,7 +30,8 @@ class Plan:
         budget_s: wall time of the whole session, set-up included.
         twin: ``auto`` where no sampler can tell kernels from the rest and for eager, ``all``,
             ``none``.
-        folder: where exports, compiled code and temporary files go.
+        folder: where exports, compiled code and temporary files go: this user's cache, and never a
+            store, because what lies here is run.
         live: file holding a live module sent from Python; the (module, inputs) pair itself where
             it is measured in place; None otherwise.
         why: the reason for ``in_place``.
@@ -39,7 +40,7 @@ class Plan:
     """
 
     points: tuple[Point, ...]
-    folder: Path
+    folder: Path = field(default_factory=host.cache_folder)
     processes: int = DEFAULT_PROCESSES
     until: float = DEFAULT_UNTIL
     budget_s: float = DEFAULT_BUDGET_S

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import host, runtimes
+from frameworktax import host, models, runtimes
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
 from frameworktax.errors import WorkerError
-from frameworktax.records import Note, Point, Workload
+from frameworktax.host.cache import alone, remove
+from frameworktax.records import Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
-from frameworktax.version import __version__
 
-Spawn = Callable[[str, Path | None], Worker | InPlace]
-"""Label, interpreter (None for this one) → a process to ask."""
+Spawn = Callable[..., Worker | InPlace]
+"""Label, interpreter (None for this one), further environment variables → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
+VERSIONED = ("torchvision:", "timm:")
+"""Prefixes of models that an installed package of a known version defines whole."""
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Series:
     def target(self) -> Target:
         """Device, precision and threads."""
         point = self.points[min(self.points)]
-        return Target(point.platform, point.workload.precision, point.threads)
+        return Target(device_of(point.platform), point.workload.precision, point.threads)
 
     @property
     def config(self) -> Workload:
@@ -114,7 +116,8 @@ class Series:
 
     def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
-        worker = spawn(f"{self.label}, process {process}", self.runtime.python())
+        label = f"{self.label}, process {process}"
+        worker = spawn(label, self.runtime.python(), self.runtime.variables())
         self.workers[process] = worker
         answer = worker.request(
             "load",
@@ -133,21 +136,31 @@ class Series:
             self.notes += [] if note in self.notes else [note]
         self._take_notes(answer)
 
-    def prepare(self, worker: Worker | InPlace, timeout_s: float) -> None:
-        """Have a set-up process export or compile, unless an earlier session left it ready."""
+    def prepare(self, worker: Callable[[], Worker | InPlace], timeout_s: float) -> None:
+        """Have a set-up process export or compile, unless an earlier session left it ready.
+
+        Args:
+            worker: returns the set-up process; not called where nothing is to be done.
+            timeout_s: time for it, and for another session that prepares the same at this moment.
+        """
         if self._known():
             return
-        answer = worker.request(
-            "prepare",
-            timeout_s=timeout_s,
-            workload=asdict(self.workload),
-            runtime=self.runtime.name,
-            target=asdict(self.target),
-            directory=str(self.folder),
-            batches=sorted(self.points),
-            live=self.live,
-        )
-        self._is_ready(answer["setup_ns"])
+        with alone(self.folder, timeout_s):
+            if self._known():
+                return
+            for litter in self.folder.iterdir():  # of whoever was killed while preparing
+                remove(litter)
+            answer = worker().request(
+                "prepare",
+                timeout_s=timeout_s,
+                workload=asdict(self.workload),
+                runtime=self.runtime.name,
+                target=asdict(self.target),
+                directory=str(self.folder),
+                batches=sorted(self.points),
+                live=self.live,
+            )
+            self._is_ready(answer["setup_ns"])
 
     def _known(self) -> bool:
         """Take over what an earlier session's set-up took and left; False where there was none."""
@@ -155,8 +168,7 @@ class Series:
         if not ready.exists():
             return False
         known = json.loads(ready.read_text())
-        with suppress(OSError):  # a store that is only read tells no use
-            ready.touch()  # pruning takes what was not used for longest
+        ready.touch()  # pruning takes what was not used for longest
         self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
         text = "what an earlier session prepared was used again; set-up time and size are from then"
         self.notes.append(Note("set-up-reused", text))
@@ -166,9 +178,11 @@ class Series:
         """Write down what set-up took and left, for this session and later ones."""
         self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
-        (self.folder / READY).write_text(
+        partial = self.folder / f".{READY}"
+        partial.write_text(
             json.dumps({"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes})
         )
+        partial.replace(self.folder / READY)
 
     def bind(self, process: int, batch: int, timeout_s: float) -> dict[str, Any]:
         """Make one batch size callable in one process and warm it up; a second time is free."""
@@ -201,34 +215,62 @@ class Series:
         self.bound.clear()
 
 
-def series_of(points: tuple[Point, ...], folder: Path, live: Any, salt: str) -> list[Series]:
-    """Group points into series, in the order they are given."""
+def series_of(points: tuple[Point, ...], cache: Path, scratch: Path, live: Any) -> list[Series]:
+    """Group points into series, in the order they are given.
+
+    Args:
+        points: of one session.
+        cache: where what is prepared stays for later sessions.
+        scratch: where what is not kept lies: what comes from the user's own code or files, which
+            change between sessions.
+        live: see ``Plan``.
+    """
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
         bare = replace(point, workload=replace(point.workload, batch=0))
         groups.setdefault(bare.key(), {})[point.workload.batch] = point
-    return [
-        Series(
-            runtime=runtimes.get(next(iter(group.values())).runtime),
-            points=group,
-            folder=folder / artifact_key(next(iter(group.values())), sorted(group), salt),
-            live=live,
-        )
-        for group in groups.values()
-    ]
+    found, made_with = [], host.libraries()
+    for group in groups.values():
+        point = next(iter(group.values()))
+        runtime = runtimes.get(point.runtime)
+        makes = runtime.prepares or runtime.compiles
+        kept = makes and live is None and is_fixed(point)
+        folder = (cache if kept else scratch) / artifact_key(point, sorted(group), made_with)
+        found.append(Series(runtime=runtime, points=group, folder=folder, live=live))
+    return found
 
 
-def artifact_key(point: Point, batches: list[int], salt: str) -> str:
+def is_fixed(point: Point) -> bool:
+    """Return whether a point's names and the installed versions say all of what is run.
+
+    They do for models and runtimes of this package, and for torchvision's and timm's models. They
+    do not for files, the user's own code, models on a hub, and what other packages register.
+    """
+    model, runtime = point.workload.model, point.runtime.partition("@")[0]
+    by_version = model in models.BUILT_IN or model.startswith(VERSIONED)
+    return by_version and runtime in runtimes.BUILT_IN
+
+
+def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str]) -> str:
     """Return the name of the folder for prepared files: equal content, equal name."""
     content = {
         "point": replace(point, workload=replace(point.workload, batch=0)).key(),
         "batches": batches,
-        "version": __version__,
+        "code": _own_code(),
         # Another exporter exports something else; compiled code is for one kind of processor.
-        "libraries": host.libraries() | runtimes.get(point.runtime).versions(),
+        "libraries": {**libraries, **runtimes.get(point.runtime).versions()},
         "python": platform.python_version(),
         "cpu": host.cpu_model(),
-        "salt": salt,
     }
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
     return f"{point.runtime}-{digest}"
+
+
+@functools.cache
+def _own_code() -> str:
+    """Return a digest of what builds and exports here: it changes without its version, too."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in (models, runtimes):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -23,7 +23,8 @@ from frameworktax import host, runtimes, timing
 from frameworktax.attribution import available_samplers
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
-from frameworktax.errors import NothingMeasuredError, WorkerError
+from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
+from frameworktax.host.cache import held, prune_cache
 from frameworktax.ledger import Ledger
 from frameworktax.linear import why_linear
 from frameworktax.plan import Plan
@@ -74,7 +75,9 @@ class MeasuringSession:
         self._ledger = Ledger(writer, session)
         has_sampler = any(ok for _, ok, _ in available_samplers())
         self._has_sampler = has_sampler
-        self._setup = Setup(plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch)
+        self._setup = Setup(
+            plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch
+        )
         self._rounds = Rounds(
             plan,
             self._series,
@@ -92,7 +95,14 @@ class MeasuringSession:
             UsageError: what was asked for cannot be (the model, the device).
             NothingMeasuredError: no point could be measured at all.
         """
-        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._plan.folder.mkdir(parents=True, exist_ok=True)
+        with held(self._plan.folder):
+            self._run()
+        with contextlib.suppress(UsageError):  # another session runs: that one will see to it
+            prune_cache(self._plan.folder)
+
+    def _run(self) -> None:
+        self._scratch.mkdir(mode=0o700)
         pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), 8)))
         try:
             self._setup.run(pool, self._has_sampler)
@@ -129,7 +139,12 @@ class MeasuringSession:
         for worker in self._spawned:
             worker.kill()
 
-    def _spawn(self, label: str, python: Path | None = None) -> Worker | InPlace:
+    def _spawn(
+        self,
+        label: str,
+        python: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> Worker | InPlace:
         with self._spawning:
             if self._stopping:
                 raise WorkerError("failed", "the session is ending")
@@ -138,6 +153,10 @@ class MeasuringSession:
                 if python is not None:
                     raise WorkerError(
                         "unavailable", "a module measured in place runs in this environment only"
+                    )
+                if variables:
+                    raise WorkerError(
+                        "unavailable", "a module measured in place keeps this process's allocator"
                     )
                 worker = InPlace(label)
             else:
@@ -149,6 +168,7 @@ class MeasuringSession:
                     environment={
                         **host.worker_environment(self._threads),
                         "TMPDIR": str(self._scratch.resolve()),
+                        **(variables or {}),
                     },
                 )
             self._spawned.append(worker)

@@ -61,14 +61,14 @@ class Setup:
         ledger: Ledger,
         spawn: Spawn,
         reporter: Reporter,
-        session: str,
+        scratch: Path,
     ) -> None:
         self._plan = plan
         self._series = series
         self._ledger = ledger
         self._spawn = spawn
         self._reporter = reporter
-        self._session = session
+        self._scratch = scratch
         self._workshop: Worker | InPlace | None = None
         self._workshop_python: Path | None = None
         self._deadline = time.monotonic() + SHARE * plan.budget_s
@@ -139,11 +139,11 @@ class Setup:
         python = series.runtime.python()
         try:
             try:
-                series.prepare(self._in_workshop(python), self._left())
+                series.prepare(lambda: self._in_workshop(python), self._left())
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(self._in_workshop(python, fresh=True), self._left())
+                series.prepare(lambda: self._in_workshop(python, fresh=True), self._left())
         except WorkerError as error:
             self._ledger.bury(series, self._explain(error))
             return False
@@ -204,7 +204,7 @@ class Setup:
                 )
                 for p in series.points.values()
             )
-            (reference,) = series_of(points, self._plan.folder, self._plan.live, self._session)
+            (reference,) = series_of(points, self._plan.folder, self._scratch, self._plan.live)
             reference.timed = False
             self._series.append(reference)
 
@@ -212,7 +212,7 @@ class Setup:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
             point = replace(self._plan.points[0], runtime=FLOOR, platform="cpu")
-            self._series += series_of((point,), self._plan.folder, None, self._session)
+            self._series += series_of((point,), self._plan.folder, self._scratch, None)
 
     def _add_twins(self, facts: dict[Workload, dict[str, Any]], has_sampler: bool) -> list[Series]:
         twins: list[Series] = []
@@ -233,6 +233,6 @@ class Setup:
                     replace(p, workload=replace(p.workload, twin=True))
                     for p in series.points.values()
                 )
-                twins += series_of(points, self._plan.folder, None, "named")
+                twins += series_of(points, self._plan.folder, self._scratch, None)
         self._series += twins
         return twins

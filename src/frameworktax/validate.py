@@ -116,7 +116,6 @@ def validate(
         place = Path(folder) / name.replace("/", "-")
         plan = Plan(
             points=tuple(grid(name, where)),
-            folder=place / api.CACHE,
             processes=processes,
             until=UNTIL,
             budget_s=time_budget / len(names),

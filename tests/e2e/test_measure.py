@@ -49,6 +49,7 @@ def session(tmp_path_factory, make_shell):
         HOME=str(home),
         TMPDIR=str(temporary),
         XDG_CACHE_HOME=str(home / ".cache"),
+        FRAMEWORKTAX_CACHE=str(folder / "cache"),
     )
     assert ran.code == 0, ran.err
     return folder, json.loads((work / "run.json").read_text()), ran
@@ -143,7 +144,10 @@ def test_nothing_is_written_outside_the_chosen_folders(session):
     assert [str(p) for p in (folder / "tmp").rglob("*") if p.is_file()] == []
     work = folder / "work"
     assert sorted(p.name for p in work.iterdir()) == ["report.html", "results", "run.json"]
-    assert not list((work / "results" / "cache").glob("scratch-*"))
+    assert [p.suffix for p in (work / "results").iterdir()] == [".jsonl"]
+    assert (folder / "cache").stat().st_mode & 0o777 == 0o700
+    kept = {p.name.rpartition("-")[0] for p in (folder / "cache").iterdir()}
+    assert kept == {"torchscript-frozen", "onnxruntime", "openvino"}  # what was prepared, no more
 
 
 def test_the_terminal_tells_the_verdict_in_80_columns(session):
@@ -206,6 +210,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "frameworktax", *words],
         cwd=tmp_path,
+        env={**os.environ, "FRAMEWORKTAX_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -222,7 +227,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
     assert "--resume" in last and "frameworktax-results" in last
     records, _ = store.read(kept)
     assert any(r.kind == "block" for r in records)
-    assert not list((kept / "cache").glob("scratch-*"))
+    assert not list((tmp_path / "cache").glob("scratch-*"))
     assert _children_of(process.pid) == []
 
 

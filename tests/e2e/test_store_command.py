@@ -133,6 +133,7 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("store merge node-1 -o node-2", "name a new folder"),
         ("store prune node-1", "say what is to go"),
         ("store prune node-1 --older-than 3", "30d"),
+        ("store prune --failed", "name the store"),
         ("store prune node-1 --cache --limit many", "2GB"),
         ("store export node-1 -o x.xlsx", ".parquet, .csv, .jsonl"),
         ("store export node-1 -o x.csv --table all", "blocks or measurements"),

@@ -18,7 +18,9 @@ class Scale(torch.nn.Module):
         return self.dropout(self.linear(x))
 
 
-def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path):
+def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(cache))
     module = Scale()
     results = ft.measure(
         module,
@@ -35,7 +37,8 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path):
     assert all(m.parity.within_tolerance for m in found.values())  # eval: dropout does nothing
     assert module.training  # the caller's own module is as it was
     assert "in-place" not in [n.code for n in results.run.notes]
-    assert not list((tmp_path / "s" / "cache").glob("live-*"))
+    assert list(cache.iterdir()) == []  # neither the module, nor what was made from it, nor scratch
+    assert [p.suffix for p in (tmp_path / "s").iterdir()] == [".jsonl"]
     frame = results.to_dataframe()
     assert len(frame) == len(results) and frame["latency_ns"].notna().any()
     assert "<table" in results._repr_html_() and "Scale" in repr(results)

@@ -1,5 +1,6 @@
 """Set-up: what cannot run is said before it is tried, what was prepared is used again and timed."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -58,10 +59,10 @@ def series(folder, runtime, **workload):
 def test_what_an_export_took_and_left_is_told_again_in_later_sessions(tmp_path):
     folder = tmp_path / "made"
     first, worker = series(folder, Prepares), FakeWorker(folder)
-    first.prepare(worker, 1.0)
+    first.prepare(lambda: worker, 1.0)
     assert (first.setup_ns, first.artifact_bytes, first.notes) == (41_000_000_000, 2_000, [])
     later, idle = series(folder, Prepares), FakeWorker(folder)
-    later.prepare(idle, 1.0)
+    later.prepare(lambda: idle, 1.0)
     assert idle.asked == []
     assert (later.setup_ns, later.artifact_bytes) == (41_000_000_000, 2_000)
     assert [note.code for note in later.notes] == ["set-up-reused"]
@@ -91,13 +92,75 @@ def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):
 
 
 def test_another_library_or_processor_prepares_anew(monkeypatch):
-    key = artifact_key(EAGER, [1, 2], "named")
-    assert artifact_key(EAGER, [1, 2], "named") == key
-    assert artifact_key(EAGER, [1], "named") != key
-    monkeypatch.setattr(host, "libraries", lambda: {"torch": "0.1"})
-    other = artifact_key(EAGER, [1, 2], "named")
+    here = {"torch": "2.0"}
+    key = artifact_key(EAGER, [1, 2], here)
+    assert artifact_key(EAGER, [1, 2], dict(here)) == key
+    assert artifact_key(EAGER, [1], here) != key
+    other = artifact_key(EAGER, [1, 2], {"torch": "2.1"})
     monkeypatch.setattr(host, "cpu_model", lambda: "another one")
-    assert len({key, other, artifact_key(EAGER, [1, 2], "named")}) == 3
+    third = artifact_key(EAGER, [1, 2], here)
+    monkeypatch.setattr("frameworktax.series._own_code", lambda: "another export")
+    assert len({key, other, third, artifact_key(EAGER, [1, 2], here)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        ("mlp", True),
+        ("torchvision:resnet18", True),
+        ("timm:resnet18", True),
+        ("hf:some/model", False),
+        ("onnx:model.onnx", False),
+        ("my_code.py:build", False),
+        ("from-another-package", False),
+    ],
+)
+def test_only_what_versions_tell_whole_is_kept(tmp_path, model, kept):
+    cache, scratch = tmp_path / "cache", tmp_path / "scratch"
+    point = Point(workload=Workload(model=model, batch=1), runtime="torchscript")
+    (found,) = series_of((point,), cache, scratch, None)
+    assert found.folder.parent == (cache if kept else scratch)
+    (live,) = series_of((point,), cache, scratch, "module.pkl")
+    assert live.folder.parent == scratch
+
+
+def test_what_nothing_is_prepared_for_leaves_nothing_in_the_cache(tmp_path):
+    (found,) = series_of((EAGER,), tmp_path / "cache", tmp_path / "scratch", None)
+    assert found.folder.parent == tmp_path / "scratch"
+
+
+def test_what_a_killed_session_left_is_no_part_of_what_is_prepared(tmp_path):
+    folder = tmp_path / "made"
+    (folder / "partial-1").mkdir(parents=True)
+    (folder / "partial-1" / "half").write_bytes(b"x" * 500)
+    made = series(folder, Prepares)
+    made.prepare(lambda: FakeWorker(folder), 1.0)
+    assert made.artifact_bytes == 2_000
+    assert sorted(path.name for path in folder.iterdir()) == ["program.bin", "ready.json"]
+
+
+def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
+    folder = tmp_path / "made"
+    first, second, idle = series(folder, Prepares), series(folder, Prepares), FakeWorker(folder)
+    begun, waits = threading.Event(), threading.Event()
+
+    class Slow(FakeWorker):
+        def request(self, do, **arguments):
+            begun.set()
+            assert waits.wait(10)
+            return super().request(do, **arguments)
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first.prepare, lambda: Slow(folder), 10.0)
+        assert begun.wait(10)
+        with pytest.raises(WorkerError, match="another session still prepares"):
+            second.prepare(lambda: idle, 0.0)
+        two = pool.submit(second.prepare, lambda: idle, 10.0)
+        waits.set()
+        one.result()
+        two.result()
+    assert idle.asked == []
+    assert [note.code for note in second.notes] == ["set-up-reused"]
 
 
 def set_up(tmp_path, *made):
@@ -110,7 +173,7 @@ def set_up(tmp_path, *made):
     everything = list(made)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
         ledger = Ledger(writer, "session")
-        Setup(plan, everything, ledger, spawn, Silent(), "session").run(pool, has_sampler=True)
+        Setup(plan, everything, ledger, spawn, Silent(), tmp_path / "t").run(pool, has_sampler=True)
     return everything, store.read(tmp_path / "s")[0]
 
 
@@ -143,7 +206,7 @@ def test_a_timed_eager_is_the_reference_of_int8_too(tmp_path):
         replace(POINT, runtime=name, workload=replace(POINT.workload, precision=precision))
         for name, precision in (("eager", "float32"), ("null", "float32"))
     )
-    eager, floor = series_of(points, tmp_path, None, "salt")
+    eager, floor = series_of(points, tmp_path, tmp_path, None)
     quantised = series(tmp_path, FakeRuntime, precision="int8")
     everything, _ = set_up(tmp_path, eager, floor, quantised)
     assert [s.runtime.name for s in everything].count("eager") == 1

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from frameworktax import runtimes, store
-from frameworktax.api import CACHE
 from frameworktax.campaign.shard import Shard, open_shard
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
@@ -77,7 +76,6 @@ class LocalEngine:
         clock = PhaseClock(self._reporter)
         plan = Plan(
             points=job.points,
-            folder=self._folder / CACHE,
             processes=job.processes,
             until=job.until,
             budget_s=job.budget_s,

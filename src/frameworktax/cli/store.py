@@ -178,17 +178,21 @@ def export(
 
 @keeper.command()
 def prune(
-    store: Folder,
+    store: Annotated[
+        Path | None, typer.Argument(help="A store's folder.", show_default=False)
+    ] = None,
     keep_last: Annotated[int | None, typer.Option(help="Sessions that stay.", min=0)] = None,
     older_than: Annotated[str | None, typer.Option(help="Sessions older than: 12h, 30d, 2w.")] = (
         None
     ),
     failed: Annotated[bool, typer.Option("--failed", help="Points that failed.")] = False,
-    cache: Annotated[bool, typer.Option("--cache", help="Prepared models, oldest first.")] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Your prepared models, least recently used first.")
+    ] = False,
     limit: Annotated[str, typer.Option(help="What the cache may hold: 2GB.")] = "2GB",
     dry_run: DryRun = False,
 ) -> None:
-    """Remove old sessions, failed points or prepared models.
+    """Remove old sessions and failed points of a store, or prepared models from your cache.
 
     Example:
 
@@ -197,7 +201,7 @@ def prune(
     from datetime import UTC, datetime
 
     from frameworktax.cli.parse import parse_age, parse_size
-    from frameworktax.store.cache import prune_cache
+    from frameworktax.host.cache import cache_folder, prune_cache, prune_old_cache
     from frameworktax.store.prune import Rules
     from frameworktax.store.prune import prune as pruned_by
 
@@ -208,6 +212,8 @@ def prune(
     if rules == Rules() and not cache:
         raise UsageError("say what is to go: --keep-last 5, --older-than 30d, --failed or --cache")
     if rules != Rules():
+        if store is None:
+            raise UsageError("name the store whose sessions are to go, or give --cache alone")
         done = pruned_by(store, rules, datetime.now(UTC), dry_run=dry_run)
         _say([f"session {session}: {would}" for session in done.sessions])
         _say(done.kept)
@@ -216,7 +222,9 @@ def prune(
             f"{done.records} records, {done.bytes / 1e6:.1f} MB"
         )
     if cache:
-        entries = prune_cache(store, size, dry_run=dry_run)
+        entries = prune_cache(cache_folder(), size, dry_run=dry_run)
+        if store is not None:
+            entries += prune_old_cache(store, dry_run=dry_run)
         _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
         total = sum(entry.bytes for entry in entries)
         print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")  # noqa: T201

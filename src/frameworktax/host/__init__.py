@@ -1,5 +1,6 @@
 """The machine: what it is, whether it is fit to measure, and where to measure on it."""
 
+from frameworktax.host.cache import cache_folder
 from frameworktax.host.checks import Check, doctor
 from frameworktax.host.inventory import cpu_model, environment, gpu_present, gpus, libraries
 from frameworktax.host.machine import (
@@ -17,6 +18,7 @@ from frameworktax.host.machine import (
 __all__ = [
     "Check",
     "Load",
+    "cache_folder",
     "cgroup_cpus",
     "cgroup_memory_bytes",
     "cpu_model",

@@ -13,12 +13,12 @@ import json
 import logging
 import os
 import shlex
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from frameworktax.errors import UsageError
+from frameworktax.host.private import private_folder
 
 VARIABLE = "FRAMEWORKTAX_RUNTIME_DIR"
 """Names another folder for the lock: for tests, and for containers that share one host."""
@@ -44,18 +44,8 @@ def runtime_folder() -> Path:
         folder = session / "frameworktax"
     else:
         folder = Path(f"/tmp/frameworktax-{uid}")
-    try:
-        folder.mkdir(mode=0o700, parents=bool(named), exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise UsageError(
-            f"cannot make {folder} for the lock on this host: {error.strerror}; "
-            f"name another folder in {VARIABLE}"
-        ) from error
     # In /tmp anyone may have been there first: a link or a folder of another user is not ours.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
-        raise UsageError(f"{folder} is not this user's folder; name another in {VARIABLE}")
-    return folder
+    return private_folder(folder, VARIABLE, parents=bool(named))
 
 
 @contextlib.contextmanager

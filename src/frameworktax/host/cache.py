@@ -1,0 +1,206 @@
+"""The cache: exports and compiled code of this user on this host, in folders named by content.
+
+What lies here is loaded and run, so it is never in a store, which may come from elsewhere. A
+session holds the cache while it runs (a shared ``flock`` on the folder), pruning takes it alone;
+an entry is prepared by one session at a time. These locks end with the process that holds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.host.private import private_folder
+
+VARIABLE = "FRAMEWORKTAX_CACHE"
+"""Names another folder for the cache."""
+LIMIT_BYTES = 5_000_000_000
+"""What the cache may hold when a session ends; BERT-base as ONNX, exported twice, is 0.9 GB."""
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A prepared model, or what a killed session left: its size, and when it was last used."""
+
+    path: Path
+    bytes: int
+    used: float
+
+
+def cache_folder() -> Path:
+    """Return this user's cache, made private where it is new.
+
+    ``$FRAMEWORKTAX_CACHE``, else ``frameworktax`` in ``$XDG_CACHE_HOME`` (where that is an absolute
+    path, as its specification asks), else ``~/.cache/frameworktax``.
+
+    Raises:
+        UsageError: it cannot be made, or is not this user's alone to write in.
+    """
+    named, home = os.environ.get(VARIABLE), Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        above = home if home.is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:  # no home is known of this user
+        if not named:
+            raise UsageError(f"this user has no home folder; name one in {VARIABLE}") from error
+        above = Path()
+    folder = Path(named).absolute() if named else above / "frameworktax"
+    private_folder(folder, VARIABLE, parents=True)
+    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(
+            f"others may write in {folder}, whose files are run; chmod go-w it, "
+            f"or name another folder in {VARIABLE}"
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def held(cache: Path) -> Iterator[None]:
+    """Keep pruning off while a session runs."""
+    descriptor = _locked(cache, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone(entry: Path, timeout_s: float) -> Iterator[None]:
+    """Be the only one who prepares an entry: another session may want the same at this moment.
+
+    Raises:
+        WorkerError: another one is still at it when the time is over.
+    """
+    entry.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            descriptor = _locked(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                text = f"another session still prepares the same after {timeout_s:.0f} s"
+                raise WorkerError("timeout", text) from error
+            time.sleep(POLL_S)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path, how: int) -> int:
+    """Return a descriptor that holds a lock on a folder until it is closed.
+
+    Raises:
+        BlockingIOError: another one holds it, and waiting is not asked for.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError as error:  # some network file systems have no locks: then nobody is kept off
+        logging.getLogger("frameworktax").info("no lock on %s: %s", folder, error)
+    return descriptor
+
+
+def entries(cache: Path) -> list[Entry]:
+    """Return what a cache holds, least recently used first."""
+    return sorted((_entry(path) for path in cache.iterdir()), key=lambda e: (e.used, e.path.name))
+
+
+def _entry(path: Path) -> Entry:
+    """Measure a folder without following links; its files' newest time is that of its use."""
+    inside = [path]
+    if path.is_dir() and not path.is_symlink():
+        inside += path.rglob("*")
+    stats = [one.lstat() for one in inside]
+    return Entry(
+        path=path,
+        bytes=sum(s.st_size for s, one in zip(stats, inside, strict=True) if not one.is_dir()),
+        used=max(s.st_mtime for s in stats),
+    )
+
+
+def prune_cache(
+    cache: Path, limit_bytes: int | None = None, *, dry_run: bool = False
+) -> list[Entry]:
+    """Remove entries, least recently used first, until the rest is within a limit.
+
+    Args:
+        cache: this user's.
+        limit_bytes: what stays; ``LIMIT_BYTES`` if left out.
+        dry_run: only say what would go.
+
+    Returns:
+        What was removed, or would be.
+
+    Raises:
+        UsageError: a session is running, whose files these may be, or there is no removing them.
+    """
+    try:
+        descriptor = _locked(cache, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError("a session is running; prune the cache once it has ended") from error
+    try:
+        gone = oldest(entries(cache), LIMIT_BYTES if limit_bytes is None else limit_bytes)
+        for entry in gone if not dry_run else ():
+            remove(entry.path)
+    finally:
+        os.close(descriptor)
+    return gone
+
+
+def prune_old_cache(store: Path, *, dry_run: bool = False) -> list[Entry]:
+    """Remove the folder ``cache`` of a store: earlier versions kept what they prepared there.
+
+    Returns:
+        What was removed, or would be; a link is left alone, it leads elsewhere.
+
+    Raises:
+        UsageError: there is no removing it.
+    """
+    old = store / "cache"
+    if old.is_symlink() or not old.is_dir():
+        return []
+    found = _entry(old)
+    if not dry_run:
+        remove(old)
+    return [found]
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with what is in it; links are not followed.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def oldest(found: Sequence[Entry], limit_bytes: int) -> list[Entry]:
+    """Return the entries to remove, in their order, so that the rest is within the limit."""
+    total = sum(entry.bytes for entry in found)
+    gone = []
+    for entry in found:
+        if total <= limit_bytes:
+            break
+        gone.append(entry)
+        total -= entry.bytes
+    return gone

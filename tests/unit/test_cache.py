@@ -1,0 +1,135 @@
+"""The cache: this user's alone, by last use, and never what a store from elsewhere brings along."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from frameworktax import store
+from frameworktax.errors import UsageError
+from frameworktax.host import cache
+from frameworktax.host.cache import (
+    VARIABLE,
+    cache_folder,
+    entries,
+    held,
+    prune_cache,
+    prune_old_cache,
+)
+from frameworktax.plan import Plan
+from frameworktax.records import Point, Workload
+from frameworktax.session import MeasuringSession
+
+
+def prepared(folder: Path, entry: str, size: int, used: float) -> None:
+    path = folder / entry / "artifact"
+    path.mkdir(parents=True)
+    (path / "model").write_bytes(b"x" * size)
+    for one in (path / "model", path, path.parent):
+        os.utime(one, (used, used))
+
+
+def test_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # not to be used, says its specification
+    assert cache_folder() == tmp_path / ".cache" / "frameworktax"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "frameworktax"
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "named" / "here"))
+    assert cache_folder() == tmp_path / "named" / "here"
+    assert cache_folder().stat().st_mode & 0o777 == 0o700
+    assert Plan(points=()).folder == tmp_path / "named" / "here"
+
+
+def test_what_is_not_this_users_alone_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is not this user's folder; name another in FRAMEWORKTAX"):
+        cache_folder()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").chmod(0o770)
+    with pytest.raises(UsageError, match="chmod go-w"):
+        cache_folder()
+    (tmp_path / "elsewhere").chmod(0o700)
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(UsageError, match="is not this user's folder"):
+        cache_folder()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "file" / "below"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="Not a directory; name another folder in FRAMEWORKTAX"):
+        cache_folder()
+
+
+def test_it_loses_what_was_not_used_for_longest(tmp_path):
+    for entry, used in (("new", 300), ("old", 100), ("middle", 200)):
+        prepared(tmp_path, entry, 100, used)
+    assert [(e.path.name, e.bytes) for e in entries(tmp_path)] == [
+        ("old", 100),
+        ("middle", 100),
+        ("new", 100),
+    ]
+    assert prune_cache(tmp_path, 300) == []
+    assert [e.path.name for e in prune_cache(tmp_path, 150, dry_run=True)] == ["old", "middle"]
+    assert len(entries(tmp_path)) == 3
+    assert [e.path.name for e in prune_cache(tmp_path, 250)] == ["old"]
+    assert [e.path.name for e in entries(tmp_path)] == ["middle", "new"]
+
+
+def test_links_are_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_bytes(b"x" * 1000)
+    folder = tmp_path / "cache"
+    prepared(folder, "model", 10, 100)
+    (folder / "link").symlink_to(precious)
+    (folder / "model" / "link").symlink_to(precious)
+    prune_cache(folder, 0)
+    assert entries(folder) == []
+    assert (precious / "file").stat().st_size == 1000
+
+
+def test_a_running_session_keeps_it(tmp_path):
+    prepared(tmp_path, "model", 10, 100)
+    with held(tmp_path), held(tmp_path), pytest.raises(UsageError, match="a session is running"):
+        prune_cache(tmp_path, 0)
+    assert [e.path.name for e in prune_cache(tmp_path, 0)] == ["model"]
+
+
+def test_what_earlier_versions_left_in_a_store_can_go(tmp_path):
+    old = tmp_path / "store" / "cache"
+    prepared(old, "model", 10, 100)
+    (old.parent / "shard.jsonl").write_text("")
+    assert [e.bytes for e in prune_old_cache(old.parent, dry_run=True)] == [10]
+    assert old.is_dir()
+    assert [e.bytes for e in prune_old_cache(old.parent)] == [10]
+    assert [p.name for p in old.parent.iterdir()] == ["shard.jsonl"]
+    old.symlink_to(tmp_path)
+    assert prune_old_cache(old.parent) == []
+
+
+def test_a_session_uses_nothing_that_lies_in_its_store(tmp_path, monkeypatch):
+    point = Point(workload=Workload(model="mlp", batch=1), runtime="torchscript")
+    foreign = tmp_path / "foreign"
+    with store.Writer(foreign, "session") as writer:
+        session = MeasuringSession(Plan(points=(point,)), writer, "session")
+        folders = [series.folder for series in session._series] + [session._scratch]
+        assert all(cache_folder() in folder.parents for folder in folders)
+        monkeypatch.setattr(session, "_run", lambda: None)
+        session.run()
+    assert [p.name for p in foreign.iterdir()] == ["session.jsonl"]
+
+
+def test_a_session_leaves_the_cache_within_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 150)
+    point = Point(workload=Workload(model="mlp", batch=1), runtime="null")
+    folder = tmp_path / "cache"
+    for entry, used in (("new", 300), ("old", 100)):
+        prepared(folder, entry, 100, used)
+    with store.Writer(tmp_path / "store", "session") as writer:
+        session = MeasuringSession(Plan(points=(point,), folder=folder), writer, "session")
+        monkeypatch.setattr(session, "_run", lambda: None)
+        session.run()
+    assert [e.path.name for e in entries(folder)] == ["new"]
