@@ -15,6 +15,7 @@ from frameworktax.campaign.run import Campaign
 from frameworktax.campaign.schedule import groups, within
 from frameworktax.campaign.spent import PhaseClock, itemise, overhead
 from frameworktax.campaign.words import forecast, plain, rows, summary
+from frameworktax.clock import REAL
 from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.linear import REASON
@@ -34,6 +35,7 @@ from frameworktax.session import Silent
 from frameworktax.store import Writer
 from frameworktax.study.grid import Planned
 from frameworktax.study.load import load
+from frameworktax.testing import FakeClock
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")
 
@@ -229,7 +231,7 @@ class FakeEngine:
         self.jobs.append(job)
         self.queue.append(job)
 
-    def completed(self):
+    def completed(self, wait_s=None):
         while self.queue:
             job = self.queue.pop(0)
             name = f"s{len(list(self.folder.glob('*.jsonl'))) if self.folder.exists() else 0}"
@@ -264,9 +266,11 @@ class Listener(Silent):
 STUDY = {"grid": {"models": ["mlp", "bert-tiny"], "runtimes": ["eager"], "batch": [1, 2]}}
 
 
-def campaign(tmp_path, engine, data=STUDY, resume=True, listener=None):
-    study = load(data)
-    return Campaign(study, tmp_path, engine, listener or Listener(), ("x",), resume=resume)
+def campaign(tmp_path, engine, data=STUDY, resume=True, listener=None, clock=REAL):
+    devices = {place.label: place.device for place in engine.platforms()}
+    study = load(data, platforms=devices)
+    told = listener or Listener()
+    return Campaign(study, tmp_path, engine, told, ("x",), resume=resume, clock=clock)
 
 
 def test_a_study_is_measured_once(tmp_path):
@@ -307,17 +311,16 @@ def test_a_plain_failure_is_tried_again_only_by_another_run(tmp_path):
     assert [len(job.points) for job in engine.jobs] == [1, 1]
 
 
-def test_budgets_are_shared_by_estimates_and_end(tmp_path, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+def test_budgets_are_shared_by_estimates_and_end(tmp_path):
+    clock = FakeClock()
     data = {**STUDY, "study": {"time_budget": "100s"}}
 
     def slow(job, p):
-        now[0] += 49.0
+        clock.wait(49 * 10**9)
         return "ok"
 
     engine = FakeEngine(tmp_path, slow)
-    results = campaign(tmp_path, engine, data).run()
+    results = campaign(tmp_path, engine, data, clock=clock).run()
     assert engine.jobs[0].budget_s == pytest.approx(50.0)  # two jobs of one estimate
     assert len(engine.jobs) == 1  # 98 of 100 s are gone
     (left,) = results.run.left_out

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from frameworktax import host, runtimes, timing
 from frameworktax.records import Block, Outcome, Point, Record, Subject
 from frameworktax.rounds import BLOCK_NS, SAMPLE_NS
+from frameworktax.store.decode import BlockRow
 
 LOAD_S = 6.0
 """To start a process and load a model of which nothing is known."""
@@ -34,32 +36,42 @@ class Known:
 
 
 class Estimator:
-    """Estimates from the records of a store."""
+    """Estimates from the records of a store, taken one at a time."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        points: dict[str, Point] = {}
-        latencies: dict[str, list[float]] = defaultdict(list)
-        outcomes: list[Outcome] = []
+    def __init__(self, records: Iterable[Record | BlockRow] = ()) -> None:
+        self._points: dict[str, Point] = {}
+        self._medians: dict[str, list[float]] = defaultdict(list)
+        self._load_ns: dict[str, list[int]] = defaultdict(list)
+        self._memory_bytes: dict[str, int] = {}
         for record in records:
-            match record:
-                case Subject():
-                    points[record.point.key()] = record.point
-                case Block():
-                    latencies[record.point].append(median(record.latency_ns))
-                case Outcome():
-                    outcomes.append(record)
-                case _:
-                    continue
-        self._known: dict[Point, Known] = defaultdict(Known)
-        for key, medians in latencies.items():
-            if key in points:
-                point = points[key]
-                self._known[bare(point)].call_ns[point.workload.batch] = median(medians)
-        for outcome in outcomes:
-            if outcome.point in points:
-                known = self._known[bare(points[outcome.point])]
-                known.load_ns += [outcome.load_ns] if outcome.load_ns else []
-                known.memory_bytes = max(known.memory_bytes, outcome.peak_memory_bytes or 0)
+            self.add(record)
+
+    def add(self, record: Record | BlockRow) -> None:
+        """Take one record into account; every one comes before the first question."""
+        match record:
+            case Block() | BlockRow():
+                self._medians[record.point].append(median(record.latency_ns))
+            case Subject():
+                self._points[record.point.key()] = record.point
+            case Outcome():
+                if record.load_ns:
+                    self._load_ns[record.point].append(record.load_ns)
+                most = max(record.peak_memory_bytes or 0, self._memory_bytes.get(record.point, 0))
+                self._memory_bytes[record.point] = most
+            case _:
+                return
+
+    @cached_property
+    def _known(self) -> dict[Point, Known]:
+        found: dict[Point, Known] = defaultdict(Known)
+        for key, point in self._points.items():
+            if key in self._medians or key in self._memory_bytes:
+                known = found[bare(point)]
+                known.load_ns += self._load_ns.get(key, [])
+                known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
+                if key in self._medians:
+                    known.call_ns[point.workload.batch] = median(self._medians[key])
+        return found
 
     def seconds(self, points: Sequence[Point], processes: int) -> float:
         """Return how long points take that are measured in one session."""

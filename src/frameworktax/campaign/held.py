@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from frameworktax import runtimes
 from frameworktax.linear import REASON as LINEAR
-from frameworktax.records import Attribution, Block, LeftOut, Outcome, Point, Record, Session
+from frameworktax.records import (
+    Attribution,
+    Block,
+    LeftOut,
+    Outcome,
+    Point,
+    Record,
+    Session,
+    device_of,
+)
 from frameworktax.rounds import LAST_ROUNDS, MIN_BLOCKS
 from frameworktax.runtimes.base import Target
+from frameworktax.store.decode import BlockRow
 
 Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
 
@@ -38,54 +48,87 @@ class Held:
 class _Seen:
     """What one session says of one point."""
 
-    blocks: int = 0
-    rounds: set[int] = field(default_factory=set)
+    blocks: set[tuple[int, int]] = field(default_factory=set)
     attributed: bool = False
     ended: bool = False
     fault: Outcome | None = None
 
 
-def survey(points: Iterable[Point], records: Iterable[Record], attempts: int) -> dict[Point, Held]:
-    """Return how each point of a study stands.
+class Survey:
+    """How points stand, from the records of a store, taken one at a time.
 
     A point is measured once a session holds blocks enough for an interval, and where its time
     goes if that could be told there: a session that was killed half-way leaves both kinds of
     points, and only what is missing is measured again. A point that failed is tried again, in
     ``attempts`` sessions together.
-
-    Args:
-        points: of the study.
-        records: of the store.
-        attempts: sessions in which a point is tried.
     """
-    wanted = {point.key(): point for point in points}
-    seen: dict[str, dict[str, _Seen]] = defaultdict(lambda: defaultdict(_Seen))
-    samplers: dict[str, bool] = {}
-    linear: dict[str, str] = {}
-    for record in records:
+
+    def __init__(self, points: Iterable[Point], attempts: int) -> None:
+        self._wanted = {point.key(): point for point in points}
+        self._attempts = attempts
+        self._seen: dict[str, dict[str, _Seen]] = defaultdict(lambda: defaultdict(_Seen))
+        self._samplers: dict[str, bool] = {}
+        self._linear: dict[str, str] = {}
+
+    def add(self, record: Record | BlockRow) -> None:
+        """Take one record into account."""
         match record:
+            case Block() | BlockRow():
+                if record.point in self._wanted:
+                    entry = self._seen[record.point][record.session]
+                    entry.blocks.add((record.process, record.round))
+            case Attribution():
+                if record.point in self._wanted:
+                    self._seen[record.point][record.session].attributed = True
+            case Outcome():
+                if record.point in self._wanted:
+                    self._outcome(record)
+            case LeftOut():
+                if record.reason.startswith(LINEAR):
+                    self._linear[record.point.key()] = record.reason
             case Session():
-                samplers[record.session] = record.environment.sampler is not None
-            case Block() if record.point in wanted:
-                entry = seen[record.point][record.session]
-                entry.blocks += 1
-                entry.rounds.add(record.round)
-            case Attribution() if record.point in wanted:
-                seen[record.point][record.session].attributed = True
-            case Outcome() if record.point in wanted:
-                entry = seen[record.point][record.session]
-                entry.ended |= record.status == "ok"
-                entry.attributed |= any(n.code == "not-attributed" for n in record.notes)
-                if record.status != "ok" and record.process == 0:
-                    entry.fault = record
-            case LeftOut() if record.reason.startswith(LINEAR):
-                linear[record.point.key()] = record.reason
+                self._samplers[record.session] = record.environment.sampler is not None
             case _:
-                continue
-    return {
-        point: _standing(point, seen.get(key, {}), samplers, linear.get(key), attempts)
-        for key, point in wanted.items()
-    }
+                return
+
+    def _outcome(self, record: Outcome) -> None:
+        entry = self._seen[record.point][record.session]
+        entry.ended |= record.status == "ok"
+        entry.attributed |= any(note.code == "not-attributed" for note in record.notes)
+        if record.status != "ok" and record.process == 0:
+            entry.fault = record
+
+    def standings(self, asked: Collection[str] = ()) -> dict[Point, Held]:
+        """Return how each point stands.
+
+        Args:
+            asked: sessions of just now: what they found unavailable on another host is not asked
+                for again. On this host one can look.
+        """
+        return {
+            point: _standing(
+                point,
+                self._seen.get(key, {}),
+                self._samplers,
+                self._linear.get(key),
+                self._attempts,
+                asked,
+            )
+            for key, point in self._wanted.items()
+        }
+
+
+def survey(
+    points: Iterable[Point],
+    records: Iterable[Record | BlockRow],
+    attempts: int,
+    asked: Collection[str] = (),
+) -> dict[Point, Held]:
+    """Return how each point of a study stands by the records of a store (``Survey``)."""
+    found = Survey(points, attempts)
+    for record in records:
+        found.add(record)
+    return found.standings(asked)
 
 
 def resumed(standings: Mapping[Point, Held]) -> str | None:
@@ -110,20 +153,21 @@ def _standing(
     samplers: Mapping[str, bool],
     linear: str | None,
     attempts: int,
+    asked: Collection[str],
 ) -> Held:
     runtime = runtimes.get(point.runtime)
-    on_device = point.platform != "cpu"
+    device = device_of(point.platform)
     for session, entry in sessions.items():
-        told = entry.blocks >= MIN_BLOCKS or (entry.ended and len(entry.rounds) >= LAST_ROUNDS)
+        rounds = {round_ for _, round_ in entry.blocks}
+        told = len(entry.blocks) >= MIN_BLOCKS or (entry.ended and len(rounds) >= LAST_ROUNDS)
         expected = runtime.name != runtimes.FLOOR and (
-            on_device or (runtime.has_symbols and samplers.get(session, False))
+            device != "cpu" or (runtime.has_symbols and samplers.get(session, False))
         )
         if told and (entry.attributed or not expected):
             return Held("measured")
     faults = [entry.fault for entry in sessions.values() if entry.fault is not None]
     if faults and faults[-1].status == "unavailable":
-        reason = runtime.missing(Target(point.platform, point.workload.precision, point.threads))
-        return Held("unavailable", reason) if reason else Held("open")
+        return _unavailable(point, faults[-1], asked)
     tries = [fault for fault in faults if fault.status != "unavailable"]
     if len(tries) >= attempts:
         reason = f"{tries[-1].status} in {len(tries)} sessions, last: {tries[-1].reason}"
@@ -137,3 +181,11 @@ def _standing(
         tries[-1].status if tries else None,
         cut_off=any(entry.blocks for entry in sessions.values()),
     )
+
+
+def _unavailable(point: Point, fault: Outcome, asked: Collection[str]) -> Held:
+    if point.platform != device_of(point.platform):  # nodes of a cluster
+        return Held("unavailable" if fault.session in asked else "open", fault.reason)
+    target = Target(point.platform, point.workload.precision, point.threads)
+    reason = runtimes.get(point.runtime).missing(target)
+    return Held("unavailable", reason) if reason else Held("open")

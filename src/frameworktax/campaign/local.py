@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from frameworktax import runtimes, store
-from frameworktax.campaign.shard import Shard, open_shard
+from frameworktax import store
+from frameworktax.campaign.look import here
+from frameworktax.campaign.shard import open_shard
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import FrameworktaxError, StoreError
 from frameworktax.plan import Plan
-from frameworktax.records import Outcome, Point, Subject
 from frameworktax.session import MeasuringSession
 from frameworktax.setup import Reporter
 
@@ -39,22 +39,19 @@ class LocalEngine:
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
-        devices = dict.fromkeys(["cpu", self._device])
-        return [
-            Platform(label="local", device=self._device),
-            *(Platform(label=device, device=device) for device in devices),
-        ]
+        return here(self._device)
 
     def submit(self, job: Job) -> None:
         """Take a job."""
         self._queue.append(job)
 
-    def completed(self) -> Iterator[Done]:
-        """Run what was submitted, one after the other.
+    def completed(self, wait_s: float | None = None) -> Iterator[Done]:
+        """Run what was submitted, one after the other, however long each takes.
 
         Raises:
             StoreError: nothing can be written any more.
         """
+        del wait_s
         while self._queue:
             yield self._run(self._queue.popleft())
 
@@ -72,13 +69,14 @@ class LocalEngine:
 
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
-        session = store.new_session_id()
+        session = store.new_session_id(self._folder)
         clock = PhaseClock(self._reporter)
         plan = Plan(
             points=job.points,
             processes=job.processes,
             until=job.until,
             budget_s=job.budget_s,
+            budget_option="study.time_budget",
             twin=job.twin,
             stop_when_linear=job.stop_when_linear,
         )
@@ -91,24 +89,10 @@ class LocalEngine:
                 raise
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
-                _tell(job.points, error, writer, session)
+                writer.tell(job.points, "failed", str(error))
             finally:
                 clock.end()
         wall_ns = time.monotonic_ns() - begin
         spent = itemise(clock.wall_ns, sweep.spent_ns())
         spent["ending"] = wall_ns - sum(clock.wall_ns.values())
         return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
-
-
-def _tell(points: Sequence[Point], error: FrameworktaxError, shard: Shard, session: str) -> None:
-    """Write why points of a session that ended early were not measured."""
-    for point in points:
-        if point.key() in shard.told:
-            continue
-        paradigm = runtimes.get(point.runtime).paradigm
-        shard.write(Subject(session=session, point=point, paradigm=paradigm))
-        shard.write(
-            Outcome(
-                session=session, point=point.key(), process=0, status="failed", reason=str(error)
-            )
-        )

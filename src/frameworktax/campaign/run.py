@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document, pick_device
+from frameworktax.campaign.crew import Crew, Out
 from frameworktax.campaign.held import Held, resumed
 from frameworktax.campaign.local import LocalEngine
-from frameworktax.campaign.look import Outlook, look, read
+from frameworktax.campaign.look import Outlook, look, read, scan
+from frameworktax.campaign.places import AWAY_S, Places
+from frameworktax.campaign.queue import Queue
+from frameworktax.campaign.retries import Retries
 from frameworktax.campaign.schedule import Group
-from frameworktax.campaign.shard import open_shard
+from frameworktax.campaign.shard import open_shard, shard_of
+from frameworktax.clock import REAL, Clock
 from frameworktax.engines.base import Done, Engine, Job
-from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
+from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
 from frameworktax.host.lock import host_lock
 from frameworktax.records import LeftOut, Note, Point, Record
 from frameworktax.runtimes import FLOOR
 from frameworktax.session import Silent
 from frameworktax.setup import Reporter
+from frameworktax.store.decode import BlockRow
 from frameworktax.study.load import Study, load
 
 ENGINES = ("local",)
@@ -34,8 +38,8 @@ UNHURRIED_S = 600.0
 UNHURRIED = 5.0
 """Without a time budget a session may take this long, or so many times its estimate: it ends by
 itself when its intervals are told, and only what hangs or is misjudged meets this end."""
-BY_CHANCE = ("crashed", "out-of-memory", "timeout")
-"""Faults that may be chance, and are tried again in the same campaign."""
+PATIENCE_S = 10.0
+"""How long an end of a job is waited for before one looks for new nodes, and what is gone."""
 
 
 class StudyReporter(Reporter, Protocol):
@@ -65,7 +69,8 @@ class SweepResults(Results):
         outlook: how the study stood before.
         held: how each of its points stands now.
         wall_ns: of the whole campaign.
-        spent_ns: the same by what it was spent on (``campaign.spent``).
+        spent_ns: the same by what it was spent on (``campaign.spent``); the time of every node
+            where several measured at a time.
     """
 
     def __init__(
@@ -124,7 +129,17 @@ def sweep(
 
 
 class Campaign:
-    """One run over a study: jobs are submitted as time allows, and again what failed by chance."""
+    """One run over a study: jobs are submitted as places are free, and again what failed by chance.
+
+    Args:
+        study: what is asked for.
+        folder: the store.
+        engine: carries out jobs.
+        reporter: told how it goes.
+        command: recorded with each session.
+        resume: leave out points that the store already holds.
+        clock: tells the time and waits.
+    """
 
     def __init__(
         self,
@@ -135,108 +150,99 @@ class Campaign:
         command: Sequence[str],
         *,
         resume: bool,
+        clock: Clock = REAL,
     ) -> None:
         self._study = study
         self._folder = folder
-        self._engine = engine
         self._reporter = reporter
         self._command = tuple(command)
         self._resume = resume
+        self._clock = clock
+        self._begin_ns = clock.wall_ns()
+        self._places = Places(engine, clock)
+        self._crew = Crew(engine, clock)
         self._sessions: set[str] = set()
-        self._spent: Counter[str] = Counter()
-        self._estimates: dict[str, float] = {}
-        self._estimated_s = 0.0
-        self._took_ns = 0
-        self._scale = 1.0  # how much longer than estimated sessions took so far
-        self._begin = time.monotonic()
-        budget = study.settings.time_budget
-        self._deadline = None if budget is None else self._begin + budget
 
     def run(self) -> SweepResults:
         """Measure what is open and return everything the store holds of the study."""
-        first = now = self._look()
+        first = self._look(scan(self._folder))
         if text := resumed(first.held):
             self._reporter.say(text)
-        for attempt in range(self._study.settings.attempts):
-            todo = now.groups if not attempt else _once_more(now)
-            if not todo:
-                break
-            in_time = self._pass(todo, tell=not attempt)
-            now = self._look()
-            if not in_time:
-                break
+        retries = Retries(first.held, self._study.settings.attempts)
+        self._measure(Queue(first.groups), retries)
         records, notes = read(self._folder)
+        now = self._look(records)
         results = self._results(records, notes)
-        wall_ns = round((time.monotonic() - self._begin) * 1e9)
-        self._spent["planning and reading"] = wall_ns - sum(self._spent.values())
+        wall_ns = self._clock.wall_ns() - self._begin_ns
         if not any(held.status == "measured" for held in now.held.values()):
             reasons = dict.fromkeys(held.reason for held in now.held.values() if held.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
             raise NothingMeasuredError(f"nothing could be measured; {why}")
-        return SweepResults(results, first, now.held, wall_ns, dict(self._spent))
+        return SweepResults(results, first, now.held, wall_ns, self._crew.spent_ns(wall_ns))
 
-    def _look(self) -> Outlook:
-        records, _ = read(self._folder)
-        own = records
-        if not self._resume:
-            own = [record for record in records if record.session in self._sessions]
-        return look(self._study, own, records)
+    def _look(self, records: Iterable[Record | BlockRow]) -> Outlook:
+        return look(
+            self._study,
+            records,
+            only=None if self._resume else self._sessions,
+            asked=self._sessions,
+            platforms=self._places.now(),
+        )
 
-    def _pass(self, todo: Sequence[Group], *, tell: bool) -> bool:
-        """Run the groups in order, as many at a time as there are places; False once time is over.
+    def _left_s(self) -> float | None:
+        budget = self._study.settings.time_budget
+        spent_s = (self._clock.wall_ns() - self._begin_ns) / 1e9
+        return None if budget is None else budget - spent_s
+
+    def _measure(self, queue: Queue, retries: Retries) -> None:
+        """Keep every place at work until nothing waits, or time is over."""
+        while queue or self._crew:
+            left_s = self._left_s()
+            if queue and left_s is not None and left_s < LEAST_S:
+                budget = self._study.settings.time_budget
+                reason = f"the time budget of {budget:.0f} s was spent; run the same command again"
+                self._leave_out(queue.drain(queue.labels()), reason)
+                continue
+            self._leave_out_gone(queue)
+            self._submit(queue, left_s)
+            if self._crew:
+                ended = self._crew.next_done(PATIENCE_S, self._reporter.say)
+                if ended is not None:
+                    self._take(*ended, queue, retries)
+            elif queue:
+                self._clock.sleep(PATIENCE_S)
+
+    def _submit(self, queue: Queue, left_s: float | None) -> None:
+        """Give every free place the first group that waits for it.
 
         Each gets its share of the time left by its estimate; what one does not use goes to those
         after it.
         """
-        places = {platform.label: platform for platform in self._engine.platforms()}
-        free = Counter({platform.host: platform.slots for platform in places.values()})
-        waiting, running = list(todo), 0
-        while waiting or running:
-            left = None if self._deadline is None else self._deadline - time.monotonic()
-            if left is not None and left < LEAST_S and waiting:
-                if tell:
-                    self._leave_out(waiting)
-                waiting.clear()
-                continue
-            for group in list(waiting):
-                host_name = places[group.planned[0].platform].host
-                if not free[host_name]:
-                    continue
-                expected = sum(later.estimate_s for later in waiting)
-                free[host_name] -= 1
-                running += 1
-                waiting.remove(group)
-                number = len(todo) - len(waiting)
-                shown = self._scale * expected
-                self._reporter.session(
-                    number, len(todo), group.name, shown if left is None else min(left, shown)
-                )
-                budget_s = _budget_s(group.estimate_s, expected, left)
-                self._engine.submit(self._job(f"{number} {group.name}", group, budget_s))
-            done = next(self._engine.completed(), None)
-            if done is None:
-                raise StoreError("the engine lost a job; run the same command again")
-            self._take(done)
-            free[places[done.job.platform].host] += 1
-            running -= 1
-        return self._deadline is None or self._deadline - time.monotonic() >= LEAST_S
-
-    def _take(self, done: Done) -> None:
-        self._sessions.add(done.session)
-        self._spent.update(done.spent_ns)
-        self._took_ns += done.wall_ns
-        self._estimated_s += self._estimates.pop(done.job.name)
-        self._scale = self._took_ns / 1e9 / self._estimated_s
-        if done.error is not None:
-            self._reporter.say(f"{done.job.name}: {done.error}")
+        places = self._places.now()
+        while True:
+            free = [place.label for place in places if self._crew.on(place) < place.slots]
+            found = queue.take(free)
+            if found is None:
+                return
+            rank, group = found
+            place = self._places.named(group.platform)
+            mates = [one.label for one in places if one.host == place.host]
+            expected_s = (queue.waiting_s(mates) + group.estimate_s) / place.slots
+            shown_s = self._crew.scale * expected_s
+            number = queue.total - len(queue)
+            self._reporter.session(
+                number, queue.total, group.name, shown_s if left_s is None else min(left_s, shown_s)
+            )
+            budget_s = _budget_s(group.estimate_s, expected_s, left_s)
+            job = self._job(f"{number} {group.name}", group, budget_s)
+            self._crew.begin(job, group, rank, place)
 
     def _job(self, name: str, group: Group, budget_s: float) -> Job:
         settings = self._study.settings
-        self._estimates[name] = group.estimate_s
         return Job(
             name=name,
             points=group.points,
-            platform=group.planned[0].platform,
+            platform=group.platform,
             processes=settings.processes,
             until=settings.until,
             budget_s=budget_s,
@@ -244,14 +250,45 @@ class Campaign:
             stop_when_linear=settings.stop_when_linear,
         )
 
-    def _leave_out(self, todo: Sequence[Group]) -> None:
-        budget = self._study.settings.time_budget
-        reason = f"the time budget of {budget:.0f} s was spent; run the same command again"
-        session = store.new_session_id()
+    def _take(self, out: Out, done: Done, queue: Queue, retries: Retries) -> None:
+        """See what a job has left, and what of it is run again."""
+        self._sessions.add(done.session)
+        lost = isinstance(done.error, WorkerError)
+        again = retries.after(out.group, scan(shard_of(self._folder, done.session)), lost=lost)
+        for group in again.now:
+            queue.add(group, out.rank)
+        for group in again.later:
+            queue.add(group)
+        if done.error is not None:
+            self._reporter.say(
+                "; ".join(filter(None, (f"{out.job.name}: {done.error}", again.text)))
+            )
+        if again.blamed is not None and isinstance(done.error, WorkerError):
+            session = store.new_session_id(self._folder)
+            self._sessions.add(session)
+            with open_shard(self._folder, session, self._command) as shard:
+                shard.tell([again.blamed], done.error.status, str(done.error))
+
+    def _leave_out_gone(self, queue: Queue) -> None:
+        """Leave out what waits for nodes that do not come back."""
+        labels = {*queue.labels(), *self._crew.labels()}
+        for label in self._places.gone(sorted(labels), self._reporter.say):
+            groups = [*queue.drain([label]), *self._crew.recall(label)]
+            reason = (
+                f"no node of platform '{label}' was there for {AWAY_S:.0f} s; "
+                "run the same command again once there is one"
+            )
+            self._leave_out(groups, reason)
+
+    def _leave_out(self, groups: Iterable[Group], reason: str) -> None:
+        """Write down why points are not measured; of those that failed it is known."""
+        points = [point for group in groups if not group.failed for point in group.points]
+        if not points:
+            return
+        session = store.new_session_id(self._folder)
         with open_shard(self._folder, session, self._command) as shard:
-            for group in todo:
-                for point in group.points:
-                    shard.write(LeftOut(session=session, point=point, reason=reason))
+            for point in points:
+                shard.write(LeftOut(session=session, point=point, reason=reason))
 
     def _results(self, records: Sequence[Record], notes: Sequence[Note]) -> Results:
         """Return the document of the study's points alone: a store may hold other things."""
@@ -278,13 +315,3 @@ def _budget_s(estimate_s: float, expected_s: float, left_s: float | None) -> flo
     if left_s is None:
         return max(UNHURRIED_S, UNHURRIED * estimate_s)
     return min(left_s, max(LEAST_S, left_s * estimate_s / expected_s))
-
-
-def _once_more(now: Outlook) -> tuple[Group, ...]:
-    """Return the groups of points that a fault which may be chance took away."""
-    found = []
-    for group in now.groups:
-        again = tuple(p for p in group.planned if now.held[p.point].fault in BY_CHANCE)
-        if again:
-            found.append(replace(group, planned=again))
-    return tuple(found)

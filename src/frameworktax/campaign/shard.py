@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from frameworktax import host, store
+from frameworktax import host, runtimes, store
 from frameworktax.attribution import available_samplers
-from frameworktax.records import Environment, LeftOut, Outcome, Record, Session
+from frameworktax.errors import Fault
+from frameworktax.records import Environment, LeftOut, Outcome, Point, Record, Session, Subject
+from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.version import __version__
 
 
@@ -18,6 +20,7 @@ class Shard(store.Writer):
 
     def __init__(self, folder: Path, session: str) -> None:
         super().__init__(folder, session)
+        self.session = session
         self.told: set[str] = set()
 
     def write(self, record: Record) -> None:
@@ -27,6 +30,28 @@ class Shard(store.Writer):
         elif isinstance(record, LeftOut):
             self.told.add(record.point.key())
         super().write(record)
+
+    def tell(self, points: Iterable[Point], status: Fault, reason: str) -> None:
+        """Write how points ended that nothing was said of yet."""
+        for point in points:
+            if point.key() in self.told:
+                continue
+            paradigm = runtimes.get(point.runtime).paradigm
+            self.write(Subject(session=self.session, point=point, paradigm=paradigm))
+            self.write(
+                Outcome(
+                    session=self.session,
+                    point=point.key(),
+                    process=0,
+                    status=status,
+                    reason=reason,
+                )
+            )
+
+
+def shard_of(folder: Path, session: str) -> Path:
+    """Return where the records of a session lie, if it has any; what is no name leads nowhere."""
+    return folder / f"{session if PLAIN.fullmatch(session) else 'none'}{SUFFIX}"
 
 
 def open_shard(folder: Path, session: str, command: Sequence[str]) -> Shard:

@@ -204,6 +204,11 @@ def _override(
             cells.setdefault(_identity(changed), (changed, location))
 
 
+def _platform(label: str, device: str) -> str:
+    """Return a point's platform: this host's device, or that of nodes with their label."""
+    return device if label in ("local", device) else f"{device}@{label}"
+
+
 def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
     workload = Workload(
         **{FIELDS.get(axis, axis): value for axis, value in cell.items() if axis not in OUTSIDE}
@@ -211,7 +216,7 @@ def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
     return Point(
         workload=completed(workload),
         runtime=cell["runtimes"],
-        platform=platforms[cell["platform"]],
+        platform=_platform(cell["platform"], platforms[cell["platform"]]),
         threads=cell["threads"],
     )
 
