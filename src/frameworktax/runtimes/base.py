@@ -119,6 +119,10 @@ class Runtime(ABC):
             return None
         return environments.python_of(self.environment)
 
+    def variables(self) -> Mapping[str, str]:
+        """Return environment variables that its measuring processes are started with."""
+        return {}
+
     def versions(self) -> dict[str, str]:
         """Return package → version of its environment, where it needs one of its own."""
         return environments.installed(self.environment) if self.python() else {}

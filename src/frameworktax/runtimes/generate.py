@@ -52,11 +52,13 @@ class DecodingLoaded(TorchLoaded):
         return said
 
 
-def greedy(model: Model, target: Target, mode: Any) -> DecodingLoaded | None:
+def greedy(
+    model: Model, target: Target, mode: Any, said: Sequence[tuple[str, str]] = ()
+) -> DecodingLoaded | None:
     """Return the module's own ``generate`` as loaded, or None where a forward pass is asked for."""
     if model.decoding is None:
         return None
-    return DecodingLoaded(model, target, Greedy(model.module, model.decoding), mode)
+    return DecodingLoaded(model, target, Greedy(model.module, model.decoding), mode, said)
 
 
 def looped(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.generate import looped
 from frameworktax.runtimes.torch_common import (
@@ -26,15 +27,6 @@ MAX_BATCHES = 64
 STATIC = "static shapes, one compilation for each batch size"
 
 
-class _Loaded(TorchLoaded):
-    def __init__(self, model: Model, target: Target, module: Any, mode: Any, said: str) -> None:
-        super().__init__(model, target, module, mode)
-        self._said = said
-
-    def notes(self) -> list[tuple[str, str]]:
-        return [("compile-options", self._said)]
-
-
 class Inductor(Runtime):
     """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size.
 
@@ -50,7 +42,10 @@ class Inductor(Runtime):
     compiles = True
     kv_caches: ClassVar[tuple[str, ...]] = ("static",)
     keeps_channels_last = True
-    options: ClassVar[Mapping[str, str]] = {"freezing": "weights are constants, packed once"}
+    options: ClassVar[Mapping[str, str]] = {
+        "freezing": "weights are constants, packed once",
+        **variants.options("unfused"),
+    }
     settings: ClassVar[Mapping[str, Any]] = {}
     """Over Inductor's defaults, as ``torch.compile(options=...)`` takes them."""
     said: ClassVar[str] = f"torch.compile(module, dynamic=False), no freezing: {STATIC}"
@@ -68,12 +63,13 @@ class Inductor(Runtime):
         configure(target)
         torch._dynamo.config.recompile_limit = MAX_BATCHES
         options, said = self._options(target)
+        built, mode = variants.applied(given(model), self.option), torch.no_grad
+        notes = [("compile-options", said), *variants.said(built, given(model))]
         # Without dynamic=False, the second batch size would turn the shapes dynamic and slow
         # both down.
-        compiled = torch.compile(given(model).module, dynamic=False, options=options or None)
-        built, mode = given(model), torch.no_grad
-        decoding = looped(built, target, compiled, mode, [("compile-options", said)])
-        return decoding or _Loaded(built, target, compiled, mode, said)
+        compiled = torch.compile(built.module, dynamic=False, options=options or None)
+        decoding = looped(built, target, compiled, mode, notes)
+        return decoding or TorchLoaded(built, target, compiled, mode, notes)
 
     def _options(self, target: Target) -> tuple[dict[str, Any], str]:
         """Return what to set and how to say it."""
@@ -179,8 +175,9 @@ class ZenTorch(Inductor):
         compiled = torch.compile(given(model).module, dynamic=False, backend="zentorch")
         said = f'torch.compile(backend="zentorch", dynamic=False), freezing: {STATIC}'
         built, mode = given(model), torch.no_grad
-        decoding = looped(built, target, compiled, mode, [("compile-options", said)])
-        return decoding or _Loaded(built, target, compiled, mode, said)
+        notes = [("compile-options", said)]
+        decoding = looped(built, target, compiled, mode, notes)
+        return decoding or TorchLoaded(built, target, compiled, mode, notes)
 
 
 def missing_triton(target: Target) -> str | None:

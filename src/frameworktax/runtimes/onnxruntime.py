@@ -25,7 +25,7 @@ QUIET = 3
 
 
 LEVELS = {"": "ORT_ENABLE_ALL", "0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC"}
-LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL"}
+LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL", "bare": "ORT_DISABLE_ALL"}
 
 
 class OnnxRuntime(Runtime):
@@ -45,6 +45,7 @@ class OnnxRuntime(Runtime):
         "1": "basic: constants folded, redundant nodes removed",
         "2": "extended: operators fused",
         "fused": "all, after the transformer optimiser has fused attention",
+        "bare": "no graph optimisation, no memory planned ahead: no arena, no pattern",
     }
     needs_model = False
     has_symbols = False
@@ -69,7 +70,8 @@ class OnnxRuntime(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; sessions start when a batch size is bound."""
-        return OnnxLoaded(Artifact(directory), target, LEVELS[self.option])
+        plans = self.option != "bare"
+        return OnnxLoaded(Artifact(directory), target, LEVELS[self.option], plans_memory=plans)
 
 
 def export_onnx(
@@ -128,12 +130,20 @@ def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
 
 
 class OnnxLoaded(Loaded):
-    """Sessions over an artefact; ``provider`` and ``device`` say where they run."""
+    """Sessions over an artefact, with memory planned ahead (arena and pattern) or as it comes."""
 
-    def __init__(self, artifact: Artifact, target: Target, level: str = "ORT_ENABLE_ALL") -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        target: Target,
+        level: str = "ORT_ENABLE_ALL",
+        *,
+        plans_memory: bool = True,
+    ) -> None:
         self._artifact = artifact
         self._target = target
         self._level = level
+        self._plans_memory = plans_memory
 
     def session(self, batch: int) -> Any:
         """Start the session for a batch size, its shapes static."""
@@ -144,6 +154,8 @@ class OnnxLoaded(Loaded):
         options.graph_optimization_level = getattr(levels, self._level)
         options.intra_op_num_threads = self._target.threads
         options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = self._plans_memory
+        options.enable_mem_pattern = self._plans_memory
         options.log_severity_level = QUIET
         if self._target.threads == 1:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,12 +112,20 @@ def given(model: Model | None) -> Model:
 
 
 class TorchLoaded(Loaded):
-    """A callable that takes a model's inputs, called without gradients.
+    """A callable that takes a model's inputs.
 
-    ``mode`` is entered around every call, as a user's code does.
+    ``mode`` is entered around every call, as a user's code does; ``said`` are notes.
     """
 
-    def __init__(self, model: Model, target: Target, module: Any, mode: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        target: Target,
+        module: Any,
+        mode: Any,
+        said: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._said = said
         self._model = model
         self._target = target
         self._module = module
@@ -142,13 +150,21 @@ class TorchLoaded(Loaded):
         """Wait for the device."""
         synchronize(self._target)
 
+    def notes(self) -> list[tuple[str, str]]:
+        """Return what there is to say."""
+        return list(self._said)
+
 
 class TorchArtifactLoaded(Loaded):
-    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
+    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches.
 
-    def __init__(self, artifact: Artifact, target: Target) -> None:
+    ``mode`` is entered around every call; without one it is ``torch.no_grad``.
+    """
+
+    def __init__(self, artifact: Artifact, target: Target, mode: Any = None) -> None:
         self._artifact = artifact
         self._target = target
+        self._mode = mode
         self._programs: dict[Path, Any] = {}
 
     def open(self, path: Path) -> Any:
@@ -162,11 +178,11 @@ class TorchArtifactLoaded(Loaded):
         path = self._artifact.file(batch)
         if path not in self._programs:
             self._programs[path] = self.open(path)
-        program, no_grad = self._programs[path], torch.no_grad
+        program, mode = self._programs[path], self._mode or torch.no_grad
         inputs = self._tensors(batch)
 
         def call() -> Any:
-            with no_grad():
+            with mode():
                 return program(*inputs)
 
         return call

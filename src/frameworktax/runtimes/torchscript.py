@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.export import manifest_of, positional, split, static_note
@@ -48,6 +49,7 @@ class TorchScript(Runtime):
     extra = "torch"
     needs_model = False
     prepares = True
+    options: ClassVar[Mapping[str, str]] = variants.options("autograd-unfused")
     freezes: ClassVar[bool] = False
 
     def prepare(
@@ -57,6 +59,7 @@ class TorchScript(Runtime):
         import torch
 
         configure(target)
+        model = variants.applied(model, self.option)
         module = positional(model)
         notes: list[tuple[str, str]] = []
         with staged(directory) as folder, torch.no_grad():
@@ -88,13 +91,14 @@ class TorchScript(Runtime):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was traced."""
         configure(target)
-        return _TracedLoaded(Artifact(directory), target)
+        return _TracedLoaded(Artifact(directory), target, variants.mode(self.option, None))
 
 
 class TorchScriptFrozen(TorchScript):
     """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
 
     name = "torchscript-frozen"
+    options: ClassVar[Mapping[str, str]] = {}
     freezes = True
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:

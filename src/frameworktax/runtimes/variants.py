@@ -1,0 +1,105 @@
+"""Steps that a runtime can be varied by, one at a time: what an ablation adds and takes away.
+
+An option joins words with a dash: ``eager@autograd-unfused-malloc``. Words of the allocator are
+environment variables of the measuring process; the others act on the module and on its calls.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax.runtimes.base import Target
+
+if TYPE_CHECKING:
+    from frameworktax.models.base import Model
+
+AUTOGRAD, UNFUSED, MALLOC, JEMALLOC = "autograd", "unfused", "malloc", "jemalloc"
+SAID: Mapping[str, str] = {
+    AUTOGRAD: "autograd on",
+    UNFUSED: "attention spelled out in operators",
+    MALLOC: "freed memory stays in the process",
+    JEMALLOC: "jemalloc in malloc's place",
+}
+KEEP: Mapping[str, str] = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
+"""glibc: no block is mapped on its own and none is given back (mallopt(3)), so that no page of a
+freed tensor has to be faulted in again."""
+LIBRARY = "libjemalloc.so*"
+FOLDERS = ("usr/lib", "usr/lib64", "usr/local/lib", "opt/conda/lib")
+
+
+def options(*names: str) -> dict[str, str]:
+    """Return option → what it says, for options of these words."""
+    return {name: ", ".join(SAID[word] for word in words(name)) for name in names}
+
+
+def words(option: str) -> list[str]:
+    """Return the words of an option."""
+    return option.split("-") if option else []
+
+
+def jemalloc(root: Path = Path("/")) -> Path | None:
+    """Return the shared library of jemalloc, or None where it is not installed."""
+    for folder in FOLDERS:
+        for pattern in (LIBRARY, f"*-linux-*/{LIBRARY}"):
+            found = sorted((root / folder).glob(pattern))
+            if found:
+                return found[-1]
+    return None
+
+
+def missing(option: str, target: Target) -> str | None:
+    """Return why the words of an option cannot be had here, or None."""
+    if JEMALLOC in words(option) and jemalloc() is None:
+        return "jemalloc not installed; install it (apt install libjemalloc2)"
+    if target.precision == "int8" and option:
+        return "int8 has no variants; choose another --precision"
+    return None
+
+
+def variables(option: str) -> Mapping[str, str]:
+    """Return the environment variables that an option stands for."""
+    if MALLOC in words(option):
+        return KEEP
+    library = jemalloc() if JEMALLOC in words(option) else None
+    return {"LD_PRELOAD": str(library)} if library is not None else {}
+
+
+def mode(option: str, otherwise: Any) -> Any:
+    """Return what is entered around a call: nothing where autograd stays on."""
+    return nullcontext if AUTOGRAD in words(option) else otherwise
+
+
+def said(varied: Model, model: Model) -> list[tuple[str, str]]:
+    """Return the notes that a varied model has beyond those of the model."""
+    return varied.notes[len(model.notes) :]
+
+
+def applied(model: Model, option: str) -> Model:
+    """Return the model as the words of an option want it; notes say what was done."""
+    return unfused(model) if UNFUSED in words(option) else model
+
+
+def unfused(model: Model) -> Model:
+    """Return a copy of the model that computes attention operator by operator.
+
+    That is transformers' ``eager`` attention in place of scaled-dot-product attention. A model
+    that has one way only is returned as it is, and a note says so.
+    """
+    own = getattr(getattr(model.module, "config", None), "_attn_implementation", "eager")
+    if own != "eager" and hasattr(model.module, "set_attn_implementation"):
+        module = copy.deepcopy(model.module)
+        module.set_attn_implementation("eager")
+        note = ("attention-unfused", f"attention is computed operator by operator, not by {own}")
+    else:
+        module = model.module
+        note = ("attention-as-it-is", "this model has one way to compute attention, or none")
+    return replace(model, module=module, notes=[*model.notes, note])
