@@ -28,6 +28,7 @@ class Plan:
         processes: fresh processes a point; below three an interval lacks the spread between them.
         until: half-width of the 95 % interval, as a share of the value, at which a point is done.
         budget_s: wall time of the whole session, set-up included.
+        budget_option: what a user gives more of, for messages.
         twin: ``auto`` where no sampler can tell kernels from the rest and for eager, ``all``,
             ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
@@ -44,6 +45,7 @@ class Plan:
     processes: int = DEFAULT_PROCESSES
     until: float = DEFAULT_UNTIL
     budget_s: float = DEFAULT_BUDGET_S
+    budget_option: str = "--time-budget"
     twin: str = "auto"
     live: Any = None
     in_place: bool = False

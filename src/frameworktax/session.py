@@ -15,34 +15,27 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import host, runtimes, timing
+from frameworktax.admission import Admission, Todo
 from frameworktax.attribution import available_samplers
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
 from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
 from frameworktax.host.cache import held, prune_cache
 from frameworktax.ledger import Ledger
-from frameworktax.linear import why_linear
+from frameworktax.outputs import Outputs
 from frameworktax.plan import Plan
 from frameworktax.records import Note, Point, device_of
-from frameworktax.rounds import BLOCK_NS, FIRST_ROUNDS, SAMPLE_NS, Rounds
+from frameworktax.rounds import BLOCK_NS, Rounds
 from frameworktax.series import Cell, Series, series_of
 from frameworktax.setup import Reporter, Setup, await_all
-from frameworktax.stats import process_interval
 from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
-OWED_SHARE = 0.5
-"""Share of the time budget by which a session may run over, to tell each runtime's first point."""
-WATCHED = 3
-"""Batches measured at first where a curve is to stop when it is linear: two doublings."""
-ADMIT_SHARE = 0.85
-"""Share of the time left that is given out: costs are estimates."""
 
 
 class Silent:
@@ -68,7 +61,6 @@ class MeasuringSession:
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
         self._spawning = threading.Lock()
-        self._uncompared: list[tuple[Series, int]] = []
         self._threads = max(point.threads for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
@@ -78,6 +70,8 @@ class MeasuringSession:
         self._setup = Setup(
             plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch
         )
+        self._outputs = Outputs(self._series, self._ledger, self._scratch)
+        self._admission = Admission(plan, self._series, self._ledger)
         self._rounds = Rounds(
             plan,
             self._series,
@@ -176,7 +170,7 @@ class MeasuringSession:
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together, as many as time allows."""
-        processes = self._affordable_processes()
+        processes = self._admission.processes(self._deadline)
         used = 0
         for series in self._series:
             for worker in series.workers.values():
@@ -186,17 +180,6 @@ class MeasuringSession:
         together = max(1, min(processes, 1 + int(room // max(1, used))))
         order = list(range(processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
-
-    def _affordable_processes(self) -> int:
-        """Return how many processes a point can have: few and measured beat many and not."""
-        left = ADMIT_SHARE * (self._deadline - time.monotonic())
-        ready = [s for s in self._series if s.dead is None and s.timed and s.call_ns]
-        starting = sum(s.load_ns[0] / 1e9 for s in ready if s.processes(2) > 1)
-        for count in range(self._plan.processes, 1, -1):
-            first = sum(self._cost_s(s, min(s.call_ns), count) for s in ready)
-            if (count - 1) * starting / len(host.usable_cpus()) + first <= left:
-                return count
-        return 1
 
     def _shift(self, pool: ThreadPoolExecutor, processes: list[int], deadline: float) -> None:
         self._reporter.phase("starting processes")
@@ -217,13 +200,13 @@ class MeasuringSession:
             if batch not in series.failed
         }
         try:
-            while todo and (wave := self._admit(todo, len(processes), deadline)):
+            while todo and (wave := self._wave(todo, len(processes), deadline)):
                 todo -= {(series.key, batch) for series, batch in wave}
                 self._bind_wave(pool, wave)
                 self._rounds.run(deadline)
                 if self._plan.stop_when_linear:
-                    self._stop_linear(todo)
-            self._compare_late(last=True)
+                    self._admission.stop_linear(todo)
+            self._outputs.compare_late(last=True)
         finally:
             for series in self._series:
                 for (batch, process), cell in series.cells.items():
@@ -242,80 +225,8 @@ class MeasuringSession:
             self._ledger.fail(series, process, sorted(series.points), error)
             series.workers.pop(process, None)
 
-    def _cost_s(self, series: Series, batch: int, processes: int) -> float:
-        """Return what warming up, timing and sampling one point will take, from smaller batches."""
-        known = [b for b in series.call_ns if b <= batch]
-        if not known:
-            return 0.0
-        call_ns = int(series.call_ns[max(known)] * batch / max(known))
-        count = min(processes, series.processes(processes))
-        block = timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns, BLOCK_NS))
-        each = FIRST_ROUNDS * block + max(SAMPLE_NS[0], 3 * call_ns)
-        warm = sum(b == batch for _, b in series.bound)
-        warming = call_ns * (1 + timing.WARMUP_CALLS) * max(0, count - warm)
-        return (count * each + warming) / 1e9
-
-    def _admit(
-        self, todo: set[tuple[str, int]], processes: int, deadline: float
-    ) -> list[tuple[Series, int]]:
-        """Take the cheapest points first, as many as the time left holds."""
-        left = ADMIT_SHARE * (deadline - time.monotonic())
-        candidates = sorted(
-            (self._cost_s(series, batch, processes), batch, number)
-            for number, series in enumerate(self._series)
-            for batch in self._next(series, todo)
-            if series.dead is None
-        )
-        # The reference's first point comes first: without it nothing is ranked.
-        candidates.sort(key=lambda c: not self._is_first_reference(self._series[c[2]], c[1]))
-        wave: list[tuple[Series, int]] = []
-        # Set-up may have taken all the time: every runtime's first point is told nevertheless.
-        owed = 0.0 if self._rounds.begun else OWED_SHARE * self._plan.budget_s
-        told: set[int] = set()
-        for cost, batch, number in candidates:
-            if cost <= left:
-                left -= cost
-            elif number not in told and cost <= owed + max(0.0, left):
-                owed -= cost
-            else:
-                continue
-            told.add(number)
-            wave.append((self._series[number], batch))
-        return wave
-
-    def _next(self, series: Series, todo: set[tuple[str, int]]) -> list[int]:
-        """Return the batches of a series that may come next: all, unless its curve is watched."""
-        batches = sorted(batch for key, batch in todo if key == series.key)
-        if not self._plan.stop_when_linear:
-            return batches
-        return batches[: 1 if any(cell.medians for cell in series.cells.values()) else WATCHED]
-
-    def _stop_linear(self, todo: set[tuple[str, int]]) -> None:
-        """Take the larger batches of plainly linear curves out of what is left to do."""
-        for series in self._series:
-            larger = [batch for key, batch in todo if key == series.key]
-            if not larger or series.is_twin:
-                continue
-            medians: dict[int, list[list[float]]] = {}
-            for (batch, _), cell in series.cells.items():
-                if cell.medians:
-                    medians.setdefault(batch, []).append(cell.medians)
-            told = {batch: process_interval(values) for batch, values in medians.items()}
-            reason = why_linear({batch: found for batch, found in told.items() if found})
-            if reason is None:
-                continue
-            for batch in larger:
-                self._ledger.left_out(series.points[batch], reason)
-            todo -= {(s.key, b) for s in (series, *self._twins(series)) for b in larger}
-
-    def _twins(self, series: Series) -> list[Series]:
-        config = replace(series.config, twin=True)
-        return [
-            s for s in self._series if s.config == config and s.runtime.name == series.runtime.name
-        ]
-
-    def _is_first_reference(self, series: Series, batch: int) -> bool:
-        return series.runtime.name == "eager" and not series.is_twin and batch == min(series.points)
+    def _wave(self, todo: Todo, processes: int, deadline: float) -> list[tuple[Series, int]]:
+        return self._admission.wave(todo, processes, deadline, begun=self._rounds.begun)
 
     def _bind_wave(self, pool: ThreadPoolExecutor, wave: list[tuple[Series, int]]) -> None:
         self._reporter.phase("warming up")
@@ -335,10 +246,10 @@ class MeasuringSession:
                 if later == (series.runtime.compiles and process != min(series.workers))
             ]
             await_all(jobs, self._reporter, "warm-up")
-        self._compare_late()
+        self._outputs.compare_late()
         for series in self._series:
             if series.dead is None and not series.is_twin and not series.is_floor:
-                self._compare(series, batches[series.key])
+                self._outputs.compare(series, batches[series.key])
 
     def _bind(self, series: Series, process: int, batches: list[int]) -> None:
         for batch in batches:
@@ -383,61 +294,13 @@ class MeasuringSession:
         """Seconds one step of a worker may take."""
         return max(10.0, self._deadline - time.monotonic())
 
-    def _compare(self, series: Series, batches: list[int], *, last: bool = False) -> None:
-        """Compare outputs with eager's, per batch size; nothing is ranked without it.
-
-        Where eager comes in a later wave, so does the comparison; ``last``: there is none.
-        """
-        if not series.timed:
-            return
-        eager = self._reference(series)
-        for batch in batches:
-            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-                own = self._output(series, batch)
-                reference = self._output(eager, batch) if eager is not None else None
-                if own is None:
-                    continue
-                if reference is None and eager is not None and not last:
-                    self._uncompared.append((series, batch))
-                else:
-                    self._ledger.parity(series.points[batch], own, reference)
-
-    def _compare_late(self, *, last: bool = False) -> None:
-        waiting, self._uncompared = self._uncompared, []
-        for series, batch in waiting:
-            self._compare(series, [batch], last=last)
-
-    def _reference(self, series: Series) -> Series | None:
-        return next(
-            (
-                s
-                for s in self._series
-                if s.runtime.name == "eager" and s.config == series.reference and s.dead is None
-            ),
-            None,
-        )
-
-    def _output(self, series: Series, batch: int) -> tuple[Path, bool] | None:
-        """Return where the outputs of a batch lie and whether a second call gave the same."""
-        path = self._scratch / f"{series.points[batch].key()}.npz"
-        differs = path.with_suffix(".differs")
-        worker = series.workers.get(0)
-        if not path.exists():
-            if worker is None or (0, batch) not in series.bound:
-                return None
-            answer: dict[str, Any] = worker.request(
-                "output", timeout_s=120.0, batch=batch, path=str(path)
-            )
-            if not answer["repeatable"]:
-                differs.touch()
-        return path, not differs.exists()
-
-    def _leave_out(self, todo: set[tuple[str, int]]) -> None:
+    def _leave_out(self, todo: Todo) -> None:
         reason = f"the time budget of {self._plan.budget_s:.0f} s was spent"
+        option = self._plan.budget_option
         for series in self._series:
             for batch, point in series.points.items():
                 if (series.key, batch) in todo and series.dead is None and not series.is_twin:
-                    self._ledger.left_out(point, f"{reason}; give a longer --time-budget")
+                    self._ledger.left_out(point, f"{reason}; give a longer {option}")
 
 
 def _cell(point: Point, process: int, answer: Mapping[str, Any]) -> Cell:

@@ -185,8 +185,8 @@ class Setup:
             return error
         return WorkerError(
             "timeout",
-            f"{error}: set-up may take {SHARE:.0%} of the time budget; "
-            f"give --time-budget {3 * self._plan.budget_s:.0f}s",
+            f"{error}: set-up may take {SHARE:.0%} of the {self._plan.budget_s:.0f} s that this "
+            f"session has; give three times the {self._plan.budget_option}",
         )
 
     def _add_references(self) -> None:

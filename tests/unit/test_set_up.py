@@ -241,6 +241,25 @@ def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
 
 
+class Exports(FakeRuntime):
+    prepares = True
+
+
+@pytest.mark.parametrize("option", ["--time-budget", "study.time_budget"])
+def test_what_took_too_long_names_what_to_give_more_of(tmp_path, option):
+    def spawn(label, *arguments):
+        raise WorkerError("timeout", "prepare not done after 6 s, ended")
+
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=10, budget_option=option)
+    made = series(tmp_path / "made", Exports)
+    with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
+        Setup(plan, [made], Ledger(writer, "session"), spawn, Silent(), tmp_path).run(pool, True)
+    assert made.dead.status == "timeout"
+    assert str(made.dead).endswith(
+        f"set-up may take 60% of the 10 s that this session has; give three times the {option}"
+    )
+
+
 # --- outputs are compared once eager's are there --------------------------------------------------
 
 
@@ -259,7 +278,7 @@ def swept(tmp_path, monkeypatch, outputs):
         np.savez(path, np.ones(3))
         return path, True
 
-    monkeypatch.setattr(sweep, "_output", output)
+    monkeypatch.setattr(sweep._outputs, "_output", output)
     return sweep, writer
 
 
@@ -277,17 +296,17 @@ def parities(tmp_path, writer):
 def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
     outputs = {"eager": False, "fake": True}
     sweep, writer = swept(tmp_path, monkeypatch, outputs)
-    sweep._compare(sweep._series[1], [1])
+    sweep._outputs.compare(sweep._series[1], [1])
     outputs["eager"] = True
-    sweep._compare_late()
+    sweep._outputs.compare_late()
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is True
 
 
 def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch):
     sweep, writer = swept(tmp_path, monkeypatch, {"eager": False, "fake": True})
-    sweep._compare(sweep._series[1], [1])
-    sweep._compare_late(last=True)
+    sweep._outputs.compare(sweep._series[1], [1])
+    sweep._outputs.compare_late(last=True)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None
     assert found.reason == "eager was not run at this batch size"
