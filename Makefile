@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check bench bench-calibration bench-peer bench-faults validate gpu docs clean
+.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults validate gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -19,6 +19,7 @@ help:
 	@echo "make coverage  which model runs in which runtime; goes on where it was interrupted"
 	@echo "make runtime-env NAME=...   a runtime apart: executorch, iree, jax, litert, tract, zentorch"
 	@echo "make test-runtimes   the tests of the runtimes that live apart, those that are made"
+	@echo "make reproduce   the paper's studies at the small scale, under 30 minutes on two cores"
 	@echo "make bench-faults   fifty seeded shots at a sweep; nothing may be lost or doubled"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
@@ -75,6 +76,11 @@ runtime-env: install
 
 test-runtimes: install
 	$(BIN)/pytest tests/integration/test_runtimes.py tests/integration/test_runtimes_apart.py
+
+# Run again, it goes on: what the store holds is not measured again.
+reproduce: install
+	$(BIN)/frameworktax reproduce all --scale small --store docs/results/paper-store \
+	  --report docs/results/paper.md
 
 bench-faults: install
 	$(BIN)/python benchmarks/sweep.py --only faults --out benchmarks/results/sweep_faults.json

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from frameworktax.cli import (  # noqa: F401 - verbs register
+    ablate,
     compare,
     doctor,
     env,
@@ -16,6 +17,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     lists,
     measure,
     report,
+    reproduce,
     schema,
     store,
     sweep,

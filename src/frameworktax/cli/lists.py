@@ -110,5 +110,20 @@ def list_coverage(
 def list_studies(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Studies that ship with this version."""
-    print("[]" if as_json else "no studies in this version yet")  # noqa: T201
+    """The paper's studies, for `frameworktax reproduce`."""
+    from frameworktax.report.terminal import print_rows
+    from frameworktax.reproduce import files
+
+    studies = [files.load(name) for name in files.names()]
+    if as_json:
+        rows = [
+            {"name": s.name, "title": s.title, "claims": [claim.id for claim in s.claim]}
+            for s in studies
+        ]
+        print(json.dumps(rows, indent=1))  # noqa: T201
+        return
+    print_rows(
+        console(),
+        ["study", "title", "claims"],
+        [[s.name, s.title, ", ".join(claim.id for claim in s.claim)] for s in studies],
+    )

@@ -1,0 +1,125 @@
+"""`frameworktax reproduce`: the paper's studies here, its claims judged."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail
+from frameworktax.cli.parse import parse_seconds
+from frameworktax.errors import UsageError
+
+SCALES = ("full", "small")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    names: Annotated[
+        list[str], typer.Argument(help="figure-4, table-1, text …, or all; see list studies.")
+    ],
+    scale: Annotated[
+        str | None,
+        typer.Option(help="full: the paper's sizes; small: minutes on two cores. By the device."),
+    ] = None,
+    store: Annotated[
+        Path, typer.Option(help="Folder that keeps every sample; studies share it.")
+    ] = Path("frameworktax-results/paper"),
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Measure nothing: tell what the store holds.")
+    ] = False,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Wall time for everything; what the studies say if not.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how much there is to measure, and stop.")
+    ] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the document; - for standard output.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the page: .md beside its figures, or .html.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures, SVG and PNG.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run the paper's studies on this machine and judge its claims from intervals.
+
+    Examples:
+
+      frameworktax reproduce figure-4
+
+      frameworktax reproduce all --scale small --report paper.md
+    """
+    if scale not in (None, *SCALES):
+        raise UsageError(f"no scale '{scale}'; choose {' or '.join(SCALES)}")
+    if report is not None and report.suffix not in (".md", ".html"):
+        raise UsageError(f"cannot write '{report.name}'; choose .md or .html")
+    check_writable(json_file, report)
+    from frameworktax.reproduce.plans import chosen
+
+    studies = chosen(names)
+    if dry_run:
+        _dry_run(studies, scale, store)
+        return
+    from frameworktax.progress import StudyBar
+    from frameworktax.reproduce.run import reproduce
+
+    bar = None if quiet or redraw else StudyBar(console(stderr=True))
+    try:
+        with bar or nullcontext():
+            found = reproduce(
+                [study.name for study in studies],
+                scale=scale,  # type: ignore[arg-type] # checked above
+                store=store,
+                redraw=redraw,
+                time_budget=None if time_budget is None else parse_seconds(time_budget),
+                reporter=bar,
+                command=sys.argv[1:],
+            )
+    except KeyboardInterrupt:
+        fail(
+            f"interrupted; what was measured is kept in {store}. "
+            f"Go on: frameworktax {shlex.join(sys.argv[1:])}",
+            INTERRUPTED,
+        )
+    from frameworktax.reproduce import page, pictures, terminal
+
+    text = json.dumps(page.document(found), allow_nan=False) if json_file else ""
+    if json_file == "-":
+        print(text)  # noqa: T201
+    elif json_file:
+        Path(json_file).write_text(text + "\n")
+    written: list[Path] = []
+    if out is not None:
+        written = pictures.write(found, out)
+    if report is not None:
+        page.write(found, report)
+    if quiet or json_file == "-":
+        return
+    terminal.print_claims(found, console())
+    kept = [str(path) for path in ([report] if report else []) + written[:1]]
+    if kept:
+        print(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")  # noqa: T201
+
+
+def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> None:
+    from frameworktax.report.terminal import print_rows
+    from frameworktax.reproduce.plans import default_scale
+    from frameworktax.reproduce.run import forecast
+
+    size = scale or default_scale()
+    outlook = forecast(studies, size, store)  # type: ignore[arg-type] # as chosen
+    rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in outlook.groups]
+    print_rows(console(), ["about", "points", "session"], rows)
+    done = sum(held.status == "measured" for held in outlook.held.values())
+    print(  # noqa: T201
+        f"{len(outlook.chosen)} points at the {size} scale, {done} held by {store}; "
+        f"about {outlook.estimate_s / 60:.0f} minutes to go"
+    )

@@ -1,0 +1,136 @@
+"""Several machines in one store: what the device is to blame for, and what the host."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from frameworktax.analysis.roofline import device_of
+from frameworktax.records import Environment, Estimate
+from frameworktax.reproduce import paper
+from frameworktax.reproduce.rows import Row
+from frameworktax.reproduce.unjudged import Unjudged
+
+FASTER = 1.15
+"""Ratio of two peaks from which on one device is the faster."""
+NORMAL_95 = 1.96
+
+
+def name_of(environment: Environment, platform: str) -> str:
+    """Return what a machine is called: its device and its host."""
+    if not platform.startswith("cuda"):
+        return environment.cpu
+    gpu = _gpu(environment, platform)
+    return f"{gpu.get('name', platform)} with {environment.cpu}"
+
+
+def peaks_of(environment: Environment, platform: str) -> tuple[float | None, float | None]:
+    """Return a device's peak by the paper's table 2 and by its data sheet, TFLOPS.
+
+    The two count differently (with or without tensor cores, half or single precision), so that
+    machines are compared by one of them only; None where it does not know the device.
+    """
+    if not platform.startswith("cuda"):
+        return None, None
+    gpu = _gpu(environment, platform)
+    name = str(gpu.get("name", ""))
+    printed = [p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in name.split()]
+    device = device_of(gpu)
+    return (printed[0] if printed else None), (device.single / 1e12 if device else None)
+
+
+def _gpu(environment: Environment, platform: str) -> Mapping[str, Any]:
+    number = int(platform.partition(":")[2] or 0)
+    found = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
+    return found.get(number, {})
+
+
+def apart(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return machine → its rows."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.at.get("machine", "this machine")), []).append(row)
+    return found
+
+
+def _need_several(names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise Unjudged(
+            "one machine in the store; merge stores of several (frameworktax store merge)"
+        )
+
+
+def free_on_faster(rows: Sequence[Row], free: Mapping[str, Estimate]) -> Estimate:
+    """Return the share of pairs of machines whose faster device has the larger free value.
+
+    Args:
+        rows: with ``peaks`` among their axes: by table 2, by the data sheet.
+        free: machine → its free value.
+
+    Raises:
+        Unjudged: one machine; peaks not known; no pair differs.
+    """
+    _need_several(list(free))
+    peaks = _peaks({name: mine[0].at.get("peaks") for name, mine in apart(rows).items()})
+    told = []
+    for a, b in itertools.combinations(free, 2):
+        slow, fast = sorted((a, b), key=lambda name: peaks[name])
+        if peaks[fast] / peaks[slow] < FASTER:
+            continue
+        if free[fast].low > free[slow].high:
+            told.append(True)
+        elif free[fast].high < free[slow].low:
+            told.append(False)
+    return share(told)
+
+
+def _peaks(
+    known: Mapping[str, tuple[float | None, float | None] | None],
+) -> dict[str, float]:
+    """Return every machine's peak by the first source that knows them all."""
+    for source in (0, 1):
+        found = {name: (both or (None, None))[source] for name, both in known.items()}
+        told = {name: peak for name, peak in found.items() if peak is not None}
+        if len(told) == len(found):
+            return told
+    raise Unjudged("the peaks of these devices are not known from one source")
+
+
+def floor_follows_host(rows: Sequence[Row], points: Mapping[str, Sequence[Estimate]]) -> Estimate:
+    """Return the share of pairs of machines whose batch-1 latency goes with host time.
+
+    For each pair: is the ratio of latencies nearer, in logarithms, to that of host times than to
+    that of kernel times? A pair whose two ratios are alike tells nothing.
+
+    Args:
+        rows: of all machines.
+        points: machine → (latency, host time, kernel time) at one workload.
+    """
+    _need_several(list(points))
+    told = []
+    for a, b in itertools.combinations(points, 2):
+        latency, host, kernel = (
+            math.log(x.value / y.value) for x, y in zip(points[a], points[b], strict=True)
+        )
+        if abs(host - kernel) >= math.log(FASTER):
+            told.append(abs(latency - host) < abs(latency - kernel))
+    return share(told)
+
+
+def share(told: Sequence[bool]) -> Estimate:
+    """Return the share of pairs that agree, with Wilson's interval."""
+    n = len(told)
+    if not n:
+        raise Unjudged("no two machines differ enough to tell")
+    p, z = sum(told) / n, NORMAL_95
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Estimate(
+        value=p,
+        low=min(centre - half, p),
+        high=max(centre + half, p),
+        method="share of pairs of machines, Wilson",
+        n=n,
+    )

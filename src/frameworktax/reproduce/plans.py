@@ -1,0 +1,81 @@
+"""Which points studies of the paper ask for, as one study for ``sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from frameworktax.api import pick_device
+from frameworktax.records import Point
+from frameworktax.reproduce import files
+from frameworktax.reproduce.files import Scale, StudyFile
+from frameworktax.reproduce.rows import ROLES, axes_of
+from frameworktax.study.load import load as load_study
+
+SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
+    "small": {"processes": 3, "until": "5%"},
+    "full": {"processes": 5, "until": "3%"},
+}
+SMALL_LIMIT_S = 1560.0
+"""Wall time of every study together at the small scale, at most."""
+
+
+def chosen(names: Sequence[str]) -> tuple[StudyFile, ...]:
+    """Return the studies of these names, ``all`` being every one.
+
+    Raises:
+        UsageError: there is no study of a name.
+    """
+    wanted = files.names() if "all" in names else tuple(dict.fromkeys(names))
+    return tuple(files.load(name) for name in wanted)
+
+
+def default_scale() -> Scale:
+    """Return ``full`` where there is a GPU; on a CPU the paper's sizes take hours."""
+    return "small" if pick_device("auto") == "cpu" else "full"
+
+
+def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") -> dict[str, Any]:
+    """Return one study for ``sweep`` that holds the points of all of these, each once.
+
+    Args:
+        studies: whose points.
+        scale: which of their grids.
+        device: on a GPU, ONNX Runtime runs there.
+    """
+    points = []
+    for study in studies:
+        for axes in study.grid(scale):
+            data = {name: list(values) for name, values in axes.given().items()}
+            if device != "cpu":
+                part = {role: name for name, role in ROLES.items()}
+                data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
+            points.append(data)
+    settings: dict[str, Any] = {**SETTINGS[scale], "name": ", ".join(s.name for s in studies)}
+    settings["name"] = settings["name"][:200]
+    settings["together"] = _joined([set(names) for s in studies for names in s.together])
+    if scale == "small":
+        settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
+    return {"study": settings, "point": points}
+
+
+def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
+    """Return sets of models, those that share one as one."""
+    found: list[set[str]] = []
+    for one in sets:
+        touching = [other for other in found if other & one]
+        found = [other for other in found if not other & one]
+        found.append(one.union(*touching))
+    return [sorted(one) for one in found]
+
+
+def planned_points(study: StudyFile, scale: Scale) -> tuple[Point, ...]:
+    """Return every point a study asks for at a scale, on this machine's CPU."""
+    return load_study(study_data([study], scale)).points
+
+
+def axes_key(point: Point) -> tuple[Any, ...]:
+    """Return what a planned point and a measured one are matched by: all but the platform."""
+    at = axes_of(point.workload, point.runtime)
+    more = (point.workload.new_tokens, point.workload.kv_cache, point.workload.length_mean)
+    return (*sorted(at.items()), *more, point.threads)

@@ -1,0 +1,120 @@
+"""How well a count predicts latency: rank correlations with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from frameworktax.records import Estimate
+from frameworktax.reproduce.rows import Row, select, values
+from frameworktax.reproduce.unjudged import Unjudged
+
+PROXIES = ("flops", "full_macs", "macs", "parameters", "layers", "operators", "launches")
+FEWEST = 5
+"""Points below which a rank correlation says nothing."""
+NORMAL_95 = 1.96
+DRAWS = 2000
+SEED = 20230213
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """The rank correlation of latency with a count, over the points of one regime or of all.
+
+    ``rho`` is None where it cannot be told; ``reason`` says why.
+    """
+
+    proxy: str
+    regime: str
+    n: int
+    rho: Estimate | None
+    reason: str | None = None
+
+
+def _rho(x: np.ndarray, y: np.ndarray) -> float:
+    """Return Spearman's rank correlation; nan where one side does not vary."""
+    a, b = rankdata(x), rankdata(y)
+    if a.std() == 0 or b.std() == 0:
+        return math.nan
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
+    """Return Spearman's rank correlation with its 95 % interval over models.
+
+    Fisher's z with the variance (1 + ρ²/2) / (n − 3) of Bonett and Wright (2000). A perfect order
+    has no such variance; its open end is that of the largest correlation short of it that n points
+    can have, one pair of neighbours exchanged.
+
+    Args:
+        pairs: (latency, count) of each point.
+
+    Raises:
+        Unjudged: fewer than ``FEWEST`` points, or one side is the same everywhere.
+    """
+    n = len(pairs)
+    if n < FEWEST:
+        raise Unjudged(f"{n} points; a rank correlation needs {FEWEST}")
+    latency, count = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
+    rho = _rho(latency, count)
+    if math.isnan(rho):
+        raise Unjudged("the count is the same for every point")
+    perfect = abs(rho) > 1 - 1e-12
+    based = math.copysign(1 - 12 / (n * (n * n - 1)), rho) if perfect else rho
+    half = NORMAL_95 * math.sqrt((1 + based**2 / 2) / (n - 3))
+    low, high = math.tanh(math.atanh(based) - half), math.tanh(math.atanh(based) + half)
+    method = "Spearman, Fisher's z with Bonett and Wright's variance"
+    return Estimate(value=rho, low=min(low, rho), high=max(high, rho), method=method, n=n)
+
+
+def advantage(
+    better: Sequence[tuple[float, float]], worse: Sequence[tuple[float, float]]
+) -> Estimate:
+    """Return how much higher one proxy's rank correlation is, by a bootstrap over models.
+
+    Args:
+        better: (latency, count) of each point by one proxy.
+        worse: the same points by the other.
+    """
+    if len(better) != len(worse):
+        raise Unjudged("the two counts are not there for the same points")
+    first, second = spearman(better), spearman(worse)
+    a, b = np.array(better), np.array(worse)
+    rng = np.random.default_rng(SEED)
+    draws = rng.integers(0, len(a), size=(DRAWS, len(a)))
+    found = np.array(
+        [_rho(a[d, 0], a[d, 1]) - _rho(b[d, 0], b[d, 1]) for d in draws if len(set(d)) > 2]
+    )
+    low, high = np.percentile(found[~np.isnan(found)], [2.5, 97.5])
+    value = first.value - second.value
+    return Estimate(
+        value=value,
+        low=min(float(low), value),
+        high=max(float(high), value),
+        method="difference of Spearman's rank correlations, bootstrap over models",
+        n=len(a),
+    )
+
+
+def table(rows: Sequence[Row], where: Mapping[str, object]) -> list[Proxy]:
+    """Return every proxy's rank correlation with latency, over all points and in each regime."""
+    chosen = [row for row in select(rows, where) if "latency" in row.numbers]
+    found = []
+    for regime in ("all", *values(chosen, "regime")):
+        mine = [r for r in chosen if regime in ("all", r.at.get("regime"))]
+        for proxy in PROXIES:
+            pairs = [
+                (r.numbers["latency"].value, r.numbers[proxy].value)
+                for r in mine
+                if proxy in r.numbers
+            ]
+            try:
+                rho, reason = spearman(pairs), None
+            except Unjudged as told:
+                rho, reason = None, str(told)
+            found.append(Proxy(proxy=proxy, regime=regime, n=len(pairs), rho=rho, reason=reason))
+    return found

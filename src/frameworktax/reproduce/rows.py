@@ -1,0 +1,167 @@
+"""Rows: one measured or printed point with its numbers, the same shape for ours and the paper's.
+
+The two never stand in one table: a rule or a chart is given either ours or the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from frameworktax.records import Estimate, Measurement
+
+QUANTITIES = (
+    "latency",  # the pipelined kind, as the paper's: one synchronise at the end of a block
+    "synchronised_latency",  # one synchronise a call
+    "kernel",
+    "tax",
+    "tax_share",
+    "host",  # until the call returns; on a CPU host and kernels share a thread: the tax
+    "macs",  # as the paper counts: linear, convolution and recurrent layers
+    "full_macs",  # half the FLOPs: products of activations as well
+    "flops",
+    "parameters",
+    "layers",
+    "operators",
+    "launches",
+    "flops_per_second",
+    "sm_active",
+    "warp_occupancy",
+)
+AXES = (
+    "model",
+    "runtime",
+    "precision",
+    "batch",
+    "length",
+    "image_size",
+    "width",
+    "depth",
+    "input",
+    "phase",
+    "regime",
+    "panel",
+)
+ROLES = {"onnxruntime-cuda": "onnxruntime"}
+"""Runtimes that play another's part on a device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One point.
+
+    Attributes:
+        at: axis → value; ``regime`` among them once it is known.
+        numbers: quantity → estimate; times in ns, ``tax_share`` a fraction. A printed number
+            has no interval: its ends equal its value.
+        columns: process → block medians of latency, ns; for curves with a bootstrap.
+        reason: why a planned point has no numbers.
+        session: it was measured in.
+    """
+
+    at: Mapping[str, Any]
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
+    columns: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    reason: str | None = None
+    session: str | None = None
+
+
+def exactly(value: float, method: str = "counted") -> Estimate:
+    """Return a value that has no spread: a count, or a number as printed."""
+    return Estimate(value=value, low=value, high=value, method=method, n=1)
+
+
+def axes_of(workload: Any, runtime: str) -> dict[str, Any]:
+    """Return the axes of a point, its runtime by the part it plays."""
+    named = ("model", "precision", "batch", "length", "image_size", "width", "depth", "input")
+    at = {name: getattr(workload, name) for name in (*named, "phase")}
+    return {**at, "runtime": ROLES.get(runtime, runtime)}
+
+
+def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
+    """Return a measurement as a row.
+
+    Args:
+        m: of a document.
+        layers: model → layers at depth 1, as its authors count them.
+    """
+    numbers = {
+        "latency": m.pipelined_ns,
+        "synchronised_latency": m.latency_ns,
+        "kernel": m.kernel_ns,
+        "tax": m.tax_ns,
+        "tax_share": m.tax_share,
+        "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
+    }
+    found = {name: estimate for name, estimate in numbers.items() if estimate is not None}
+    depth = layers.get(m.workload.model)
+    counts = {
+        "macs": m.macs,
+        "full_macs": None if m.flops is None else m.flops / 2,
+        "flops": m.flops,
+        "parameters": m.parameters,
+        "layers": None if depth is None else depth * m.workload.depth,
+        "operators": m.operators,
+        "launches": m.launches,
+    }
+    found |= {name: exactly(count) for name, count in counts.items() if count is not None}
+    if m.flops and m.pipelined_ns is not None and m.pipelined_ns.low > 0:
+        found["flops_per_second"] = _rate(m.flops, m.pipelined_ns)
+    columns: dict[int, list[float]] = {}
+    for process, _, median_ns in m.blocks_ns:
+        columns.setdefault(process, []).append(median_ns)
+    return Row(
+        at={**axes_of(m.workload, m.runtime), "regime": m.regime},
+        numbers=found,
+        columns=columns,
+        reason=None if "latency" in found else _why(m),
+        session=m.session,
+    )
+
+
+def _rate(flops: int, latency_ns: Estimate) -> Estimate:
+    return Estimate(
+        value=flops * 1e9 / latency_ns.value,
+        low=flops * 1e9 / latency_ns.high,
+        high=flops * 1e9 / latency_ns.low,
+        method="operations over pipelined latency",
+        n=latency_ns.n,
+    )
+
+
+def _why(m: Measurement) -> str:
+    return m.reason or "; ".join(note.text for note in m.notes) or "no latency was measured"
+
+
+def values(rows: Iterable[Row], axis: str) -> list[Any]:
+    """Return the values of an axis in ascending order, names in the order they appear."""
+    found = list(dict.fromkeys(row.at.get(axis) for row in rows if row.at.get(axis) is not None))
+    return sorted(found) if all(isinstance(v, int | float) for v in found) else found
+
+
+def select(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
+    """Return the rows that match.
+
+    Args:
+        rows: to choose from.
+        where: axis → value, list of values, or ``first`` or ``last``: the smallest or largest
+            value among the rows that match all the rest. ``panel`` tells drawings of one figure
+            apart that print the same point twice; rows without it match any.
+    """
+    ends = {axis: value for axis, value in where.items() if value in ("first", "last")}
+    found = [
+        row
+        for row in rows
+        if all(
+            row.at.get(axis) in (wanted if isinstance(wanted, list | tuple) else [wanted])
+            or (axis == "panel" and axis not in row.at)
+            for axis, wanted in where.items()
+            if axis not in ends
+        )
+    ]
+    for axis, end in ends.items():
+        known = values(found, axis)
+        wanted = known[0 if end == "first" else -1] if known else None
+        found = [row for row in found if row.at.get(axis) == wanted]
+    return found

@@ -1,0 +1,63 @@
+"""Verdicts for people at a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from frameworktax.reproduce.judge import Judged, number_words, plain_words
+from frameworktax.reproduce.told import Reproduction
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WORDS = {
+    "holds": "holds",
+    "does-not-hold": "does not hold",
+    "cannot-be-judged": "cannot be judged here",
+}
+STYLES = {"holds": "green", "does-not-hold": "red", "cannot-be-judged": "yellow"}
+
+
+def print_claims(found: Reproduction, console: Console) -> None:
+    """Print every claim with its verdict, ours with the reason, and the paper's."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for told in found.told:
+        console.print()
+        console.print(Text(f"{told.file.name}: {told.file.title}", style="bold"))
+        for claim in told.claims:
+            verdict = Text(WORDS[claim.verdict], style=STYLES[claim.verdict])
+            console.print(Text.assemble(f"  {claim.id}  ", verdict, f"  {claim.text}"))
+            for said in (claim.reason, f"the paper's: {theirs(claim)}"):
+                console.print(Padding(Text(said, style="dim"), (0, 0, 0, 6)))
+    console.print()
+    console.print(counted(found), soft_wrap=True, markup=False)
+
+
+def counted(found: Reproduction) -> str:
+    """Return how many claims hold, do not, and cannot be judged."""
+    counts: Counter[str] = Counter(claim.verdict for claim in found.claims)
+    said = ", ".join(f"{counts[v]} {words}" for v, words in WORDS.items() if counts[v])
+    return f"{len(found.claims)} claims: {said}"
+
+
+def ours(claim: Judged) -> str:
+    """Return our numbers, one after the other; a dash where there is none."""
+    said = [
+        number_words(f.ours, "%" if "%" in f.bounds else "")
+        for f in claim.findings
+        if f.ours is not None
+    ]
+    return "; ".join(said) or "–"
+
+
+def theirs(claim: Judged) -> str:
+    """Return the paper's numbers: by the same rule from its data, else as it words them."""
+    said = [
+        plain_words(f.paper, "%" if "%" in f.bounds else "")
+        for f in claim.findings
+        if f.paper is not None
+    ]
+    return "; ".join(said) or f"{claim.number} ({claim.where})"
