@@ -1,105 +1,254 @@
 """The report in a real browser: it draws, asks nobody for anything, and names do nothing."""
 
+import csv
+import io
 import json
-import shutil
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parent))
+import report_pages as pages
 import sample_records as data
 
 pytestmark = pytest.mark.browser
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-if CHROMIUM is None:
-    pytest.skip("no chromium on the path", allow_module_level=True)
+pages.needed()
 
 from test_report import hostile  # noqa: E402
 
+from frameworktax.analysis import whatif  # noqa: E402
+from frameworktax.analysis.changes import WhatIf  # noqa: E402
 from frameworktax.analysis.document import build  # noqa: E402
-from frameworktax.report.html import write_report  # noqa: E402
 
-LIGHT = {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}}
-DARK = {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}}
-PHONE = {"color_scheme": "light", "viewport": {"width": 390, "height": 800}}
+DARK = {"color_scheme": "dark"}
+PHONE = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
+AXE = os.environ.get("FRAMEWORKTAX_AXE")
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with pages.chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
 def run():
-    return build(data.sample_records())
+    """The sample, once more with twice the length, which makes a second axis."""
+    made = build(data.sample_records())
+    longer = tuple(
+        replace(m, workload=replace(m.workload, length=256), flops=(i + 1) * 10**9)
+        for i, m in enumerate(made.measurements)
+        if m.runtime != "null"
+    )
+    return replace(made, measurements=(*made.measurements, *longer))
 
 
-def visit(browser, run, path, **options):
-    """Open the report; return the page, what it said and what it asked for."""
-    write_report(run, path)
-    page = browser.new_context(accept_downloads=True, **options).new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("body[data-drawn=yes]", timeout=20_000)
-    return page, said, asked
-
-
-@pytest.mark.parametrize("options", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
-def test_draws_quietly_and_alone(browser, run, tmp_path, options):
-    page, said, asked = visit(browser, run, tmp_path / "r.html", **options)
+@pytest.fixture(scope="module")
+def light(browser, run, tmp_path_factory):
+    page, said, asked = pages.visit(browser, run, tmp_path_factory.mktemp("light") / "r.html")
+    yield page
     assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert page.locator(".chart svg.marks").count() == 3
+    assert pages.outside(asked) == []
+
+
+@pytest.mark.parametrize("options", [DARK, PHONE], ids=["dark", "phone"])
+def test_draws_quietly_and_alone(browser, run, tmp_path, options):
+    page, said, asked = pages.visit(browser, run, tmp_path / "r.html", **options)
+    assert said == []
+    assert pages.outside(asked) == []
+    assert page.locator(".chart svg.marks").count() == 8
     wide = page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= options["viewport"]["width"]
-    assert page.locator(".chart svg", has_text="onnxruntime").count() == 3
-    assert page.locator(".chart svg", has_text="38 %").count() == 1
-
-
-def test_dark_text_is_light(browser, run, tmp_path):
-    page, _, _ = visit(browser, run, tmp_path / "r.html", **DARK)
+    assert wide <= options.get("viewport", pages.DESK)["width"]
+    assert page.locator("#bill-0 svg", has_text="38 %").count() == 1
     fill = page.locator(".chart svg .role-axis-label text").first.get_attribute("fill")
     assert fill in ("#9da7b3", "#e9ecef")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 22, 26)"
 
 
-def test_a_click_in_the_legend_isolates_a_runtime(browser, run, tmp_path):
-    page, said, _ = visit(browser, run, tmp_path / "r.html", **LIGHT)
-    page.locator("#latency-0 .role-legend-label text", has_text="onnxruntime").click()
-    page.wait_for_timeout(300)
-    lines = page.locator("#latency-0 .mark-line path")
-    opacities = [lines.nth(i).get_attribute("opacity") for i in range(lines.count())]
-    assert sorted(opacities, key=str) == ["0.1"] * 5 + ["1"]
-    assert said == []
+def opacities(page, chart):
+    lines = page.locator(f"#{chart} .mark-line path")
+    return [lines.nth(i).get_attribute("opacity") for i in range(lines.count())]
 
 
-def test_downloads_are_the_document_and_its_rows(browser, run, tmp_path):
-    page, _, _ = visit(browser, run, tmp_path / "r.html", **LIGHT)
+def test_a_runtime_is_isolated_with_mouse_and_keyboard(light):
+    chips = light.locator("#latency-0").locator("xpath=preceding-sibling::p[@class='chips']")
+    chip = chips.get_by_role("button", name="onnxruntime")
+    chip.click()
+    light.wait_for_timeout(100)
+    assert sorted(opacities(light, "latency-0"), key=str) == ["0.1"] * 5 + ["1"]
+    other = chips.get_by_role("button", name="eager")
+    other.focus()
+    light.keyboard.press("Enter")
+    light.wait_for_timeout(100)
+    assert sorted(opacities(light, "latency-0"), key=str) == ["0.1"] * 4 + ["1"] * 2
+    for one in (chip, other):
+        one.click()
+    light.wait_for_timeout(100)
+    assert opacities(light, "latency-0") == ["1"] * 6
+
+
+def test_a_point_tells_its_numbers(light):
+    light.locator("#latency-0 .mark-symbol path").first.hover()
+    tip = light.locator("#vg-tooltip-element.visible")
+    tip.wait_for(timeout=5_000)
+    said = tip.inner_text()
+    assert all(word in said for word in ("eager", "4.40 (4.25 to 4.55) ms", "62 %"))
+    light.mouse.move(0, 0)
+
+
+def test_sliders_tell_what_explain_tells(light, run):
+    slider = light.locator("#hostSpeed")
+    slider.focus()
+    for _ in range(20):
+        light.keyboard.press("ArrowRight")
+    place = light.locator("[data-answer=hostSpeed]")
+    found = float(place.get_attribute("data-latency"))
+    assert slider.get_attribute("aria-valuetext") == "× 2.00"
+    (wanted, *_) = whatif.predict(WhatIf(host_speed=2.0), run)
+    assert found == pytest.approx(wanted.latency_ns.value, rel=1e-9)
+    assert "→" in place.inner_text()
+    light.get_by_role("button", name="Reset").click()
+    light.wait_for_timeout(50)
+    assert "as it was measured" in place.inner_text()
+
+
+def test_any_axis_can_be_chosen(light):
+    axis = light.locator("#explore-axis")
+    assert axis.locator("option").all_inner_texts() == ["batch size", "length, tokens"]
+    axis.select_option("length")
+    light.locator("#explore-slice").select_option(index=1)
+    light.wait_for_function(
+        "document.querySelector('#explore .role-axis-title text')?.textContent === 'length, tokens'"
+    )
+    assert "256" in light.locator("#explore .role-axis-label").first.text_content()
+    axis.select_option("batch")
+    light.wait_for_function(
+        "document.querySelector('#explore .role-axis-title text')?.textContent === 'batch size'"
+    )
+
+
+def first_cells(table, column=0):
+    return [row.locator("th, td").nth(column).inner_text() for row in table.locator("tr").all()]
+
+
+def test_tables_are_sorted_by_number_and_by_name(light):
+    table = light.locator("table", has_text="Runtimes ranked at batch 1").first
+    head = table.get_by_role("columnheader", name="latency, ms")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert first_cells(table.locator("tbody"))[0] == "onnxruntime"
+    head.get_by_role("button").focus()
+    light.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert first_cells(table.locator("tbody"))[0] == "eager"
+    names = table.get_by_role("columnheader", name="runtime")
+    names.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") is None
+    found = first_cells(table.locator("tbody"))
+    assert found == sorted(found)
+
+
+def test_the_table_of_every_point_is_searched_and_turned(light, run):
+    place = light.locator("#every-point")
+    assert place.locator("tbody tr").count() == 25
+    place.get_by_role("button", name="Further points").click()
+    assert "26 to" in place.inner_text()
+    light.fill("#find", "onnxruntime ok")
+    assert place.locator("tbody tr").count() == 10
+    assert set(first_cells(place.locator("tbody"), 1)) == {"onnxruntime"}
+    light.fill("#find", "")
+
+
+def saved(page, button):
     with page.expect_download() as got:
-        page.click("#get-json")
-    found = json.loads(Path(got.value.path()).read_text())
+        button.click()
+    return got.value.suggested_filename, Path(got.value.path())
+
+
+def test_downloads_are_the_document_and_its_rows(light, run):
+    _, path = saved(light, light.locator("#get-json"))
+    found = json.loads(path.read_text())
     assert found["schema"] == "frameworktax.run"
     assert len(found["measurements"]) == len(run.measurements)
-    with page.expect_download() as got:
-        page.click("#get-csv")
-    assert Path(got.value.path()).read_text().startswith("model,runtime,")
+    _, path = saved(light, light.locator("#get-csv"))
+    assert path.read_text().startswith("model,runtime,")
+
+
+def test_every_table_is_saved(light):
+    tables = light.locator(".scroll table")
+    assert tables.count() == light.locator("[aria-label$='as CSV']").count() > 5
+    name, path = saved(light, light.get_by_role("button", name="The points shown as CSV"))
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert name == "points.csv"
+    assert len(rows) == len(light.evaluate("window.frameworktax.data.columns.batch"))
+    assert float(rows[0]["latency_ns"]) == pytest.approx(4_400_000)
+    button = light.get_by_role("button", name="Runtimes ranked at batch 1 as JSON").first
+    _, path = saved(light, button)
+    found = json.loads(path.read_text())
+    assert {row["runtime"] for row in found} >= {"eager", "onnxruntime"}
+
+
+def test_every_plot_is_saved(light):
+    figures = light.locator("figure").count()
+    for kind, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        buttons = light.locator("figure").get_by_role("button", name=f"as {kind}")
+        assert buttons.count() == figures
+        name, path = saved(light, buttons.first)
+        assert name == f"latency-0.{kind.lower()}"
+        assert path.read_bytes().startswith(start)
+
+
+def test_paper_has_ink_and_no_controls(light, tmp_path):
+    light.emulate_media(media="print", color_scheme="dark")
+    light.wait_for_timeout(300)
+    assert light.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    controls = light.locator("button:not(.sort), select, input, form").filter(visible=True)
+    assert controls.count() == 0
+    light.emulate_media(media="screen", color_scheme="light")
+    light.pdf(path=tmp_path / "r.pdf")
+    assert light.locator("details:not([open])").count() == 0  # paper cannot be unfolded
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_keyboard_reaches_everything_that_can_be_pressed(light):
+    """Whatever is scrolled or pressed can be focused, and the focus is seen."""
+    missing = light.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, summary, .scroll')]
+        .filter(e => e.checkVisibility() && !e.disabled).filter(e => {
+          e.focus({ focusVisible: true });
+          return document.activeElement !== e || getComputedStyle(e).outlineStyle === 'none';
+        }).map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert missing == []
 
 
 def test_hostile_names_do_nothing(browser, run, tmp_path):
-    page, said, asked = visit(browser, hostile(run), tmp_path / "r.html", **LIGHT)
+    page, said, asked = pages.visit(browser, hostile(run), tmp_path / "r.html")
     page.locator("#latency-0 .mark-symbol path").first.hover()
+    page.locator("#latency-0").locator("xpath=../p[@class='chips']/button").nth(1).click()
+    page.locator("table .sort").first.click()
+    page.fill("#find", "<img src=x onerror=window.pwned=1>")
     page.wait_for_timeout(300)
     assert page.evaluate("window.pwned") is None
-    assert page.locator("main img").count() == 0
+    assert page.locator("main img, main script").count() == 0
     assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert pages.outside(asked) == []
+
+
+@pytest.mark.skipif(AXE is None, reason="FRAMEWORKTAX_AXE names no axe.min.js (npm: axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, run, tmp_path, scheme):
+    page, _, _ = pages.visit(browser, run, tmp_path / "r.html", color_scheme=scheme)
+    page.evaluate(Path(AXE).read_text() + "; undefined")
+    found = page.evaluate("axe.run().then(r => r.violations)")
+    told = [
+        (v["impact"], v["id"], v["nodes"][0]["html"][:200])
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
+    assert told == []

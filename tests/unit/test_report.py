@@ -281,12 +281,15 @@ def test_page_carries_the_document_and_the_rows(run, page):
     found = json.loads(block[1])
     assert found["run"] == json.loads(json.dumps(json_document.dump(run)))
     assert found["csv"] == markdown.csv_text(run)
-    assert set(found["charts"]) == {"latency-0", "bill-0", "shares-0"}
+    assert set(found["charts"]) == {"bill-0", "shares-0"}
+    assert [line["title"] for line in found["slices"]] == [
+        "bert-mini, length 128, float32, cpu, 1 thread"
+    ]
 
 
 def test_page_tells_the_verdict_in_words_and_tables(page):
     assert "<h1>Eager pays 62 % framework tax at batch 1</h1>" in page
-    assert page.count("<caption>") == 4
+    assert page.count("<caption>") == 5
     assert page.count('scope="row"') > 30
 
 

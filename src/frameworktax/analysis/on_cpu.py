@@ -59,7 +59,7 @@ def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
         return Refused(formula=formula, reason=reason)
     if asked.host_speed:
         return _scaled(m, formulas.faster_host(share, asked.host_speed), formula)
-    if moved := _streams(m):
+    if moved := streams(m):
         return Refused(formula=formula, reason=moved)
     matrix = formulas.matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
@@ -67,7 +67,7 @@ def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
     return _scaled(m, formulas.wider(share, matrix, asked.width or 1.0), formula)
 
 
-def _streams(m: Measurement) -> str | None:
+def streams(m: Measurement) -> str | None:
     """Return why the size of the weights cannot be changed on paper, or None.
 
     Where a weight is used about once a call, kernels take the time of moving weights, and that
@@ -190,7 +190,7 @@ def alike(row: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer | Refused:
-    if reason := _streams(m):
+    if reason := streams(m):
         return Refused(formula=DEPTH, reason=reason)
     row = sorted(
         (

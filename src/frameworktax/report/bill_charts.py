@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from frameworktax.records import BILL, Measurement
-from frameworktax.report.charts import SCHEMA, Spec
+from frameworktax.report.palette import SCHEMA, Spec
 from frameworktax.report.tables import Family
 from frameworktax.report.words import TWIN, duration, label, milliseconds, percent
 

@@ -18,17 +18,26 @@ from typing import Any
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Run
-from frameworktax.report import bill_charts, charts, sections, trace_html
-from frameworktax.report.json_document import dump
-from frameworktax.report.markdown import csv_text
+from frameworktax.report import (
+    bill_charts,
+    charts,
+    page_data,
+    page_sections,
+    sections,
+    trace_html,
+    whatif_html,
+)
+from frameworktax.report.palette import Spec
 from frameworktax.report.tables import Family, families
 
-Chart = Callable[..., charts.Spec]
+Chart = Callable[..., Spec]
 CHARTS: dict[str, Chart] = {
     "latency": charts.latency_chart,
     "bill": bill_charts.bill_chart,
     "shares": bill_charts.shares_chart,
 }
+SCRIPTS = ("page.js", "page_charts.js", "page_tables.js", "page_whatif.js", "page_sliders.js")
+"""Joined in this order into one script of the page."""
 FIGURE_WIDTH = 760
 FIGURE_SCALE = 2.0
 """Pixels of a PNG for each unit of the drawing."""
@@ -54,14 +63,17 @@ def page(run: Run) -> str:
         UsageError: the package that carries the plotting scripts is not installed.
     """
     bundle = _vl_convert().javascript_bundle().replace("</script", "<\\/script")
-    script = _data("page.js")
-    shown = families(run)
+    script = "".join(map(_data, SCRIPTS))
+    contents = page_data.contents(run)
+    shown = contents.in_full
     subject, verdict, rest = split_headline(run.headline)
     drawn = {
         f"{name}-{i}": {"wide": draw(family), "narrow": draw(family, wide=False)}
         for i, family in enumerate(shown)
         for name, draw in drawable(family).items()
+        if name != "latency"
     }
+    whatif = whatif_html.data(run)
     hashes = " ".join(_hash(text) for text in (bundle, script))
     return _fill(
         _data("template.html"),
@@ -76,15 +88,21 @@ def page(run: Run) -> str:
         lede=f'<p class="lede">{sections.esc(rest)}</p>' if rest else "",
         tiles=sections.tiles(run, shown[0]) if shown and shown[0].measured else "",
         families="".join(
-            sections.family_section(family, i, list(drawable(family)))
+            sections.family_section(
+                family, i, list(drawable(family)), sum(bool(f.measured) for f in shown[:i])
+            )
             for i, family in enumerate(shown)
         ),
+        explore=page_sections.explore(contents),
+        overview=page_sections.overview_section(run, contents),
         trace=trace_html.trace_section(run.trace),
         advice=sections.advice_section(run.advice),
+        whatif=whatif_html.section(whatif["subjects"]),
         predictions=trace_html.predictions_section(run.predictions),
         trust=sections.trust_section(run),
-        environment=sections.environment_section(run.environment),
-        data=json_block({"run": dump(run), "csv": csv_text(run), "charts": drawn}),
+        environment=sections.environment_section(run.environment) + page_sections.cite(run),
+        numbers=page_sections.numbers(contents),
+        data=json_block({**contents.data, "charts": drawn, "whatif": whatif}),
         bundle=bundle,
         script=script,
     )

@@ -1,9 +1,11 @@
+// What all parts of the page share: the data, looks, the queue of drawings, downloads.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("ft-data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const print = matchMedia("print");
   const NARROW = 620;
+  const charts = [];
 
   function config() {
     const night = dark.matches && !print.matches;
@@ -12,7 +14,7 @@
     const line = night ? "#2e343c" : "#e3e6ea";
     const font = getComputedStyle(document.body).fontFamily;
     return {
-      background: "transparent",
+      background: night ? "#13161a" : "#ffffff",
       font,
       view: { stroke: null },
       axis: { labelColor: soft, titleColor: soft, titleFontWeight: "normal", gridColor: line,
@@ -24,44 +26,97 @@
     };
   }
 
-  // Redrawing is queued, so that a resize during a drawing never leaves two charts in one place.
+  // A chart is its place and a function from "is there room?" to a specification.
+  async function render(chart) {
+    const spec = chart.spec(chart.place.clientWidth >= NARROW);
+    chart.view?.finalize();
+    const found = await vegaEmbed(chart.place, spec, {
+      ast: true, // expressions are interpreted: the page allows no eval
+      renderer: "svg",
+      config: config(),
+      actions: false,
+      tooltip: { theme: dark.matches ? "dark" : "light" },
+    });
+    chart.view = found.view;
+    // The place is the image and has the name; its marks are no images of their own.
+    chart.place.querySelector("svg")?.setAttribute("aria-hidden", "true");
+    chart.drawn?.(chart);
+  }
+
+  // Drawing is queued, so that a resize meanwhile never leaves two charts in one place.
   let queue = Promise.resolve();
-  function draw() {
+  function draw(some = charts) {
     queue = queue.then(async () => {
-      for (const [id, sizes] of Object.entries(data.charts)) {
-        const place = document.getElementById(id);
-        const spec = place.clientWidth < NARROW ? sizes.narrow : sizes.wide;
-        await vegaEmbed(place, spec, {
-          ast: true, // expressions are interpreted: the page allows no eval
-          renderer: "svg",
-          config: config(),
-          actions: { export: true, source: false, compiled: false, editor: false },
-          downloadFileName: id,
-          tooltip: { theme: dark.matches ? "dark" : "light" },
-        });
+      for (const chart of some) {
+        await render(chart);
+        await new Promise((next) => setTimeout(next));
       }
-      document.body.dataset.drawn = "yes";
     });
     return queue;
   }
 
-  function offer(button, name, type, text) {
-    document.getElementById(button).addEventListener("click", () => {
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([text()], { type }));
-      link.download = name;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    });
+  function save(name, url) {
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = name;
+    link.click();
   }
 
-  offer("get-json", "frameworktax.json", "application/json", () => JSON.stringify(data.run, null, 1));
-  offer("get-csv", "frameworktax.csv", "text/csv", () => data.csv);
+  function saveText(name, type, text) {
+    const url = URL.createObjectURL(new Blob([text], { type }));
+    save(name, url);
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }
+
+  function button(text, label, action) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = text;
+    if (label) made.setAttribute("aria-label", label);
+    made.addEventListener("click", action);
+    return made;
+  }
+
+  function element(name, properties = {}, ...children) {
+    const made = Object.assign(document.createElement(name), properties);
+    made.append(...children);
+    return made;
+  }
+
+  function add(place, spec, drawn) {
+    const chart = { place, spec, drawn, view: null };
+    charts.push(chart);
+    const tools = element("p", { className: "tools" });
+    for (const type of ["svg", "png"]) {
+      const label = `${place.getAttribute("aria-label")?.split(";")[0]} as ${type.toUpperCase()}`;
+      tools.append(button(type.toUpperCase(), label, async () => {
+        save(`${place.id}.${type}`, await chart.view.toImageURL(type, type === "png" ? 2 : 1));
+      }));
+    }
+    place.after(tools);
+    return chart;
+  }
+
+  // Numbers as report/words.py writes them.
+  function ms(ns) {
+    const value = ns / 1e6;
+    if (value && Math.abs(value) < 0.001) return String(Number(value.toPrecision(2)));
+    if (Math.abs(value) < 0.1) return value.toFixed(3);
+    return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
+  }
+
+  function duration(ns) {
+    for (const [unit, size] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]]) {
+      if (Math.abs(ns) >= size) return `${Number((ns / size).toPrecision(3))} ${unit}`;
+    }
+    return `${ns.toFixed(0)} ns`;
+  }
+
   addEventListener("beforeprint", () => {
-    for (const folded of document.querySelectorAll("main > section > details")) folded.open = true;
+    for (const folded of document.querySelectorAll("main > section details")) folded.open = true;
   });
-  dark.addEventListener("change", draw);
-  print.addEventListener("change", draw);
+  dark.addEventListener("change", () => draw());
+  print.addEventListener("change", () => draw());
   let narrow = innerWidth < NARROW;
   addEventListener("resize", () => {
     if (narrow !== innerWidth < NARROW) {
@@ -69,5 +124,6 @@
       draw();
     }
   });
-  draw();
+  window.frameworktax = { ...window.frameworktax, data, charts, add, draw, saveText, button,
+    element, ms, duration };
 })();

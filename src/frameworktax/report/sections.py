@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Advice, Environment, Measurement, Run
 from frameworktax.report import words
+from frameworktax.report.overview import ranked
 from frameworktax.report.quantities import Quantities, tables_of
 from frameworktax.report.tables import Family
 from frameworktax.report.words import (
@@ -42,6 +43,15 @@ def table(
     return (
         f'<div class="scroll"><table{kind}><caption>{caption}</caption>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def chart(name: str, title: str, of: int | None = None) -> str:
+    """Return a place for the page's script to draw in; ``of`` is the number of a line."""
+    line = "" if of is None else f' data-slice="{of}"'
+    return (
+        f'<figure><div class="chart" id="{name}"{line} role="img" '
+        f'aria-label="{title}; the numbers are in the tables below"></div></figure>'
     )
 
 
@@ -90,15 +100,24 @@ def _fastest(family: Family, batch: int) -> Measurement | None:
     return min(found)[2] if found else None
 
 
-def family_section(family: Family, number: int, charts: Sequence[str]) -> str:
-    """Return one family: its pictures, then the same numbers as tables."""
+def family_section(
+    family: Family, number: int, charts: Sequence[str], line: int | None = None
+) -> str:
+    """Return one family: its pictures, then the same numbers as tables.
+
+    Args:
+        family: the points.
+        number: of the section.
+        charts: names of its pictures.
+        line: number of its latency along the batch among the page's lines.
+    """
     parts = [f'<section aria-labelledby="f{number}"><h2 id="f{number}">{esc(family.title)}</h2>']
     about = {
         "latency": (
             "Latency against batch size",
             "Both axes logarithmic. Bars are 95 % intervals; the shape of a point names its "
             f"regime, the shading the regimes of {esc(next(iter(family.runtimes), 'none'))}. "
-            "Click a name in the legend to see it alone, shift-click to add.",
+            "Press a name to see it alone, another to add it.",
         ),
         "bill": (
             "Where the time of a call goes",
@@ -109,13 +128,12 @@ def family_section(family: Family, number: int, charts: Sequence[str]) -> str:
     }
     for name in charts:
         title, hint = about[name]
-        parts.append(
-            f'<h3>{title}</h3><p class="hint">{hint}</p>'
-            f'<figure><div class="chart" id="{name}-{number}" role="img" '
-            f'aria-label="{title}; the numbers are in the tables below"></div></figure>'
-        )
+        parts.append(f'<h3>{title}</h3><p class="hint">{hint}</p>')
+        parts.append(chart(f"{name}-{number}", title, of=line if name == "latency" else None))
     if family.measured:
-        parts += [_latencies(family), _bills(family), *map(_quantities, tables_of(family))]
+        found = [ranked(family), *tables_of(family)]
+        parts += [_latencies(family), _bills(family)]
+        parts += [quantities(one) for one in found if one is not None]
     if family.lost:
         rows = [[esc(who), esc(status), esc(why)] for who, status, why in family.lost]
         parts.append(table("Not measured", ["point", "status", "reason"], rows, words=True))
@@ -194,7 +212,8 @@ def _bills(family: Family) -> str:
     return f"<details><summary>The bill of every point as a table</summary>{bills}</details>"
 
 
-def _quantities(found: Quantities) -> str:
+def quantities(found: Quantities) -> str:
+    """Return a table of plain text and what to know about it."""
     head = [esc(title) for title in found.head]
     rows = [[esc(cell) for cell in row] for row in found.rows]
     hint = f'<p class="hint">{esc(found.hint)}</p>' if found.hint else ""

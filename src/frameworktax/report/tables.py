@@ -106,18 +106,19 @@ def families(run: Run) -> list[Family]:
     groups: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
     for m in shown:
         groups[replace(m.workload, batch=0), m.platform, m.threads].append(m)
-    return [Family(_title(g[0]), tuple(g), _curves(run, g)) for g in groups.values()]
+    curves: dict[str, list[Curve]] = defaultdict(list)
+    for c in run.curves:
+        curves[c.model].append(c)
+    return [
+        Family(_title(g[0]), tuple(g), _curves(curves[g[0].workload.model], g))
+        for g in groups.values()
+    ]
 
 
-def _curves(run: Run, group: Sequence[Measurement]) -> tuple[Curve, ...]:
-    """Return the curves made of these points: same names, same latencies."""
+def _curves(curves: Sequence[Curve], group: Sequence[Measurement]) -> tuple[Curve, ...]:
+    """Return the curves made of these points: the same latencies."""
     latencies = {m.latency_ns for m in group if m.latency_ns is not None}
-    model = group[0].workload.model
-    return tuple(
-        c
-        for c in run.curves
-        if c.model == model and any(e in latencies for e in c.latency_ns if e is not None)
-    )
+    return tuple(c for c in curves if any(e in latencies for e in c.latency_ns if e is not None))
 
 
 def _title(m: Measurement) -> str:

@@ -1,0 +1,59 @@
+"""FLOPs against latency of every point, as a specification that the page fills."""
+
+from __future__ import annotations
+
+from frameworktax.report.palette import HEIGHT, SCHEMA, Spec
+
+
+def operations_template(*, wide: bool = True) -> Spec:
+    """Return the chart with the holes points, runtimes and colours.
+
+    A point is runtime, model, batch, GFLOP, latency in ms and regime.
+    """
+    log = {"type": "log", "nice": False, "padding": 14}
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": "@points"},
+        "width": "container",
+        "height": HEIGHT,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "mark": {"type": "point", "filled": True, "size": 40, "opacity": 0.75, "stroke": None},
+        "encoding": {
+            "x": {
+                "field": "flops",
+                "type": "quantitative",
+                "title": "GFLOP of one call",
+                "scale": log,
+                "axis": {"format": "~g", "tickCount": 6, "grid": False, "labelOverlap": True},
+            },
+            "y": {
+                "field": "latency",
+                "type": "quantitative",
+                "title": "latency of one call, ms",
+                "scale": log,
+                "axis": {"format": "~g", "tickCount": 6, "labelOverlap": True},
+            },
+            "color": {
+                "field": "runtime",
+                "type": "nominal",
+                "scale": {"domain": "@runtimes", "range": "@colours"},
+                "legend": {
+                    "title": None,
+                    "orient": "top",
+                    "columns": 4 if wide else 2,
+                    "symbolType": "circle",
+                },
+            },
+            "tooltip": [
+                {"field": field, "type": kind}
+                for field, kind in (
+                    ("model", "nominal"),
+                    ("runtime", "nominal"),
+                    ("batch", "quantitative"),
+                    ("flops", "quantitative"),
+                    ("latency", "quantitative"),
+                    ("regime", "nominal"),
+                )
+            ],
+        },
+    }
