@@ -38,6 +38,8 @@ class Manifest:
         batch_dims: of the inputs; None for one without a batch.
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
+        new_tokens: how many to generate; None for a forward pass.
+        cache: heads and head dimension of each tensor of the cache, where generating has one.
     """
 
     files: dict[int, str]
@@ -46,6 +48,8 @@ class Manifest:
     batch_dims: list[int | None]
     notes: list[tuple[str, str]] = field(default_factory=list)
     free_dimension: str | None = None
+    new_tokens: int | None = None
+    cache: list[list[int]] = field(default_factory=list)
 
 
 @contextmanager

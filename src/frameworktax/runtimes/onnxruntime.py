@@ -6,10 +6,12 @@ transformer optimiser over the old exporter's graph (``onnx_graphs.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.models.ragged import IDS
+from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.export import export, manifest_of
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.models.base import Model
+    from frameworktax.records import Workload
 
 QUIET = 3
 """ONNX Runtime's log level *error*."""
@@ -51,6 +54,13 @@ class OnnxRuntime(Runtime):
     has_symbols = False
     prepares = True
     takes_onnx = True
+    kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
+
+    def cannot(self, workload: Workload) -> str | None:
+        """Return why not; the transformer optimiser knows no graph with a cache of any length."""
+        if self.option == "fused" and workload.phase == "generate":
+            return "fuses forward passes only; choose onnxruntime"
+        return super().cannot(workload)
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
@@ -59,7 +69,9 @@ class OnnxRuntime(Runtime):
         from frameworktax.runtimes import onnx_graphs
 
         configure(target)
-        if self.option == "fused":
+        if model.decoding is not None:
+            export_step(model, batches, directory)
+        elif self.option == "fused":
             onnx_graphs.export_fused(model, batches, directory)
         else:
             export_onnx(model, batches, directory)
@@ -70,8 +82,11 @@ class OnnxRuntime(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; sessions start when a batch size is bound."""
-        plans = self.option != "bare"
-        return OnnxLoaded(Artifact(directory), target, LEVELS[self.option], plans_memory=plans)
+        artifact, plans = Artifact(directory), self.option != "bare"
+        decodes = artifact.manifest.new_tokens is not None
+        kind = OnnxDecodingLoaded if decodes else OnnxLoaded
+        loaded: Loaded = kind(artifact, target, level=LEVELS[self.option], plans_memory=plans)
+        return loaded
 
 
 def export_onnx(
@@ -106,6 +121,21 @@ def export_onnx(
         write_manifest(folder, manifest)
 
 
+def export_step(model: Model, batches: Sequence[int], directory: Path) -> None:
+    """Export one step of decoding to one ONNX file for all batch sizes, and write the manifest."""
+    import torch
+
+    with staged(directory) as folder, torch.no_grad():
+        step = decoding.export_step(model)
+        manifest = manifest_of(model, dict.fromkeys(batches, "model.onnx"), folder, [])
+        names = {"input_names": step.inputs, "output_names": step.outputs}
+        program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
+        manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
+        program.save(str(folder / "model.onnx"))
+        step.tell(manifest, model.decoding.new_tokens if model.decoding else 0)
+        write_manifest(folder, manifest)
+
+
 def _take(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
     """Write the inputs and a manifest that names the model's own file, which stays where it is."""
     import onnx
@@ -129,15 +159,15 @@ def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
     return None
 
 
-class OnnxLoaded(Loaded):
+class _Sessions:
     """Sessions over an artefact, with memory planned ahead (arena and pattern) or as it comes."""
 
     def __init__(
         self,
         artifact: Artifact,
         target: Target,
-        level: str = "ORT_ENABLE_ALL",
         *,
+        level: str = "ORT_ENABLE_ALL",
         plans_memory: bool = True,
     ) -> None:
         self._artifact = artifact
@@ -146,7 +176,7 @@ class OnnxLoaded(Loaded):
         self._plans_memory = plans_memory
 
     def session(self, batch: int) -> Any:
-        """Start the session for a batch size, its shapes static."""
+        """Start the session for a batch size, the batch fixed."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -165,6 +195,10 @@ class OnnxLoaded(Loaded):
             )
         path = str(self._artifact.file(batch))
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+class OnnxLoaded(_Sessions, Loaded):
+    """A forward pass over bound inputs and outputs."""
 
     def bind(self, batch: int) -> Call:
         """Return a run of the session over bound inputs and preallocated outputs."""
@@ -198,6 +232,37 @@ class OnnxLoaded(Loaded):
     def notes(self) -> list[tuple[str, str]]:
         """Return what export had to say."""
         return self._artifact.manifest.notes
+
+
+class OnnxDecodingLoaded(_Sessions, decoding.DecodingLoaded):
+    """A step of decoding; what one run returns the next one takes, nothing is copied."""
+
+    def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
+        """Return what begins with a cache of length 0 and returns the session's step."""
+        import numpy as np
+        import onnxruntime
+
+        cache = self._artifact.manifest.cache
+        run = self.session(batch).run_with_ort_values
+        value = onnxruntime.OrtValue.ortvalue_from_numpy
+        past = decoding.past_names(cache)
+        wanted = [decoding.NEXT, *decoding.present_names(cache)]
+        empty = [value(np.zeros((batch, heads, 0, head), np.float32)) for heads, head in cache]
+
+        def start() -> Callable[[np.ndarray], np.ndarray]:
+            kept = empty
+
+            def step(tokens: np.ndarray) -> np.ndarray:
+                nonlocal kept
+                given = dict(zip(past, kept, strict=True))
+                given[IDS] = value(tokens)
+                found, *kept = run(wanted, given)
+                made: np.ndarray = found.numpy()
+                return made
+
+            return step
+
+        return start
 
 
 def wide(array: np.ndarray) -> np.ndarray:

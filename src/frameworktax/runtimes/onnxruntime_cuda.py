@@ -44,6 +44,7 @@ class OnnxRuntimeCuda(OnnxRuntime):
     precisions = ("float32", "float16")
     extra = "onnxruntime-cuda"
     options: ClassVar[Mapping[str, str]] = {}
+    kv_caches = ()
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, the packages, the build with the CUDA provider."""
