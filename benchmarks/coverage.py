@@ -41,10 +41,9 @@ GROUPS: tuple[tuple[str, ...], ...] = (
     ("jax",),
     ("litert",),
     ("executorch",),
+    ("inductor", "aot-inductor"),
     ("iree",),
-    ("inductor",),
     ("zentorch",),
-    ("aot-inductor",),
 )
 """Cheap ones first; a group is run over all models before the next begins."""
 MATTER = (
@@ -155,26 +154,45 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
         "folder": str(folder),
         "limit_s": LIMIT_S,
         "memory_bytes": MEMORY_BYTES,
-        "warm": ["torch.export"],
     }
-    command = [str(python or sys.executable), str(Path(__file__).with_name("coverage_cells.py"))]
-    env = {**os.environ, **host.worker_environment(1), "PYTHONPATH": str(ROOT / "src")}
-    env["TMPDIR"] = str(folder)
-    done = subprocess.run(
-        [*command, json.dumps(request)],
-        capture_output=True,
-        env=env,
+    server = servers.setdefault(python, None) or start(python)
+    servers[python] = server
+    assert server.stdin and server.stdout
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    rows, end = [], "no output"
+    for line in server.stdout:
+        found = json.loads(line) if line.startswith('{"') else {}
+        if "end" in found:
+            end = f"exit {found['end']}"
+            break
+        if found:
+            rows.append(found)
+    else:
+        servers[python] = None  # the next model gets a new one
+    told = {row["runtime"] for row in rows}
+    for name in names:
+        if name not in told:
+            rows.append({"runtime": name, "verdict": "crashed", "reason": end})
+    return [row | {"workload": fields} for row in rows]
+
+
+servers: dict[Path | None, subprocess.Popen[str] | None] = {}
+"""Interpreter → the process that has what every cell imports, and forks."""
+
+
+def start(python: Path | None) -> subprocess.Popen[str]:
+    """Start the process that forks for the cells of one interpreter."""
+    script = Path(__file__).with_name("coverage_cells.py")
+    return subprocess.Popen(
+        [str(python or sys.executable), str(script), "torch.export", "transformers"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **host.worker_environment(1), "PYTHONPATH": str(ROOT / "src")},
         text=True,
         errors="replace",
     )
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
-    told = {row["runtime"] for row in rows}
-    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    for name in names:
-        if name not in told:
-            reason = f"exit {done.returncode}: {last[:200]}"
-            rows.append({"runtime": name, "verdict": "crashed", "reason": reason})
-    return [row | {"workload": fields} for row in rows]
 
 
 def all_versions() -> dict[str, str]:

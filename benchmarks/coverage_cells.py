@@ -1,13 +1,16 @@
-"""One model in many runtimes, each in a process of its own; called by coverage.py.
+"""Models in runtimes, each cell in a process of its own; started by coverage.py, once a Python.
 
-    python coverage_cells.py '{"workload": …, "runtimes": […], "folder": …, …}'
+    echo '{"workload": …, "runtimes": […], "folder": …, …}' | python coverage_cells.py torch …
 
-Builds the model once and forks for each runtime: a fork has the model and its library, and what
-it does or breaks stays with it. Prints one JSON line a cell. Nothing is timed that anyone reads.
+Imports the packages named, then forks for each request; that fork builds the model and forks for
+each runtime: imports are paid once, a model is built once, and what a cell does or breaks stays
+with it. Prints one JSON line a cell, and ``{"end": …}`` after those of a request. Nothing is timed
+that anyone reads.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -46,31 +49,35 @@ Row = dict[str, Any]
 
 
 def main() -> int:
-    request = json.loads(sys.argv[1])
-    workload, folder = Workload(**request["workload"]), Path(request["folder"])
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers outlives a cell
+    for package in sys.argv[1:]:
+        importlib.import_module(package)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            answer(json.loads(line))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps({"end": status}), flush=True)
+    return 0
+
+
+def answer(request: Row) -> None:
+    """Print a row for each cell of a request."""
+    workload, folder = Workload(**request["workload"]), Path(request["folder"])
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
         model = models.build(workload)
-        warm(request["warm"])
     except Exception as error:  # noqa: BLE001 - a model is foreign code
         for name in request["runtimes"]:
             row = told(error, "the model: ") | {"runtime": name}
             print(json.dumps(row), flush=True)
-        return 0
+        return
     for name in request["runtimes"]:
         begin = time.monotonic()
         row = forked(name, model, workload, folder, request)
         row |= {"runtime": name, "seconds": round(time.monotonic() - begin, 1)}
         print(json.dumps(row), flush=True)
-    return 0
-
-
-def warm(packages: list[str]) -> None:
-    """Import what every cell would import again."""
-    import importlib
-
-    for package in packages:
-        importlib.import_module(package)
 
 
 def forked(name: str, model: Model, workload: Workload, folder: Path, request: Row) -> Row:
