@@ -45,6 +45,7 @@ OTHERS = {
 VERBS = (
     "measure",
     "explain",
+    "ablate",
     "validate",
     "compare",
     "report",

@@ -49,7 +49,7 @@ class TorchScript(Runtime):
     extra = "torch"
     needs_model = False
     prepares = True
-    options: ClassVar[Mapping[str, str]] = variants.options("autograd-unfused")
+    options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
     freezes: ClassVar[bool] = False
 
     def prepare(

@@ -1,0 +1,12 @@
+"""Which optimisation buys what: a ladder of single steps, measured side by side in one session.
+
+Every step is a runtime, or a variant of one (``eager@autograd-unfused``), a memory layout or a
+number of threads. Each is held against the step it is added to, and alone against the base, by
+blocks of the same rounds, so that every difference carries an interval.
+"""
+
+from frameworktax.ablate.ladder import PATHS, Rung, ladder
+from frameworktax.ablate.run import ablate, read
+from frameworktax.ablate.steps import Ablation, Effect, Step
+
+__all__ = ["PATHS", "Ablation", "Effect", "Rung", "Step", "ablate", "ladder", "read"]

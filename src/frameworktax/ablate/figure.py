@@ -1,0 +1,178 @@
+"""The waterfall: a bar a step, kernel time and tax, and what the step took off or added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from frameworktax.ablate.steps import Ablation, Step
+from frameworktax.ablate.words import change
+from frameworktax.errors import UsageError
+from frameworktax.report.words import TWIN, milliseconds
+
+Spec = dict[str, Any]
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+KERNEL, TAX, WHOLE = "#3f6fa8", "#e0702a", "#9aa3ad"
+FASTER, SLOWER = "#009e73", "#c0504d"
+ROW = 26
+"""Pixels of a step."""
+WIDTH = 760
+PREFIX = {"torchscript": "TorchScript: ", "inductor": "Inductor: ", "onnxruntime": "ORT: "}
+PARTS = ("kernel time", "framework tax", "not told apart")
+
+
+def waterfall(ablation: Ablation) -> Spec:
+    """Return the picture: bars as they are measured, a rule from the step before to this one.
+
+    A whisker is the interval of the change over the step before. A bar of pale colours is told by
+    the twin: its tax is a lower figure.
+
+    Raises:
+        UsageError: no step was measured.
+    """
+    told = [s for s in ablation.steps if s.reason is None and s.measured is not None]
+    if not told:
+        raise UsageError("no step was measured; there is nothing to draw")
+    by_name = {s.rung.name: s for s in told}
+    names = [_name(s) for s in told]
+    segments = [segment for s in told for segment in _segments(s)]
+    moves = [move for s in told if (move := _move(s, by_name)) is not None]
+    totals = [_total(s) for s in told]
+    longest = max(total["end"] for total in totals)
+    y = {
+        "field": "step",
+        "type": "nominal",
+        "sort": names,
+        "title": None,
+        "axis": {"labelLimit": 260, "labelFontSize": 12, "domain": False, "ticks": False},
+    }
+    x = {
+        "field": "start",
+        "type": "quantitative",
+        "title": "latency of one call, ms",
+        "scale": {"domain": [0, longest * 1.42], "nice": False},
+        "axis": {"format": "~g"},
+    }
+    colours = {
+        "field": "part",
+        "type": "nominal",
+        "scale": {"domain": list(PARTS), "range": [KERNEL, TAX, WHOLE]},
+        "legend": {"title": None, "orient": "top"},
+    }
+    return {
+        "$schema": SCHEMA,
+        "width": WIDTH,
+        "height": ROW * len(names),
+        "background": "white",
+        "encoding": {"y": y},
+        "layer": [
+            {
+                "data": {"values": segments},
+                "mark": {"type": "bar", "height": {"band": 0.62}},
+                "encoding": {
+                    "x": x,
+                    "x2": {"field": "end"},
+                    "color": colours,
+                    "opacity": {"field": "opacity", "type": "quantitative", "scale": None},
+                },
+            },
+            {
+                "data": {"values": moves},
+                "mark": {"type": "rule", "strokeWidth": 3, "yOffset": 11},
+                "encoding": {
+                    "x": x,
+                    "x2": {"field": "end"},
+                    "color": {"field": "colour", "type": "nominal", "scale": None},
+                },
+            },
+            {
+                "data": {"values": totals},
+                "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#111111"},
+                "encoding": {"x": x, "x2": {"field": "end"}},
+            },
+            {
+                "data": {"values": totals},
+                "mark": {"type": "text", "align": "left", "dx": 6, "fontSize": 11},
+                "encoding": {
+                    "x": {**x, "field": "end"},
+                    "text": {"field": "text"},
+                },
+            },
+        ],
+    }
+
+
+def _name(step: Step) -> str:
+    return PREFIX.get(step.rung.path, "") + step.rung.title
+
+
+def _segments(step: Step) -> list[Spec]:
+    m = step.measured
+    if m is None or m.latency_ns is None:
+        return []
+    row = {"step": _name(step), "opacity": 0.55 if m.bill_method == TWIN else 1.0}
+    whole = m.latency_ns.value / 1e6
+    if m.kernel_ns is None:
+        return [{**row, "part": PARTS[2], "start": 0.0, "end": whole}]
+    kernel = m.kernel_ns.value / 1e6
+    return [
+        {**row, "part": PARTS[0], "start": 0.0, "end": kernel},
+        {**row, "part": PARTS[1], "start": kernel, "end": whole},
+    ]
+
+
+def _move(step: Step, by_name: dict[str, Step]) -> Spec | None:
+    """Return the rule from the latency before to this one: what the paired ratio says."""
+    m, added = step.measured, step.added
+    if m is None or m.latency_ns is None or added is None or added.ratio is None:
+        return None
+    if added.against not in by_name:
+        return None
+    here = m.latency_ns.value / 1e6
+    ratio = added.ratio
+    proven = ratio.high < 1 or ratio.low > 1
+    colour = WHOLE if not proven else FASTER if ratio.value < 1 else SLOWER
+    return {"step": _name(step), "start": here / ratio.value, "end": here, "colour": colour}
+
+
+def _total(step: Step) -> Spec:
+    m = step.measured
+    if m is None or m.latency_ns is None:
+        raise ValueError("a step without latency cannot be drawn")
+    said = milliseconds(m.latency_ns.value)
+    told = change(step.added)
+    here, low, high = m.latency_ns.value / 1e6, 1.0, 1.0
+    if step.added is not None and step.added.ratio is not None:
+        ratio = step.added.ratio  # the whisker: the host's drift, common to all bars, is not in it
+        low, high = ratio.low / ratio.value, ratio.high / ratio.value
+    return {
+        "step": _name(step),
+        "start": here * low,
+        "end": here * high,
+        "text": f"{said}  {told}" if told else said,
+    }
+
+
+def write(ablation: Ablation, path: Path) -> None:
+    """Write the waterfall as ``.svg``, ``.png`` or ``.pdf``.
+
+    Raises:
+        UsageError: another suffix, nothing measured, or no plotting package.
+    """
+    from frameworktax.report.html import FIGURE_SCALE, PAPER
+
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"cannot draw a '{path.suffix}' file; choose .svg, .png or .pdf")
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise UsageError(
+            "figures need vl-convert-python: pip install 'frameworktax[report]'"
+        ) from error
+    spec = {**waterfall(ablation), "config": PAPER}
+    if path.suffix == ".svg":
+        path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
+    elif path.suffix == ".png":
+        path.write_bytes(vl_convert.vegalite_to_png(spec, scale=FIGURE_SCALE))
+    else:
+        path.write_bytes(vl_convert.vegalite_to_pdf(spec))

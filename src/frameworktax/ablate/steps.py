@@ -1,0 +1,290 @@
+"""From a session's records to what each step adds: paired differences with intervals.
+
+Latency is compared by blocks of the same process number and round. Tax and kernel time are shares
+of it: with r the paired ratio of latencies, s the tax shares and L the latency before,
+
+    ΔL = L (r − 1)     ΔT = L (s' r − s)     ΔK = L ((1 − s') r − (1 − s))
+
+so that the host's drift, which moves both sides, is in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, ladder
+from frameworktax.analysis import document
+from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.contrasts import Contrast, moderate, paired, ratio
+from frameworktax.analysis.formulas import propagate
+from frameworktax.analysis.quantities import blocks
+from frameworktax.errors import UsageError
+from frameworktax.records import (
+    Environment,
+    Estimate,
+    LeftOut,
+    Measurement,
+    Point,
+    Record,
+    Run,
+    Session,
+    Subject,
+)
+
+AS_IT_IS = "attention-as-it-is"
+METHOD = "paired blocks of one session"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What one step changes; times in ns and signed, None where they cannot be told.
+
+    Attributes:
+        against: name of the rung it is held against.
+        ratio: latency after over latency before.
+        latency_ns: change of the latency.
+        tax_ns: change of the tax.
+        kernel_ns: change of kernel time.
+        reason: why something is None.
+    """
+
+    against: str
+    ratio: Estimate | None = None
+    latency_ns: Estimate | None = None
+    tax_ns: Estimate | None = None
+    kernel_ns: Estimate | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A rung and what was found.
+
+    Attributes:
+        rung: which one.
+        measured: its point; None where it was not measured.
+        reason: why not.
+        added: against the rung it is added to, or the nearest one below that was measured.
+        alone: the step by itself against the base.
+        alone_reason: why there is none, or what else is in it.
+        total: with everything before it, against the base.
+    """
+
+    rung: Rung
+    measured: Measurement | None = None
+    reason: str | None = None
+    added: Effect | None = None
+    alone: Effect | None = None
+    alone_reason: str | None = None
+    total: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """A session's ladder; ``run`` is the document of all its points."""
+
+    steps: tuple[Step, ...]
+    run: Run
+    environment: Environment | None
+    session: str
+    started: str
+
+    @property
+    def base(self) -> Step:
+        """The step that all others start from."""
+        return self.steps[0]
+
+    @property
+    def best(self) -> Step | None:
+        """The fastest step on one thread whose outputs are proven equal; None where none is."""
+        threads = self.base.rung.point.threads
+        told = [
+            (step.total.ratio.value, number)
+            for number, step in enumerate(self.steps[1:], 1)
+            if step.total is not None
+            and step.total.ratio is not None
+            and step.rung.point.threads == threads
+            and is_equal(step.measured)
+        ]
+        return self.steps[min(told)[1]] if told else None
+
+
+def is_equal(m: Measurement | None) -> bool:
+    """Return whether a point's outputs are eager's: proven, or it is eager itself."""
+    if m is None:
+        return False
+    return m.runtime == "eager" or bool(m.parity and m.parity.within_tolerance)
+
+
+def build(records: Sequence[Record]) -> Ablation:
+    """Return the ablation that one session's records tell.
+
+    Raises:
+        UsageError: the records hold no base of a ladder.
+    """
+    run = document.build(records)
+    asked = {r.point: r.reason for r in records if isinstance(r, LeftOut)}
+    asked |= {r.point: "" for r in records if isinstance(r, Subject)}
+    base = _base(asked)
+    rungs = ladder(
+        base,
+        images=any(p.workload.channels_last for p in asked),
+        processors=max(p.threads for p in asked),
+        paths=PATHS,
+    )
+    # Paths that nobody asked for are no steps that are missing.
+    rungs = tuple(r for r in rungs if r.point in asked)
+    measured = {_point(m): m for m in run.measurements}
+    session = next(r for r in records if isinstance(r, Session))
+    return Ablation(
+        steps=tuple(_steps(rungs, measured, asked)),
+        run=run,
+        environment=run.environment,
+        session=session.session,
+        started=session.started,
+    )
+
+
+def _base(points: Mapping[Point, str]) -> Point:
+    found = [
+        p
+        for p in points
+        if p.runtime in (f"eager@autograd{UNFUSED}", "eager@autograd")
+        and not (p.workload.channels_last or p.workload.twin)
+    ]
+    if not found:
+        raise UsageError("no ladder in this store; frameworktax ablate MODEL measures one")
+    return min(found, key=lambda p: (-len(p.runtime), p.threads))
+
+
+def _point(m: Measurement) -> Point:
+    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
+
+
+def _steps(
+    rungs: Sequence[Rung], measured: Mapping[Point, Measurement], asked: Mapping[Point, str]
+) -> list[Step]:
+    by_name = {rung.name: rung for rung in rungs}
+    base = measured.get(rungs[0].point)
+    fixed = base is not None and any(note.code == AS_IT_IS for note in base.notes)
+    usable: dict[str, Measurement] = {}
+    steps = []
+    for rung in rungs:
+        m = measured.get(rung.point)
+        reason = _why(rung, m, asked)
+        if rung.name == "fused-attention" and fixed:
+            reason = "this model has one way to compute attention, or none"
+        if reason is None and m is not None:
+            usable[rung.name] = m
+        steps.append(Step(rung=rung, measured=m, reason=reason))
+    pairs: dict[tuple[str, str], tuple[str, Measurement, Measurement]] = {}
+    for rung in rungs[1:]:
+        if rung.name not in usable:
+            continue
+        below = rung.after
+        while below is not None and below not in usable:
+            below = by_name[below].after if below in by_name else BASE
+        if below is not None:
+            pairs[rung.name, "added"] = (below, usable[below], usable[rung.name])
+        if BASE in usable:
+            pairs[rung.name, "total"] = (BASE, usable[BASE], usable[rung.name])
+            alone = measured.get(rung.alone) if rung.alone is not None else None
+            if alone is not None and alone.latency_ns is not None:
+                pairs[rung.name, "alone"] = (BASE, usable[BASE], alone)
+    effects = _effects(pairs)
+    return [
+        replace(
+            step,
+            added=effects.get((step.rung.name, "added")),
+            alone=effects.get((step.rung.name, "alone")),
+            alone_reason=_why_not_alone(step, measured, asked),
+            total=effects.get((step.rung.name, "total")),
+        )
+        for step in steps
+    ]
+
+
+def _why(rung: Rung, m: Measurement | None, asked: Mapping[Point, str]) -> str | None:
+    if m is None:
+        return asked.get(rung.point) or "not measured"
+    if m.latency_ns is None:
+        return m.reason or f"{m.status}: too few blocks for an interval"
+    return None
+
+
+def _why_not_alone(
+    step: Step, measured: Mapping[Point, Measurement], asked: Mapping[Point, str]
+) -> str | None:
+    rung = step.rung
+    if rung.alone is None or rung.after is None:
+        return rung.why or None
+    if step.reason is not None:
+        return step.reason
+    m = measured.get(rung.alone)
+    if m is None or m.latency_ns is None:
+        return (m.reason if m else asked.get(rung.alone)) or "not measured"
+    return rung.why or None
+
+
+def _effects(
+    pairs: Mapping[tuple[str, str], tuple[str, Measurement, Measurement]],
+) -> dict[tuple[str, str], Effect]:
+    raw: dict[tuple[str, str], Contrast | None] = {
+        key: paired(blocks(before), blocks(after)) for key, (_, before, after) in pairs.items()
+    }
+    told = [key for key, contrast in raw.items() if contrast is not None]
+    shared = moderate([c for c in raw.values() if c is not None])
+    ratios = {key: ratio(contrast) for key, contrast in zip(told, shared, strict=True)}
+    return {
+        key: effect(against, before, after, ratios.get(key))
+        for key, (against, before, after) in pairs.items()
+    }
+
+
+def effect(
+    against: str, before: Measurement, after: Measurement, change: Estimate | None
+) -> Effect:
+    """Return what lies between two points of one session.
+
+    Args:
+        against: name of the rung before.
+        before: its point.
+        after: the point in question.
+        change: ratio of their latencies, after over before; None where no rounds are shared.
+    """
+    if change is None or before.latency_ns is None:
+        return Effect(against=against, reason="fewer than two rounds in common")
+    level = before.latency_ns.value
+    found = Effect(
+        against=against,
+        ratio=change,
+        latency_ns=_times(level, lambda r: r - 1, change),
+    )
+    one, other = before.tax_share, after.tax_share
+    if one is None or other is None:
+        which = before.runtime if one is None else after.runtime
+        return replace(found, reason=f"kernel time of {which} was not measured")
+    if before.bill_method != after.bill_method:
+        return replace(
+            found,
+            reason=(
+                f"kernel time of {before.runtime} comes from {_plain(before)}, of {after.runtime} "
+                f"from {_plain(after)}: their difference would be neither's"
+            ),
+        )
+    return replace(
+        found,
+        tax_ns=_times(level, lambda r, b, a: b * r - a, change, other, one),
+        kernel_ns=_times(level, lambda r, b, a: (1 - b) * r - (1 - a), change, other, one),
+    )
+
+
+def _plain(m: Measurement) -> str:
+    return "its twin" if m.bill_method == TWIN else str(m.bill_method)
+
+
+def _times(level: float, function: Callable[..., float], *inputs: Estimate) -> Estimate:
+    """Return a share of a latency as a time; the latency's own interval is in neither side."""
+    found = propagate(function, METHOD, *inputs)
+    return replace(found, value=level * found.value, low=level * found.low, high=level * found.high)

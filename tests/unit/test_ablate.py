@@ -1,0 +1,251 @@
+"""The ladder and what its steps are worth, on records whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+from ladder_records import BASE, MS, RUNGS, records, write
+
+from frameworktax import ablate, runtimes
+from frameworktax.ablate import figure, run, terminal, words
+from frameworktax.ablate.ladder import base_point, chosen, ladder
+from frameworktax.ablate.steps import build, effect
+from frameworktax.errors import UsageError
+from frameworktax.models import BUILT_IN
+from frameworktax.records import Estimate, LeftOut, Note, Subject
+from frameworktax.runtimes import variants
+
+
+@pytest.fixture(scope="module")
+def found():
+    return build(records())
+
+
+def step(ablation, name):
+    return next(s for s in ablation.steps if s.rung.name == name)
+
+
+def test_every_rung_names_a_runtime_and_hangs_on_one_before_it():
+    for base in (BASE, base_point(data.point("eager"), attention=False)):
+        rungs = ladder(base, images=True, processors=2)
+        names = [rung.name for rung in rungs]
+        assert len(set(names)) == len(names)
+        assert {rung.path for rung in rungs} == set(ablate.PATHS)
+        for at, rung in enumerate(rungs):
+            assert (rung.after is None) if at == 0 else (rung.after in names[:at])
+            assert rung.alone is not None or rung.why or at == 0
+            for point in (rung.point, rung.alone):
+                if point is not None:
+                    assert runtimes.get(point.runtime).name == point.runtime
+
+
+def test_a_model_without_a_choice_of_attention_has_no_such_step():
+    base = base_point(data.point("eager"), attention=False)
+    rungs = ladder(base, images=False, processors=1)
+    said = {rung.name for rung in rungs}
+    assert not said & {"fused-attention", "attention-operator", "memory-layout", "threads"}
+    assert not any("unfused" in rung.point.runtime for rung in rungs)
+    assert next(r for r in rungs if r.name == "no-python").after == "inference-mode"
+
+
+def test_paths():
+    assert chosen(["device", "torchscript"]) == ("eager", "torchscript", "device")
+    with pytest.raises(UsageError, match="no path 'onnx', did you mean 'onnxruntime'"):
+        chosen(["onnx"])
+
+
+def test_who_may_choose_attention_and_who_takes_images():
+    assert run.may_choose_attention("bert-base")
+    assert run.may_choose_attention("mine.py:build")
+    assert not run.may_choose_attention("resnet-50")
+    assert run.takes_images("resnet-50")
+    assert not run.takes_images("mine.py:build")
+    assert not any(run.takes_images(n) for n, e in BUILT_IN.items() if e.has_length)
+
+
+def test_what_a_step_adds_and_what_it_gives_alone(found):
+    python = step(found, "no-python")
+    assert python.added.against == "fused-attention"
+    assert python.added.ratio.value == pytest.approx(4 / 6)
+    assert python.added.latency_ns.value == pytest.approx(-2 * MS, rel=1e-3)
+    # tax: 0.4 of 4 ms after half of 6 ms; kernel time: 0.6 of 4 ms after half of 6 ms
+    assert python.added.tax_ns.value == pytest.approx((0.4 * 4 - 0.5 * 6) * MS, rel=0.05)
+    assert python.added.kernel_ns.value == pytest.approx((0.6 * 4 - 0.5 * 6) * MS, rel=0.05)
+    for estimate in (python.added.ratio, python.added.tax_ns, python.added.kernel_ns):
+        assert estimate.low < estimate.value < estimate.high
+    assert python.alone.against == "base"
+    assert python.alone.ratio.value == pytest.approx(0.8)
+    assert python.total.ratio.value == pytest.approx(0.4)
+    autograd = step(found, "no-autograd")
+    assert autograd.added.ratio.value == pytest.approx(0.8)
+    assert autograd.added.tax_ns.value == pytest.approx((0.6 * 8 - 0.7 * 10) * MS, rel=0.05)
+    assert autograd.alone == autograd.added
+
+
+def test_paired_differences_hold_no_drift_that_both_sides_share(found):
+    # every block of a process and round is off by one factor on both sides
+    ratio = step(found, "no-autograd").added.ratio
+    assert (ratio.high - ratio.low) / ratio.value < 0.01
+    latency = step(found, "no-autograd").measured.latency_ns
+    assert (latency.high - latency.low) / latency.value > 0.02
+
+
+def test_levels_hang_on_the_executor_and_cannot_be_had_alone(found):
+    basic = step(found, "basic")
+    assert (basic.added.against, basic.alone) == ("static-memory", None)
+    assert "holds the steps before it" in basic.alone_reason
+    assert basic.added.tax_ns.value == pytest.approx(0.2 * (3.0 - 3.5) * MS, rel=0.05)
+    executor = step(found, "executor")
+    assert executor.added.ratio.value == pytest.approx(5 / 6)
+    assert executor.added.tax_ns is None, "sampled before, by the twin after"
+    assert "inference-mode" in executor.added.reason and "its twin" in executor.added.reason
+
+
+def test_what_was_not_measured_says_why_and_the_next_hangs_one_lower(found):
+    jemalloc = step(found, "jemalloc")
+    assert (jemalloc.reason, jemalloc.added, jemalloc.alone) == ("no time", None, None)
+    lost = build(records(lost=("inference-mode@unfused",)))
+    assert step(lost, "inference-mode").reason == "signal 11"
+    assert step(lost, "fused-attention").added.against == "no-autograd"
+    assert step(lost, "fused-attention").added.ratio.value == pytest.approx(6 / 8)
+    rootless = build(records(lost=("eager@autograd-unfused",)))
+    assert step(rootless, "no-autograd").added is None
+    assert words.headline(rootless).endswith("the base was not measured: signal 11")
+
+
+def test_a_model_that_turns_out_to_have_one_attention_is_not_credited_with_two():
+    fixed = build(records(notes=(Note("attention-as-it-is", "one way"),)))
+    assert step(fixed, "fused-attention").added is None
+    assert "one way to compute attention" in step(fixed, "fused-attention").reason
+    assert step(fixed, "no-python").added.against == "inference-mode"
+
+
+def test_the_best_has_equal_outputs_and_one_thread(found):
+    assert found.best.rung.name == "basic"  # frozen is as fast, and its outputs differ
+    assert words.headline(found) == (
+        "bert-mini, batch 1, length 128: 10.0 ms as it comes, 3.33 × (3.33 to 3.34) faster with "
+        "basic: constants folded; the largest single step is no Python (traced graph)"
+    )
+
+
+def test_no_common_rounds_is_no_number(found):
+    m = found.base.measured
+    assert effect("base", m, m, None).reason == "fewer than two rounds in common"
+    change = Estimate(value=0.5, low=0.4, high=0.6)
+    bare = replace(m, tax_share=None, runtime="x")
+    assert effect("base", m, bare, change).reason == "kernel time of x was not measured"
+
+
+def test_the_document_is_plain_json_without_made_up_numbers(found):
+    document = json.loads(json.dumps(words.plain(found), allow_nan=False))
+    assert (document["schema"], document["best"]) == ("frameworktax.ablation", "basic")
+    steps = {s["name"]: s for s in document["steps"]}
+    assert steps["jemalloc"]["latency_ns"] is None and steps["jemalloc"]["reason"] == "no time"
+    assert steps["frozen"]["same_outputs"] is False
+    assert steps["no-python"]["added"]["tax_ns"]["value"] < 0
+
+
+def test_table_and_page_say_the_same(found):
+    page = words.markdown(found, figure="x.svg")
+    assert "| no Python (traced graph) | 4.00 | " in page
+    assert "−33 % (−33 to −33)" in page
+    assert "![Latency after each step, kernel time and tax](x.svg)" in page
+    assert "| constants folded, frozen ≠ | 3.00 |" in page
+    console = Console(width=80, record=True, force_terminal=False)
+    terminal.print_ablation(found, console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "no Python (traced graph)" in text and "−33 % (−33 to −33)" in text
+
+
+def test_names_from_outside_cannot_break_the_page():
+    odd = [
+        replace(r, point=_named(r.point)) if isinstance(r, Subject | LeftOut) else
+        replace(r, point=KEYS[r.point]) if hasattr(r, "point") else r
+        for r in records()
+    ]  # fmt: skip
+    page = words.markdown(build(odd))
+    assert "<script>" not in page and "a\\|b&lt;script>" in page
+
+
+def _named(point):
+    return replace(point, workload=replace(point.workload, model="a|b<script>.py:f"))
+
+
+KEYS = {
+    p.key(): _named(p).key()
+    for r in RUNGS
+    for q in (r.point, r.alone)
+    if q is not None
+    for p in (q, replace(q, workload=replace(q.workload, twin=True)))
+}
+
+
+def test_the_waterfall_shows_every_measured_step_once(found, tmp_path):
+    spec = figure.waterfall(found)
+    bars, moves = (layer["data"]["values"] for layer in spec["layer"][:2])
+    told = [s for s in found.steps if s.reason is None]
+    assert len({bar["step"] for bar in bars}) == len(told)
+    kernel = {b["step"]: b["end"] - b["start"] for b in bars if b["part"] == "kernel time"}
+    assert kernel["TorchScript: no Python (traced graph)"] == pytest.approx(2.4, rel=0.05)
+    rule = next(m for m in moves if m["step"] == "TorchScript: no Python (traced graph)")
+    assert (rule["start"], rule["end"]) == (pytest.approx(6.0), pytest.approx(4.0))
+    assert rule["colour"] == figure.FASTER
+    with pytest.raises(UsageError, match=r"cannot draw a '\.gif' file"):
+        figure.write(found, tmp_path / "x.gif")
+    figure.write(found, tmp_path / "x.svg")
+    assert "fused attention" in (tmp_path / "x.svg").read_text()
+
+
+def test_a_store_gives_back_its_newest_ladder(tmp_path):
+    for name, lost in (("20261120T100000-aaaa", ()), ("20261121T100000-bbbb", ("torchscript",))):
+        write(tmp_path, records(lost=lost, session=name))
+    assert step(ablate.read(tmp_path), "no-python").reason == "signal 11"
+    assert ablate.read(tmp_path, data.MODEL).session == "20261121T100000-bbbb"
+    with pytest.raises(UsageError, match="no ladder of gpt2; frameworktax ablate MODEL"):
+        ablate.read(tmp_path, "gpt2")
+
+
+def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp_path, monkeypatch):
+    plans = []
+
+    def measured(plan, folder, **_):
+        plans.append(plan)
+        write(folder, records())
+
+    monkeypatch.setattr(run.api, "run_plan", measured)
+    monkeypatch.setattr(run.host, "usable_cpus", lambda: [0, 1])
+    workload = data.point("eager").workload
+    found, _ = ablate.ablate(data.MODEL, workload, folder=tmp_path, time_budget=60.0)
+    assert found.base.rung.point == BASE
+    (plan,) = plans
+    wanted = {r.point for r in RUNGS} | {r.alone for r in RUNGS if r.alone is not None}
+    assert set(plan.points) == wanted
+    assert len(plan.points) == len(wanted)
+    assert (plan.points[0], plan.budget_s) == (BASE, 60.0)
+    ablate.ablate(data.MODEL, workload, folder=tmp_path / "some", paths=["torchscript"])
+    assert not any(p.runtime.startswith(("onnxruntime", "inductor")) for p in plans[1].points)
+
+
+@pytest.mark.parametrize(("option", "value"), [("processes", 0), ("time_budget", 0.0)])
+def test_numbers_that_cannot_be(option, value, tmp_path):
+    with pytest.raises(UsageError, match="must be above zero"):
+        ablate.ablate(data.MODEL, folder=tmp_path, **{option: value})
+
+
+def test_jemalloc_is_found_where_distributions_put_it(tmp_path):
+    assert variants.jemalloc(tmp_path) is None
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert variants.jemalloc(tmp_path) == library
+    assert variants.variables("autograd-malloc")["MALLOC_MMAP_MAX_"] == "0"
+    assert variants.variables("autograd") == {}
