@@ -100,7 +100,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     for title, mine, other in (("here", ours, theirs), ("in the paper", theirs, ours)):
         if not mine:
             continue
-        shown = mine + other if _alike(panel, mine, other) else mine
+        shown = mine + other if alike(panel, mine, other) else mine
         first = not sides
         sides.append(drawing(panel, mine, shown, names, title, legend=first, y_title=first))
     return {
@@ -110,7 +110,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     }
 
 
-def _alike(panel: Panel, ours: list[Point], theirs: list[Point]) -> bool:
+def alike(panel: Panel, ours: list[Point], theirs: list[Point]) -> bool:
     """Return whether both fit one axis: any two do on logarithms, few on a linear one."""
     if not theirs or not ours:
         return False

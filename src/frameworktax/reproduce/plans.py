@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from frameworktax.api import pick_device
@@ -71,7 +72,12 @@ def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
 
 def planned_points(study: StudyFile, scale: Scale) -> tuple[Point, ...]:
     """Return every point a study asks for at a scale, on this machine's CPU."""
-    return load_study(study_data([study], scale)).points
+    return _planned(study.name, scale)
+
+
+@cache
+def _planned(name: str, scale: Scale) -> tuple[Point, ...]:
+    return load_study(study_data([files.load(name)], scale)).points
 
 
 def axes_key(point: Point) -> tuple[Any, ...]:

@@ -35,12 +35,20 @@ class Proxy:
     reason: str | None = None
 
 
-def _rho(x: np.ndarray, y: np.ndarray) -> float:
-    """Return Spearman's rank correlation; nan where one side does not vary."""
-    a, b = rankdata(x), rankdata(y)
-    if a.std() == 0 or b.std() == 0:
-        return math.nan
-    return float(np.corrcoef(a, b)[0, 1])
+def _rhos(pairs: np.ndarray) -> np.ndarray:
+    """Return Spearman's rank correlation of every set; nan where one side does not vary.
+
+    Args:
+        pairs: (sets, points, 2).
+    """
+    ranks = rankdata(pairs, axis=1)
+    ranks = ranks - ranks.mean(axis=1, keepdims=True)
+    x, y = ranks[..., 0], ranks[..., 1]
+    size = np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+    found: np.ndarray = np.divide(
+        (x * y).sum(axis=1), size, out=np.full(len(pairs), np.nan), where=size > 0
+    )
+    return found
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
@@ -59,8 +67,7 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
     n = len(pairs)
     if n < FEWEST:
         raise Unjudged(f"{n} points; a rank correlation needs {FEWEST}")
-    latency, count = (np.array(side, dtype=float) for side in zip(*pairs, strict=True))
-    rho = _rho(latency, count)
+    rho = float(_rhos(np.array([pairs], dtype=float))[0])
     if math.isnan(rho):
         raise Unjudged("the count is the same for every point")
     perfect = abs(rho) > 1 - 1e-12
@@ -86,9 +93,7 @@ def advantage(
     a, b = np.array(better), np.array(worse)
     rng = np.random.default_rng(SEED)
     draws = rng.integers(0, len(a), size=(DRAWS, len(a)))
-    found = np.array(
-        [_rho(a[d, 0], a[d, 1]) - _rho(b[d, 0], b[d, 1]) for d in draws if len(set(d)) > 2]
-    )
+    found = _rhos(a[draws]) - _rhos(b[draws])
     low, high = np.percentile(found[~np.isnan(found)], [2.5, 97.5])
     value = first.value - second.value
     return Estimate(

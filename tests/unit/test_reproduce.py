@@ -1,0 +1,425 @@
+"""The paper's claims: rules on exact numbers, verdicts that follow the data."""
+
+import math
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import paper_records as made
+import sample_records as data
+
+from frameworktax.errors import StoreError, UsageError
+from frameworktax.records import Estimate
+from frameworktax.reproduce import files, machines, page, paper, pictures, proxies, rules
+from frameworktax.reproduce.files import Part
+from frameworktax.reproduce.judge import held, judge
+from frameworktax.reproduce.plans import chosen, planned_points, study_data
+from frameworktax.reproduce.rows import Row, exactly, select
+from frameworktax.reproduce.run import reproduce
+from frameworktax.reproduce.told import tell
+from frameworktax.reproduce.unjudged import Unjudged
+from frameworktax.store import Writer
+
+MS = 1_000_000
+
+
+def row(latency=None, half=0.0, *, model="m", runtime="eager", batch=1, **more):
+    numbers = {}
+    if latency is not None:
+        numbers["latency"] = Estimate(value=latency, low=latency - half, high=latency + half, n=3)
+    numbers |= {name: exactly(value) for name, value in more.pop("counts", {}).items()}
+    return Row(at={"model": model, "runtime": runtime, "batch": batch, **more}, numbers=numbers)
+
+
+def part(rule, **more):
+    return Part(rule=rule, says="it", **({"above": 0.0} | more))
+
+
+def verdicts(found):
+    return {claim.id: claim.verdict for claim in found.claims}
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+
+def test_every_claim_of_the_paper_is_in_a_study_and_every_study_has_both_scales():
+    studies = [files.load(name) for name in files.names()]
+    wanted = {f"figure-{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)}
+    assert {s.name for s in studies} == wanted | {"table-1", "table-3", "text"}
+    claims = [claim for study in studies for claim in study.claim]
+    assert {claim.claim for claim in claims} == set(paper.claims())
+    assert set(paper.claims()) == {f"C{n}" for n in range(1, 18)}
+    ids = [claim.id for claim in claims]
+    assert len(set(ids)) == len(ids)
+    for study in studies:
+        small, full = (planned_points(study, scale) for scale in ("small", "full"))
+        models = {p.workload.model for p in small}
+        assert models <= {p.workload.model for p in full}
+        assert all(p.workload.width < 1 for p in small)
+        assert {"claim", "panel", "line"} & set(study.model_fields_set)
+
+
+def test_all_studies_together_ask_for_each_point_once():
+    every = chosen(["all"])
+    points = [p for study in every for p in planned_points(study, "small")]
+    together = study_data(every, "small")
+    assert len(together["point"]) == sum(len(study.small) for study in every)
+    from frameworktax.study.load import load
+
+    assert set(load(together).points) == set(points)
+    assert len(load(together).points) == len(set(points)) < len(points)
+
+
+def test_on_a_gpu_onnx_runtime_runs_there():
+    data_ = study_data([files.load("figure-4")], "full", "cuda:0")
+    assert "onnxruntime-cuda" in data_["point"][0]["runtimes"]
+    assert "onnxruntime" not in data_["point"][0]["runtimes"]
+
+
+def test_an_unknown_study_names_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'figure-4'"):
+        chosen(["figur-4"])
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"rule": "ratio"}, "above or below"),
+        ({"rule": "value", "above": 1, "quantity": "speed"}, "no quantity 'speed'"),
+        ({"rule": "value", "above": 1, "of": {"colour": "red"}}, "no axis 'colour'"),
+        ({"rule": "rank_correlation", "above": 1}, "needs a proxy"),
+        ({"rule": "__import__('os')", "above": 1}, "Input should be"),
+    ],
+)
+def test_a_rule_is_one_of_a_fixed_vocabulary(bad, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Part(says="it", **bad)
+
+
+# --- the paper's numbers --------------------------------------------------------------------------
+
+
+def test_the_papers_numbers_are_the_papers():
+    first = select(paper.rows("figure-3"), {"batch": 1})[0].numbers
+    assert first["latency"].value == pytest.approx(16.437 * MS)
+    assert first["tax_share"].value == pytest.approx(1 - 2.892 / 16.437)
+    assert len(paper.rows("figure-1")) == 6
+    assert len(paper.rows("figure-4")) == 2 * 2 * 3 * 8 + 3 * 8
+    assert [p.gpu for p in paper.platforms()][-1] == "A100"
+    widest = select(paper.rows("table-1"), {"width": "last"})[0]
+    assert widest.numbers["latency"].value == pytest.approx(0.0134e9)
+    graphs = select(paper.rows("table-3"), {"runtime": "cuda-graph"})[0]
+    assert graphs.numbers["sm_active"].value == pytest.approx(0.57)
+    assert paper.rows("figure-7") == ()
+    for kind in ("figures", "tables"):
+        assert paper.provenance()[kind]
+
+
+def test_the_same_rules_on_the_papers_own_numbers():
+    found = {}
+    for name in ("figure-1", "figure-3", "figure-4", "table-1", "text"):
+        found |= {c.id: c for c in judge(files.load(name), ())}
+    assert found["C1"].findings[0].paper == pytest.approx(2.61 / 10.86)
+    assert found["C2"].findings[1].paper == pytest.approx(1 - 32.648 / 33.372)
+    assert {f.paper_verdict for f in found["C11"].findings} == {"holds"}
+    saved = 1 - (6.148 / 10.541 + 5.936 / 12.366) / 2
+    assert found["C4.torchscript"].findings[0].paper == pytest.approx(saved)
+    # by the paper's own points ONNX Runtime is not flat from batch 1 on
+    flat = {f.says.partition("(")[2]: f.paper_verdict for f in found["C3.flat"].findings}
+    assert flat["resnet-50, eager)"] == "holds"
+    assert flat["bert-base, onnxruntime)"] == "does-not-hold"
+    # no number of theirs stands among ours
+    assert all(f.ours is None for claim in found.values() for f in claim.findings)
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def test_a_verdict_needs_the_whole_interval():
+    x = Estimate(value=2.0, low=1.5, high=2.5)
+    assert held(x, 1.5, None) == "holds"
+    assert held(x, 1.0, 2.5) == "holds"
+    assert held(x, 1.6, None) == "cannot-be-judged"
+    assert held(x, None, 2.4) == "cannot-be-judged"
+    assert held(x, 2.6, None) == "does-not-hold"
+    assert held(x, None, 1.4) == "does-not-hold"
+
+
+def test_ratio_and_slope_carry_both_intervals():
+    a, b = row(20.0, 1.0, batch=4), row(10.0, 0.5)
+    ratio = rules.evaluate(part("ratio", of={"batch": 4}, to={"batch": 1}), [a, b])
+    spread = math.hypot(*[max(math.log(1.05), -math.log(0.95))] * 2)
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.high == pytest.approx(2.0 * math.exp(spread))
+    slope = rules.evaluate(part("slope"), [a, b])
+    assert slope.value == pytest.approx(0.5)
+    assert slope.low == pytest.approx(math.log(2.0 * math.exp(-spread)) / math.log(4))
+
+
+def test_first_and_last_are_taken_among_what_matches():
+    rows = [row(1.0, batch=1), row(2.0, batch=8), row(3.0, batch=64, model="other")]
+    found = rules.evaluate(part("value", of={"model": "m", "batch": "last"}), rows)
+    assert found.value == 2.0
+
+
+def test_slope_at_the_end_mean_reduction_and_spread():
+    rows = [row(v, batch=b) for v, b in ((1.0, 1), (1.1, 4), (4.4, 16))]
+    assert rules.evaluate(part("slope", at="end"), rows).value == pytest.approx(1.0)
+    pairs = [row(10.0, model="a"), row(20.0, model="b")]
+    pairs += [row(5.0, model="a", runtime="x"), row(18.0, model="b", runtime="x")]
+    saved = rules.evaluate(
+        part("mean_reduction", of={"runtime": "x"}, to={"runtime": "eager"}), pairs
+    )
+    assert saved.value == pytest.approx((0.5 + 0.1) / 2)
+    assert rules.evaluate(part("spread", of={}), pairs).value == pytest.approx(4.0)
+
+
+def test_free_width_is_told_like_free_batch():
+    printed = [row(v, width=w) for v, w in ((10.0, 0.5), (10.0, 1.0), (20.0, 2.0))]
+    found, bound = rules.free_value(printed, "width")
+    assert found.value == pytest.approx(2 ** (math.log(1.1) / math.log(2)))
+    assert not bound
+    blocks = [
+        replace(r, columns={p: [r.numbers["latency"].value * f] * 5 for p, f in enumerate((1, 1))})
+        for r in printed
+    ]
+    measured, _ = rules.free_value(blocks, "width")
+    assert measured.value == pytest.approx(found.value)
+    _, flat = rules.free_value(printed[:2], "width")
+    assert flat
+    at_least = rules.evaluate(part("free", axis="width", of={}), printed[:2])
+    assert at_least.high == math.inf
+
+
+def test_what_is_missing_is_a_reason():
+    rows = [row(1.0), Row(at={"model": "m", "runtime": "x", "batch": 1}, reason="no such engine")]
+    with pytest.raises(Unjudged, match="m in x, batch 1: no such engine"):
+        rules.evaluate(part("ratio", of={"runtime": "x"}, to={"runtime": "eager"}), rows)
+    with pytest.raises(Unjudged, match="nothing measured at runtime y"):
+        rules.evaluate(part("value", of={"runtime": "y"}), rows)
+    with pytest.raises(Unjudged, match="names 2 points"):
+        rules.evaluate(part("value", of={"batch": 1}), rows)
+    with pytest.raises(Unjudged, match="counters"):
+        rules.evaluate(Part(rule="not_measured", says="SMs", reason="counters"), rows)
+
+
+def test_rank_correlations_have_intervals_that_know_how_few_points_there_are():
+    perfect = proxies.spearman([(x, 2.0 * x) for x in range(1, 7)])
+    assert perfect.value == 1.0 == perfect.high
+    assert 0.3 < perfect.low < 1.0
+    many = proxies.spearman([(x, 2.0 * x) for x in range(1, 31)])
+    assert many.low > perfect.low
+    # 1 2 3 4 5 against 2 1 4 3 5: sum of squared differences 4, rho = 1 - 6 * 4 / (5 * 24)
+    swapped = proxies.spearman(list(zip((1, 2, 3, 4, 5), (2, 1, 4, 3, 5), strict=True)))
+    assert swapped.value == pytest.approx(0.8)
+    assert swapped.low == pytest.approx(math.tanh(math.atanh(0.8) - 1.96 * math.sqrt(1.32 / 2)))
+    with pytest.raises(Unjudged, match="4 points"):
+        proxies.spearman([(x, x) for x in range(4)])
+    with pytest.raises(Unjudged, match="same for every point"):
+        proxies.spearman([(x, 1.0) for x in range(6)])
+
+
+def test_the_better_proxy_is_told_from_the_worse():
+    latency = list(range(1, 13))
+    good = [(t, t * t) for t in latency]
+    bad = [(t, (5 * t) % 13) for t in latency]
+    found = proxies.advantage(good, bad)
+    assert found.low > 0
+    assert proxies.advantage(bad, good).high < 0
+
+
+def test_proxies_are_told_per_regime_and_both_macs_are_named():
+    rows = [
+        row(
+            float(t),
+            model=f"m{t}",
+            regime="framework-bound" if t % 2 else "compute-bound",
+            counts={"operators": t, "macs": -t, "full_macs": t},
+        )
+        for t in range(1, 13)
+    ]
+    told = {(p.proxy, p.regime): p for p in proxies.table(rows, {"batch": 1})}
+    assert told["operators", "framework-bound"].rho.value == 1.0
+    assert told["macs", "compute-bound"].rho.value == -1.0
+    assert told["full_macs", "all"].n == 12
+    assert told["launches", "all"].rho is None
+
+
+# --- claims follow the data -----------------------------------------------------------------------
+
+
+def by_model(factors):
+    return lambda point: factors.get(point.workload.model, 1.0) * 4 * MS
+
+
+def told_of(name, records):
+    return tell([files.load(name)], records, Path("made"))
+
+
+def test_flipped_data_flip_the_verdict():
+    study = files.load("figure-1")
+    slow = told_of("figure-1", made.made(study, by_model({"mobilebert": 3.6})))
+    fast = told_of("figure-1", made.made(study, by_model({"mobilebert": 0.5})))
+    between = told_of("figure-1", made.made(study, by_model({"mobilebert": 3.0})))
+    assert verdicts(slow)["C1"] == "holds"
+    assert verdicts(fast)["C1"] == "does-not-hold"
+    assert verdicts(between)["C1"] == "cannot-be-judged"
+    assert "across the bound" in between.claims[0].reason
+    assert slow.claims[0].findings[0].ours.value == pytest.approx(0.25)
+    assert slow.claims[0].findings[1].ours.value == pytest.approx(3.6, rel=1e-3)
+
+
+def test_overhead_follows_the_kernels():
+    study = files.load("figure-3")
+
+    def share(point):
+        return 200 if point.workload.batch == 1 else 880
+
+    paper_like = told_of("figure-3", made.made(study, by_model({}), kernel_of_1000=share))
+    busy = told_of("figure-3", made.made(study, by_model({}), kernel_of_1000=lambda p: 880))
+    assert verdicts(paper_like) == {"C2": "holds"}
+    assert verdicts(busy) == {"C2": "does-not-hold"}
+
+
+def test_a_missing_runtime_leaves_the_other_claims_judged():
+    study = files.load("table-3")
+    speed = {"eager": 4.0, "torchscript": 3.0, "onnxruntime": 2.0, "cuda-graph": 1.0}
+    records = made.made(
+        study,
+        lambda point: speed.get(point.runtime, 1.0) * MS,
+        lost={"cuda-graph": "runs on cuda only", "onnxruntime-cuda-graph": "runs on cuda only"},
+    )
+    found = told_of("table-3", records)
+    assert verdicts(found) == {
+        "C13.compiled": "holds",
+        "C13.serialised": "cannot-be-judged",
+        "C13.utilisation": "cannot-be-judged",
+    }
+    reasons = {claim.id: claim.reason for claim in found.claims}
+    assert "runs on cuda only" in reasons["C13.serialised"]
+    assert "counters" in reasons["C13.utilisation"]
+
+
+def machine(gpu, host):
+    return replace(data.ENVIRONMENT, cpu=host, gpus=({"index": 0, "name": f"NVIDIA {gpu}"},))
+
+
+def hardware(*, faster_is_freer=True, host_bound=True):
+    """Two machines: the A100 has more than twice the V100's peak, and a slower host."""
+    study = files.load("figure-9")
+    records = []
+    machines_ = (("V100", "Intel Xeon Gold 6242", 4.0), ("A100", "Intel Xeon 8339HC", 5.0))
+    for number, (gpu, host, floor) in enumerate(machines_):
+        fast = gpu == "A100"
+        free = 16 if fast == faster_is_freer else 4
+
+        def latency_ns(point, floor=floor, free=free):
+            return floor * MS * max(1.0, point.workload.batch / free)
+
+        records += made.made(
+            study,
+            latency_ns,
+            session=f"2026112{number}T120000-000{number}",
+            environment=machine(gpu, host),
+            platform="cuda:0",
+            enqueue_ns=(floor if host_bound else 3.0) * 0.9 * MS,
+            kernel_ns=(0.5 if host_bound else 0.5 * floor) * (0.4 if fast else 1.0) * MS,
+        )
+    return records
+
+
+def test_machines_are_told_apart_and_compared():
+    found = told_of("figure-9", hardware())
+    assert len(found.machines) == 2
+    free, floor = found.claims
+    assert {f.reason for f in (*free.findings, *floor.findings) if f.ours is None} == set()
+    shares = {f.says: f.ours.value for f in (*free.findings, *floor.findings)}
+    assert set(shares.values()) == {1.0}
+    flipped = told_of("figure-9", hardware(faster_is_freer=False))
+    assert {f.ours.value for f in flipped.claims[0].findings} == {0.0}
+
+
+def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():
+    alone = hardware()[: len(hardware()) // 2]
+    found = told_of("figure-9", alone)
+    assert set(verdicts(found).values()) == {"cannot-be-judged"}
+    assert "merge stores of several" in found.claims[0].reason
+    # one pair of machines: its interval reaches across the bound
+    assert verdicts(told_of("figure-9", hardware()))["C9.free"] == "cannot-be-judged"
+
+
+def test_shares_of_many_pairs_are_told():
+    assert machines.share([True] * 6).low > 0.5
+    assert machines.share([False] * 6).high < 0.5
+    with pytest.raises(Unjudged):
+        machines.share([])
+
+
+# --- pages and stores -----------------------------------------------------------------------------
+
+
+def written(folder, records):
+    with Writer(folder, made.SESSION) as writer:
+        for record in records:
+            writer.write(record)
+    return folder
+
+
+def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
+    study = files.load("figure-1")
+    folder = written(tmp_path / "store", made.made(study, by_model({"mobilebert": 3.6})))
+    found = reproduce(["figure-1"], store=folder, redraw=True)
+    page.write(found, tmp_path / "paper.md")
+    text = (tmp_path / "paper.md").read_text()
+    assert "**holds**" in text
+    assert "(paper/figure-1.svg)" in text
+    picture = (tmp_path / "paper" / "figure-1.svg").read_text()
+    assert picture.count(">MobileBERT<") == 2
+    assert "in the paper" in picture
+    page.write(found, tmp_path / "paper.html")
+    whole = (tmp_path / "paper.html").read_text()
+    assert "<script" not in whole
+    assert "<svg" in whole
+    again = reproduce(["figure-1"], store=folder, redraw=True)
+    assert page.markdown(again, "paper") == text
+    document = page.document(found)
+    assert document["schema"] == "frameworktax.run"
+    assert {c["id"]: c["verdict"] for c in document["claims"]} == verdicts(found)
+    assert set(document["claims"][0]) >= {"id", "verdict", "ours", "paper", "reason"}
+
+
+def test_the_scale_is_the_one_that_the_store_holds(tmp_path):
+    study = files.load("table-1")
+    folder = written(tmp_path, made.made(study, by_model({}), scale="full"))
+    assert reproduce(["table-1"], store=folder, redraw=True).told[0].scale == "full"
+
+
+def test_names_from_outside_are_no_markup():
+    study = files.load("figure-1")
+    hostile = replace(data.ENVIRONMENT, cpu="<script>alert(1)</script>")
+    found = told_of("figure-1", made.made(study, by_model({}), environment=hostile))
+    assert "<script" not in page.as_html(found)
+    assert "<script" not in page.markdown(found, "x")
+
+
+def test_linear_axes_are_shared_only_where_both_fit():
+    panel = files.load("figure-3").panel[0]
+    near = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 30.0}]
+    far = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 300.0}]
+    assert pictures.alike(panel, near, near)
+    assert not pictures.alike(panel, near, far)
+    assert not pictures.alike(panel, near, [])
+
+
+def test_stores_that_cannot_be_redrawn_say_so(tmp_path):
+    with pytest.raises(StoreError, match="no store at"):
+        reproduce(["figure-1"], store=tmp_path / "none", redraw=True)
+    (tmp_path / "20261120T120000-0001.jsonl").write_text(
+        '{"schema": "frameworktax.store", "version": 99}\n'
+    )
+    with pytest.raises(StoreError, match="99"):
+        reproduce(["figure-1"], store=tmp_path, redraw=True)
