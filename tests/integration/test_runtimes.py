@@ -198,6 +198,25 @@ def test_int8_is_near_float32_and_not_it(name: str, tmp_path: Path) -> None:
         ) in (loaded.notes())
 
 
+def test_int8_of_a_convolution_and_a_head_that_narrows(tmp_path: Path) -> None:
+    """The exporter leaves the shape of a weight as it was before it was transposed."""
+    target = Target(precision="int8")
+    runtime = runnable("onnxruntime", target)
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32, 5)]
+    model = Model(
+        torch.nn.Sequential(*layers).eval(),
+        lambda b: Inputs((torch.arange(48.0 * b).reshape(b, 3, 4, 4) % 7 - 3,)),
+        {"args.0": 0},
+    )
+    runtime.prepare(model, BATCHES, target, tmp_path)
+    loaded = runtime.load(None, target, tmp_path)
+    for batch in BATCHES:
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch), tolerance=0.05)
+    said = "quantize_dynamic: 2 of 2 matrix products and convolutions in int8"
+    assert ("quantised-weights", said) in loaded.notes()
+
+
 def test_int8_without_a_linear_layer_is_refused() -> None:
     model = Model(torch.nn.ReLU(), lambda b: Inputs((torch.ones(b, 4),)), {"args.0": 0})
     with pytest.raises(WorkerError, match="no linear layer to quantise") as caught:

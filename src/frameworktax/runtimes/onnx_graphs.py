@@ -79,7 +79,12 @@ def _with_module(model: Model, module: Any) -> Model:
 
 
 def quantize(directory: Path) -> None:
-    """Quantise the weights of an artefact's graphs to 8 bits, in place; the note counts them."""
+    """Quantise the weights of an artefact's graphs to 8 bits, in place; the note counts them.
+
+    The quantiser infers shapes and stops where an annotation of the graph says another: torch's
+    exporter leaves that of a linear layer's weight as it was before it folded the transposition.
+    So annotations go first; they are nothing that running needs.
+    """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -90,7 +95,9 @@ def quantize(directory: Path) -> None:
     for name in set(manifest.files.values()):
         file = folder / name  # an ONNX file given by the user has an absolute path
         renamed[name] = f"{file.stem}-int8.onnx"
-        quantize_dynamic(str(file), str(folder / renamed[name]), weight_type=QuantType.QInt8)
+        whole = onnx.load(str(file))
+        del whole.graph.value_info[:]
+        quantize_dynamic(whole, str(folder / renamed[name]), weight_type=QuantType.QInt8)
         graph = onnx.load(str(folder / renamed[name]), load_external_data=False).graph
         counts = Counter(node.op_type for node in graph.node)
         if file.parent == folder:
