@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from frameworktax import runtimes
@@ -20,7 +21,7 @@ from frameworktax.records import (
     device_of,
 )
 from frameworktax.rounds import LAST_ROUNDS, MIN_BLOCKS
-from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.store.decode import BlockRow
 
 Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
@@ -155,7 +156,7 @@ def _standing(
     attempts: int,
     asked: Collection[str],
 ) -> Held:
-    runtime = runtimes.get(point.runtime)
+    runtime = _runtime(point.runtime)
     device = device_of(point.platform)
     for session, entry in sessions.items():
         rounds = {round_ for _, round_ in entry.blocks}
@@ -183,9 +184,15 @@ def _standing(
     )
 
 
+@cache
+def _runtime(name: str) -> Runtime:
+    """Return a runtime; to find one means to read what every installed package offers."""
+    return runtimes.get(name)
+
+
 def _unavailable(point: Point, fault: Outcome, asked: Collection[str]) -> Held:
     if point.platform != device_of(point.platform):  # nodes of a cluster
         return Held("unavailable" if fault.session in asked else "open", fault.reason)
     target = Target(point.platform, point.workload.precision, point.threads)
-    reason = runtimes.get(point.runtime).missing(target)
+    reason = _runtime(point.runtime).missing(target)
     return Held("unavailable", reason) if reason else Held("open")

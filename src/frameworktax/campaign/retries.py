@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from frameworktax.campaign.describe import describe
 from frameworktax.campaign.held import Held, survey
 from frameworktax.campaign.schedule import Group, halves, part_of
 from frameworktax.records import Point, Record
@@ -82,7 +83,7 @@ class Retries:
 
     def _alone(self, group: Group, later: list[Group]) -> Again:
         point = group.planned[0].point
-        what = f"{point.workload.model} in {point.runtime}, batch {point.workload.batch}"
+        what = f"{point.workload.model} in {point.runtime}, {describe(point)}"
         if self._may_again(point):
             later.append(replace(group, failed=True))
             text = f"{what}, was alone in it and is tried once more"

@@ -7,24 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from frameworktax.campaign.describe import describe
 from frameworktax.campaign.estimate import RULE
 from frameworktax.campaign.held import Held, Status
 from frameworktax.campaign.look import Outlook
 from frameworktax.campaign.run import SweepResults
 from frameworktax.campaign.spent import MEASURING, overhead
-from frameworktax.records import Point
 from frameworktax.study.values import duration
 
-AXES = ("batch", "length", "image_size", "precision", "width", "depth", "input", "phase")
-ORDINARY: dict[str, Any] = {
-    "length": None,
-    "image_size": None,
-    "precision": "float32",
-    "width": 1.0,
-    "depth": 1.0,
-    "input": "dense",
-    "phase": "forward",
-}
 STANDINGS: dict[Status, str] = {
     "measured": "measured",
     "linear": "left out, as the curve is linear",
@@ -32,19 +22,6 @@ STANDINGS: dict[Status, str] = {
     "given-up": "given up",
     "open": "open",
 }
-
-
-def describe(point: Point) -> str:
-    """Return what is particular about a point: ``batch 8, length 128``."""
-    workload = asdict(point.workload)
-    parts = [
-        f"{name.replace('_', ' ')} {workload[name]}"
-        for name in AXES
-        if name == "batch" or workload[name] != ORDINARY[name]
-    ]
-    parts += [f"{point.threads} threads"] if point.threads > 1 else []
-    parts += [point.platform] if point.platform != "cpu" else []
-    return ", ".join(parts)
 
 
 def rows(outlook: Outlook) -> list[list[str]]:
@@ -104,7 +81,8 @@ def summary(results: SweepResults) -> list[str]:
         for point, held in results.held.items()
         if held.status == "given-up"
     ]
-    cost = overhead(results.spent_ns, results.wall_ns)
+    # Where several nodes measured, their time is more than the wall's.
+    cost = overhead(results.spent_ns, sum(results.spent_ns.values()))
     if cost is not None:
         lines.append(
             f"{duration(results.wall_ns / 1e9)}: {_shares(results.spent_ns)}; "

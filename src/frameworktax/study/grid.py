@@ -143,10 +143,10 @@ def _kind(axes: Mapping[str, tuple[Any, ...]]) -> str:
 
 
 def _written_out(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    every = [name for name in runtimes.every(kind) if name != runtimes.FLOOR]
     found: list[str] = []
     for name in names:
-        found += every if name == "all" else [name]
+        every = runtimes.every(kind) if name == "all" else [name]
+        found += [one for one in every if one != runtimes.FLOOR or name != "all"]
     return tuple(dict.fromkeys(found))
 
 
@@ -206,7 +206,7 @@ def _override(
 
 def _platform(label: str, device: str) -> str:
     """Return a point's platform: this host's device, or that of nodes with their label."""
-    return device if label in ("local", device) else f"{device}@{label}"
+    return device if label in ("local", device) or "@" in device else f"{device}@{label}"
 
 
 def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
