@@ -49,6 +49,7 @@ VERBS = (
     "validate",
     "compare",
     "report",
+    "reproduce",
     "list models",
     "list runtimes",
     "list studies",

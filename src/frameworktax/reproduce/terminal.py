@@ -29,7 +29,8 @@ def print_claims(found: Reproduction, console: Console) -> None:
         console.print(Text(f"{told.file.name}: {told.file.title}", style="bold"))
         for claim in told.claims:
             verdict = Text(WORDS[claim.verdict], style=STYLES[claim.verdict])
-            console.print(Text.assemble(f"  {claim.id}  ", verdict, f"  {claim.text}"))
+            head = Text.assemble(f"{claim.id}  ", verdict, f"  {claim.text}")
+            console.print(Padding(head, (0, 0, 0, 2)))
             for said in (claim.reason, f"the paper's: {theirs(claim)}"):
                 console.print(Padding(Text(said, style="dim"), (0, 0, 0, 6)))
     console.print()
@@ -39,8 +40,8 @@ def print_claims(found: Reproduction, console: Console) -> None:
 def counted(found: Reproduction) -> str:
     """Return how many claims hold, do not, and cannot be judged."""
     counts: Counter[str] = Counter(claim.verdict for claim in found.claims)
-    said = ", ".join(f"{counts[v]} {words}" for v, words in WORDS.items() if counts[v])
-    return f"{len(found.claims)} claims: {said}"
+    said = ", ".join(f"{words}: {counts[v]}" for v, words in WORDS.items() if counts[v])
+    return f"{len(found.claims)} claims; {said}"
 
 
 def ours(claim: Judged) -> str:

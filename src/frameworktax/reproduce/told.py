@@ -199,7 +199,7 @@ def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
         if key in measured:
             found.append(measured[key])
             continue
-        reason = machine.left.get(key, "not measured yet; run the same command without --redraw")
+        reason = machine.left.get(key, "not measured")
         at = {**axes_of(point.workload, point.runtime), "regime": None, "machine": name}
         found.append(Row(at=at, reason=reason))
     return found

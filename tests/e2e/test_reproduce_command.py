@@ -1,0 +1,80 @@
+"""`frameworktax reproduce` as a user types it, told from stores; measuring is `sweep`'s."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import paper_records as made
+
+from frameworktax.reproduce import files
+from frameworktax.store import Writer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def store(tmp_path):
+    folder = tmp_path / "made-store"
+    records = made.made(
+        files.load("figure-1"),
+        lambda point: (3.6 if point.workload.model == "mobilebert" else 1.0) * 4e6,
+    )
+    with Writer(folder, made.SESSION) as writer:
+        for record in records:
+            writer.write(record)
+    return folder
+
+
+def test_a_study_is_told_and_drawn_from_a_store(shell, store):
+    ran = shell("reproduce", "figure-1", "--redraw", "--store", str(store), "--json", "-")
+    assert ran.code == 0, ran.err
+    document = ran.json()
+    claims = {claim["id"]: claim for claim in document["claims"]}
+    assert claims["C1"]["verdict"] == "holds"
+    assert claims["C1.rank"]["ours"][0]["estimate"]["high"] < 0.7
+    assert claims["C1"]["paper"]["computed"][1]["value"] == pytest.approx(62.2 / 17.3)
+    assert len(document["measurements"]) == 6
+
+    words = ("reproduce", "figure-1", "--redraw", "--store", str(store))
+    ran = shell(*words, "--report", "page.md", "--out", "drawn")
+    assert ran.code == 0, ran.err
+    assert "C1  holds" in ran.out
+    assert "2 claims; holds: 2" in ran.out
+    assert (shell.folder / "drawn" / "figure-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "figure-1.svg" in (shell.folder / "page.md").read_text()
+
+
+def test_wrong_use_is_one_line(shell, store):
+    for words, said in (
+        (("figur-1",), "did you mean 'figure-1'"),
+        (("figure-1", "--scale", "tiny"), "choose full or small"),
+        (("figure-1", "--report", "page.pdf"), "choose .md or .html"),
+    ):
+        ran = shell("reproduce", *words)
+        assert ran.code == 2, ran.err
+        assert said in ran.err
+        assert ran.err.count("\n") == 1
+    ran = shell("reproduce", "figure-13", "--redraw", "--store", str(store))
+    assert ran.code == 1
+    assert "holds no point of figure-13" in ran.err
+
+
+def test_studies_are_listed(shell):
+    listed = json.loads(shell("list", "studies", "--json").out)
+    assert [row["name"] for row in listed] == list(files.names())
+
+
+@pytest.mark.skipif(
+    not (ROOT / "docs/results/paper-store").is_dir(), reason="no measured page is committed yet"
+)
+def test_the_committed_page_is_what_its_store_says(shell):
+    folder = ROOT / "docs" / "results"
+    ran = shell(
+        *("reproduce", "all", "--redraw", "--quiet", "--store", str(folder / "paper-store")),
+        *("--report", "paper.md"),
+    )
+    assert ran.code == 0, ran.err
+    assert (shell.folder / "paper.md").read_text() == (folder / "paper.md").read_text()
