@@ -33,6 +33,8 @@ from frameworktax.store import Writer, read
 from frameworktax.testing import FakeClock
 
 PROCESSES, ROUNDS, CALLS = 3, 2, 20
+MEMORY_BYTES = 10**15
+"""Of a node: what shares a session does not hang on the memory of whoever runs this."""
 HOST = Environment(host="simulated", system="s", python="3", cpu="c", cores=2)
 
 
@@ -150,7 +152,9 @@ class SimulatedCluster:
         self._pass(self._clock.now_ns)
         slots = Counter(self._label.values())
         found = [
-            Platform(label=label, device="cpu", host=label, slots=slots[label])
+            Platform(
+                label=label, device="cpu", host=label, slots=slots[label], memory_bytes=MEMORY_BYTES
+            )
             for label in self._waiting
         ]
         self.cpu_ns += time.process_time_ns() - begin

@@ -1,0 +1,346 @@
+"""A campaign over nodes that crash, hang, leave and join: simulated, on a clock that jumps."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frameworktax.campaign.estimate import Estimator, bare
+from frameworktax.campaign.held import survey
+from frameworktax.campaign.look import look, scan
+from frameworktax.campaign.places import AWAY_S
+from frameworktax.campaign.queue import Queue
+from frameworktax.campaign.run import Campaign, SilentStudy
+from frameworktax.campaign.schedule import Group, groups, halves
+from frameworktax.campaign.words import summary
+from frameworktax.engines.base import Done, Job, Platform
+from frameworktax.errors import StoreError
+from frameworktax.records import Outcome, Point, Workload, device_of
+from frameworktax.store import read
+from frameworktax.study.grid import Planned
+from frameworktax.study.load import load
+from frameworktax.testing import FakeClock
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from simulated_cluster import DriverKilled, Faults, SimulatedCluster, Truth, faults_of
+
+NODES = {"big": 12, "small": 8}
+RUNTIMES = ["eager", "inference-mode", "torchscript-frozen", "onnxruntime"]
+
+
+def study(widths=5, runtimes=4, batches=5, **settings_):
+    grid = {
+        "models": ["mlp"],
+        "runtimes": RUNTIMES[:runtimes],
+        "batch": [2**i for i in range(batches)],
+        "width": [1 + i for i in range(widths)],
+        "depth": [1, 2],
+        "platform": list(NODES),
+    }
+    return load({"study": settings_, "grid": grid}, platforms=dict.fromkeys(NODES, "cpu"))
+
+
+class Listener(SilentStudy):
+    def __init__(self):
+        self.said = []
+        self.begun = []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def session(self, number, total, name, left_s):
+        self.begun.append((number, total))
+
+
+def campaign(planned, folder, cluster, clock, listener=None):
+    told = listener or Listener()
+    return Campaign(planned, folder, cluster, told, ("x",), resume=True, clock=clock)
+
+
+def everything(planned, seed, **more):
+    drawn = random.Random(seed).sample(planned.points, len(planned.points) // 20)
+    part = max(1, len(drawn) // 4)
+    return Faults(
+        crash=0.05, hang=0.03, twice=0.1, late=0.3, node_s=60.0, joining=(100.0, 200.0),
+        poison=frozenset(drawn[:part]), failing=frozenset(drawn[part : 2 * part]),
+        flaky=frozenset(drawn[2 * part :]), **more,
+    )  # fmt: skip
+
+
+def test_four_hundred_points_over_twenty_nodes_and_two_drivers(tmp_path):
+    planned, truth, clock, listener = study(), Truth(), FakeClock(), Listener()
+    store = tmp_path / "store"
+    first = SimulatedCluster(store, clock, NODES, everything(planned, 5, driver_s=90.0), 5, truth)
+    with pytest.raises(DriverKilled):
+        campaign(planned, store, first, clock).run()
+    assert 0 < len(truth.measured) < 400
+    drawn = everything(planned, 5)
+    cluster = SimulatedCluster(store, clock, NODES, drawn, 6, truth)
+    results = campaign(planned, store, cluster, clock, listener).run()
+    assert faults_of(results, truth, drawn, attempts=2) == []
+    assert len(results.held) == 400
+    assert {"node left", "its node left", "poison", "told twice", "records twice"} <= set(
+        truth.happened
+    )
+    assert listener.said[0].startswith("going on: ")
+    assert any("was told twice, and is not counted" in text for text in listener.said)
+    assert any("in two halves, to find what ends it" in text for text in listener.said)
+    given_up = [text for text in summary(results) if text.startswith("given up: ")]
+    assert len(given_up) == sum(held.status == "given-up" for held in results.held.values()) > 0
+    left = look(planned, scan(store)).groups
+    assert {point for one in left for point in one.points} <= drawn.failing
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_lost_whatever_happens(tmp_path, seed):
+    planned, clock = study(widths=2, runtimes=2, batches=2), FakeClock()
+    drawn = everything(planned, seed)
+    cluster = SimulatedCluster(tmp_path, clock, {"big": 2, "small": 1}, drawn, seed)
+    results = campaign(planned, tmp_path, cluster, clock).run()
+    assert faults_of(results, cluster.truth, drawn, attempts=2) == []
+
+
+def test_what_is_lost_doubled_or_invented_is_seen(tmp_path):
+    planned, clock = study(widths=1, runtimes=1, batches=2), FakeClock()
+    cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
+    run = campaign(planned, tmp_path, cluster, clock)
+    results = run.run()
+    assert faults_of(results, cluster.truth, Faults(), 2) == []
+    point, sessions = next(iter(cluster.truth.measured.items()))
+    cluster.truth.measured[point] = []
+    assert any(
+        text.startswith("invented") for text in faults_of(results, cluster.truth, Faults(), 2)
+    )
+    cluster.truth.measured[point] = ["another"]
+    assert any("not as measured" in text for text in faults_of(results, cluster.truth, Faults(), 2))
+    cluster.truth.measured[point] = sessions
+    shard = next(tmp_path.glob("*.jsonl"))
+    shard.write_bytes(b"".join(shard.read_bytes().splitlines(keepends=True)[:-4]))
+    assert any(
+        "blocks in the store" in text for text in faults_of(results, cluster.truth, Faults(), 2)
+    )
+
+
+def test_what_kills_its_session_is_found_and_those_beside_it_are_measured(tmp_path):
+    planned, clock, listener = study(widths=1, runtimes=2, batches=2), FakeClock(), Listener()
+    culprit = planned.points[3]
+    cluster = SimulatedCluster(
+        tmp_path, clock, dict.fromkeys(NODES, 1), Faults(poison=frozenset([culprit])), 1
+    )
+    results = campaign(planned, tmp_path, cluster, clock, listener).run()
+    standings = {point: held.status for point, held in results.held.items()}
+    assert standings.pop(culprit) == "given-up"
+    assert set(standings.values()) == {"measured"}
+    assert cluster.truth.lost_alone == {culprit: 2}
+    records, _ = read(tmp_path)
+    faults = [r for r in records if isinstance(r, Outcome) and r.status != "ok"]
+    assert [(f.point, f.status) for f in faults] == [(culprit.key(), "out-of-memory")] * 2
+    (line,) = [text for text in summary(results) if text.startswith("given up")]
+    assert "out-of-memory in 2 sessions, last: the session was lost: poison" in line
+    names = [job.name for job in cluster.jobs]
+    assert len(names) == len(set(names))  # a late end of the first try is not the second's
+    assert listener.begun[-1] == (len(names), len(names))
+
+
+def test_a_session_lost_once_is_run_again_whole(tmp_path):
+    planned, clock = study(widths=1, runtimes=2, batches=2), FakeClock()
+    cluster = SimulatedCluster(tmp_path, clock, dict.fromkeys(NODES, 1), Faults(), 2)
+
+    def shot():
+        run = next(run for run in cluster._running.values() if run.job.platform == "big")
+        cluster._lose(run, "crashed", "SIGKILL")
+
+    cluster._at(2.0, shot)
+    results = campaign(planned, tmp_path, cluster, clock).run()
+    assert {held.status for held in results.held.values()} == {"measured"}
+    first, again = (job for job in cluster.jobs if job.platform == "big")
+    assert set(again.points) < set(first.points)  # what it had told stays told
+    assert all(len(cluster.truth.measured[point]) == 1 for point in first.points)
+    assert cluster.recoveries[0][0] == 0  # its place is the first that is free
+
+
+def leave_all(cluster, label):
+    """Let every node of a label go for good."""
+    for node in [node for node, its in cluster._label.items() if its == label]:
+        cluster._gone(node)
+
+
+def test_a_platform_without_nodes_is_waited_for_and_then_left_out(tmp_path):
+    planned, clock, listener = study(widths=1, runtimes=1, batches=2), FakeClock(), Listener()
+    cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
+    leave_all(cluster, "small")
+    results = campaign(planned, tmp_path, cluster, clock, listener).run()
+    by_platform = {point.platform: held.status for point, held in results.held.items()}
+    assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
+    assert (
+        f"no node of platform 'small' is there; its points wait for {AWAY_S:.0f} s" in listener.said
+    )
+    assert any("no node of platform 'small'" in text for text in results.run.left_out)
+    assert AWAY_S <= clock.now_ns / 1e9 < AWAY_S + 60
+
+
+def test_a_platform_that_comes_back_is_measured(tmp_path):
+    planned, clock = study(widths=1, runtimes=1, batches=2), FakeClock()
+    cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
+    leave_all(cluster, "small")
+    cluster._at(AWAY_S - 60, lambda: cluster._join("small"))
+    results = campaign(planned, tmp_path, cluster, clock).run()
+    assert {held.status for held in results.held.values()} == {"measured"}
+
+
+class Scripted:
+    """An engine that yields what it is told to."""
+
+    def __init__(self, ends):
+        self.ends = list(ends)
+        self.jobs = []
+
+    def platforms(self):
+        return [Platform(label="local", device="cpu", slots=2)]
+
+    def submit(self, job):
+        self.jobs.append(job)
+
+    def completed(self, wait_s=None):
+        if self.ends:
+            yield self.ends.pop(0)(self.jobs)
+
+    def cancel(self, name):
+        return False
+
+
+def test_an_end_of_an_unknown_job_is_told_and_a_job_without_one_is_an_error(tmp_path):
+    data = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1]}}
+    other = Job(name="other", points=(), platform="local", processes=1, until=1, budget_s=1)
+    engine = Scripted([lambda jobs: Done(job=other, session="", wall_ns=0)])
+    listener = Listener()
+    with pytest.raises(StoreError, match="lost a job; run the same command again"):
+        campaign(load(data), tmp_path, engine, FakeClock(), listener).run()
+    assert listener.said == ["other: is none of this sweep's, and is not counted"]
+
+
+def test_two_labels_of_one_device_are_two_points():
+    planned = study(widths=1, runtimes=1, batches=1)
+    assert {p.platform for p in planned.points} == {"cpu@big", "cpu@small"}
+    assert {device_of(p.platform) for p in planned.points} == {"cpu"}
+    assert len({p.key() for p in planned.points}) == len(planned.points) == 4
+    here = load({"grid": {"models": ["mlp"], "platform": ["local", "cpu"]}})
+    assert {p.platform for p in here.points} == {"cpu"}
+
+
+def test_what_a_node_does_not_have_is_not_asked_for_twice_in_one_campaign():
+    point = Point(workload=Workload(model="mlp"), runtime="onnxruntime", platform="cpu@big")
+    told = Outcome(session="a", point=point.key(), process=0, status="unavailable", reason="none")
+    assert survey([point], [told], 2, asked={"a"})[point].status == "unavailable"
+    later = survey([point], [told], 2)[point]
+    assert (later.status, later.reason) == ("open", "none")
+
+
+def cut(planned, slots):
+    platforms = [Platform(label="big", device="cpu", host="big", slots=slots)]
+    return groups(
+        [one for one in planned.planned if one.platform == "big"], Estimator([]), processes=3,
+        together=(), memory_bytes=1e15, platforms=platforms,
+    )  # fmt: skip
+
+
+def test_many_nodes_share_a_model_by_its_workloads():
+    planned = study(widths=5)
+    (whole,) = cut(planned, 1)
+    parts = cut(planned, 40)
+    assert len(parts) == 10  # five widths of two depths, each with its runtimes and batches
+    assert sum(part.estimate_s for part in parts) == pytest.approx(whole.estimate_s)
+    for part in parts:
+        assert len({(p.workload.width, p.workload.depth) for p in part.points}) == 1
+        assert len({bare(p) for p in part.points}) == 4 and len(part.points) == 20
+
+
+def test_an_outlook_counts_nodes_that_work_side_by_side():
+    planned = study(widths=5)
+
+    def places(slots):
+        return [
+            Platform(label="big", device="cpu", host="a", slots=slots),
+            Platform(label="small", device="cpu", host="b"),
+        ]
+
+    one, many = (look(planned, [], platforms=places(slots)) for slots in (1, 5))
+    total = sum(group.estimate_s for group in one.groups)
+    assert one.whole_s == pytest.approx(total / 2) == pytest.approx(many.whole_s)
+    same = look(planned, [], platforms=[Platform(label=n, device="cpu") for n in NODES])
+    assert same.whole_s == pytest.approx(total)
+
+
+def test_halves_cut_workloads_then_runtimes_then_batches():
+    planned = study(widths=2, runtimes=2, batches=2)
+    big = [one for one in planned.planned if one.platform == "big"]
+    found = [Group(name="g", planned=tuple(big), estimate_s=16.0, losses=1)]
+    seen = []
+    while len(found[0].planned) > 1:
+        found = halves(found[0])
+        seen.append([len(side.planned) for side in found])
+        assert sum(side.estimate_s for side in found) == pytest.approx(
+            len(found[0].planned) + len(found[1].planned)
+        )
+    assert seen == [[8, 8], [4, 4], [2, 2], [1, 1]]
+    first = halves(Group(name="g", planned=tuple(big), estimate_s=1.0))[0]
+    widths = {(p.workload.width, p.workload.depth) for p in first.points}
+    rest = {(p.workload.width, p.workload.depth) for p in halves(first)[1].points}
+    assert len(widths) == 2 and len(rest) == 1
+
+
+def group(label, seconds):
+    point = Point(workload=Workload(model="mlp"), runtime="eager")
+    return Group(name="g", planned=(Planned(point=point, platform=label),), estimate_s=seconds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.booleans()), min_size=1, max_size=40
+    )
+)
+def test_a_queue_gives_what_came_first_and_knows_its_sums(steps):
+    queue, model = Queue([]), []
+    for number, (label, seconds, takes) in enumerate(steps):
+        if takes and model:
+            fits = [entry for entry in model if entry[2].platform != label]
+            found = queue.take([name for name in "abc" if name != label])
+            if not fits:
+                assert found is None
+                continue
+            first = min(fits, key=lambda entry: entry[:2])
+            assert found == (first[0], first[2])
+            model.remove(first)
+            if seconds == 9:  # lost: it takes its place again
+                queue.add(first[2], first[0])
+                model.append((first[0], number, first[2]))
+        else:
+            rank = queue.total
+            queue.add(one := group(label, float(seconds)))
+            model.append((rank, number, one))
+    assert len(queue) == len(model)
+    for label in "abc":
+        waiting = sum(entry[2].estimate_s for entry in model if entry[2].platform == label)
+        assert queue.waiting_s([label]) == pytest.approx(waiting)
+    assert len(list(queue.drain("abc"))) == len(model) and queue.waiting_s("abc") == 0.0
+
+
+def test_time_is_shared_among_places(tmp_path):
+    planned, clock = study(widths=5, runtimes=1, batches=2, time_budget="300s"), FakeClock()
+    cluster = SimulatedCluster(tmp_path, clock, {"big": 2, "small": 1}, Faults(), 3)
+    found = look(planned, [], platforms=cluster.platforms()).groups
+    big = [one.estimate_s for one in found if one.platform == "big"]
+    assert len(big) > 2 and len(found) == len(big) + 1
+    campaign(planned, tmp_path, cluster, clock).run()
+    first = next(job for job in cluster.jobs if job.platform == "big")
+    alone = next(job for job in cluster.jobs if job.platform == "small")
+    assert first.budget_s == pytest.approx(300 * 2 * big[0] / sum(big))
+    assert alone.budget_s == pytest.approx(300)
+    assert clock.now_ns / 1e9 <= 300.0
