@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,10 +25,12 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     validate,
 )
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, fail
+from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail
+from frameworktax.cli.streams import into_nothing
 from frameworktax.errors import FrameworktaxError
 from frameworktax.version import __version__
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
 
@@ -36,6 +39,8 @@ def main() -> None:
     """Run the command line; every expected error is one line and an exit code."""
     try:
         code = app(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here a reader that has left can still be told from a fault
     except FrameworktaxError as error:
         fail(str(error), error.exit_code)
     except typer.Exit as leaving:
@@ -48,10 +53,28 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
-        sys.exit(0)
+        _unread()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            _unread()  # typer leaves with 1, which would say that a gate failed
+        raise
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        into_nothing(1)
+        fail(
+            f"cannot write {error.filename or 'the output'}: {error.strerror}; free space, and "
+            "run the same command again: what was measured is kept",
+            2,
+        )
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unread() -> NoReturn:
+    """Leave as every filter does whose reader has left; there is nobody to tell."""
+    into_nothing(1)
+    sys.exit(UNREAD)
 
 
 @app.callback(invoke_without_command=True)

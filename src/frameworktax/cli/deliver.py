@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
+from frameworktax.cli.streams import Aside, into_nothing
 from frameworktax.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,18 +18,30 @@ if TYPE_CHECKING:
     from frameworktax.records import Run
 
 INTERRUPTED = 130
+UNREAD = 141
+"""128 + SIGPIPE: how every filter ends whose output nobody reads. Not 0, which says a gate held."""
 
 
 def fail(message: str, code: int) -> NoReturn:
     """Print one line on standard error and leave."""
-    print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    try:
+        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:  # nobody reads it; the exit code still tells
+        into_nothing(2)
     sys.exit(code)
 
 
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    class Unread(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `main` says how a command ends whose reader has left
+
+    if not stderr or sys.stderr is None:
+        return Unread(stderr=stderr, highlight=False, soft_wrap=False)
+    aside = cast("IO[str]", Aside(sys.stderr))
+    return Unread(file=aside, stderr=True, highlight=False, soft_wrap=False)
 
 
 def check_writable(json_file: str | None, report: Path | None) -> None:
@@ -49,6 +62,23 @@ def check_writable(json_file: str | None, report: Path | None) -> None:
             raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a document, or nothing: the half of one is worse than none.
+
+    Raises:
+        UsageError: the disk is full, or there is no writing here.
+    """
+    try:
+        path.write_text(text)
+    except OSError as error:
+        if path.is_file():
+            path.unlink()
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; what was measured is kept: "
+            "free space, or name another file, and run the same command again"
+        ) from error
+
+
 def deliver(results: Results, json_file: str | None, report: Path | None, quiet: bool) -> None:
     deliver_run(results.run, json_file, report, quiet, [f"samples in {results.store}"])
 
@@ -63,7 +93,7 @@ def deliver_run(
     if json_file == "-":
         print(json.dumps(dump(run), allow_nan=False))  # noqa: T201
     elif json_file:
-        Path(json_file).write_text(json.dumps(dump(run), allow_nan=False) + "\n")
+        write_whole(Path(json_file), json.dumps(dump(run), allow_nan=False) + "\n")
     if report:
         from frameworktax.report.html import write_report
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, deliver, fail
+from frameworktax.cli.deliver import check_writable, console, deliver, fail, write_whole
+from frameworktax.cli.streams import into_nothing, writable
+
+if TYPE_CHECKING:
+    from frameworktax.campaign import SweepResults
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
+
+
+class Ended(KeyboardInterrupt):
+    """A sweep is ended from outside; ``number`` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @app.command()
@@ -70,23 +86,34 @@ def sweep(
         "command": sys.argv[1:],
     }
     try:
-        with bar or nullcontext(), _ends_once():
-            results = campaign.sweep(study, *words, **arguments)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all that is left is to leave
+        with _ends_once():
+            with bar or nullcontext():
+                results = campaign.sweep(study, *words, **arguments)
+            deliver(results, json_file, report, quiet)
+            if not quiet:
+                _summarise(results, json_file)
+    except Ended as ended:
+        into_nothing(
+            1
+        )  # who reads standard output may be stuck: what is left of it is not waited for
+        for number in ENDINGS:
+            signal.signal(number, signal.SIG_IGN)  # all that is left is to leave
+        name = signal.Signals(ended.number).name
+        by = "interrupted" if ended.number == signal.SIGINT else f"ended by {name}"
         fail(
-            f"interrupted; what was measured is kept in {store}. "
+            f"{by}; what was measured is kept in {store}. "
             f"See it: frameworktax report {store}; "
             f"go on: frameworktax {shlex.join(w for w in sys.argv[1:] if w != '--no-resume')}",
-            INTERRUPTED,
+            128 + ended.number,
         )
-    deliver(results, json_file, report, quiet)
-    if not quiet:
-        from frameworktax.campaign.words import summary
 
-        out = console(stderr=json_file == "-")
-        for line in summary(results):
-            out.print(line, soft_wrap=True, markup=False)
+
+def _summarise(results: SweepResults, json_file: str | None) -> None:
+    from frameworktax.campaign.words import summary
+
+    out = console(stderr=json_file == "-")
+    for line in summary(results):
+        out.print(line, soft_wrap=True, markup=False)
 
 
 def _dry_run(
@@ -108,7 +135,7 @@ def _dry_run(
         if json_file == "-":
             print(text)  # noqa: T201
             return
-        Path(json_file).write_text(text + "\n")
+        write_whole(Path(json_file), text + "\n")
     if quiet:
         return
     out = console()
@@ -119,23 +146,36 @@ def _dry_run(
 
 @contextmanager
 def _ends_once() -> Iterator[None]:
-    """Let the first Ctrl-C end the sweep and the second not disturb the ending."""
+    """Let the first Ctrl-C or SIGTERM end the sweep and the second not disturb the ending."""
 
     def first(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, second)
-        raise KeyboardInterrupt
+        for one in before:
+            signal.signal(one, second)
+        raise Ended(number)
 
     def second(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)  # a third one ends whatever hangs
-        print("ending the measuring processes", file=sys.stderr)  # noqa: T201
+        for one, how in before.items():
+            signal.signal(one, how)  # a third one ends whatever hangs
+        if writable(2):  # not print: this may be in the middle of one
+            with suppress(OSError):
+                os.write(2, b"ending the measuring processes\n")
 
-    before = signal.signal(signal.SIGINT, first)
+    # What is ignored stays so: nohup is a wish that the closing of a terminal ends nothing.
+    before = {
+        one: signal.getsignal(one)
+        for one in ENDINGS
+        if one == signal.SIGINT or signal.getsignal(one) != signal.SIG_IGN
+    }
+    for one in before:
+        signal.signal(one, first)
     try:
         yield
-    except KeyboardInterrupt:
+    except Ended:
         raise  # the ending goes on outside: what to do next is still to be said
     except BaseException:
-        signal.signal(signal.SIGINT, before)
+        for one, how in before.items():
+            signal.signal(one, how)
         raise
     else:
-        signal.signal(signal.SIGINT, before)
+        for one, how in before.items():
+            signal.signal(one, how)
