@@ -345,7 +345,9 @@ def main() -> None:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     if memory_bytes:
         # Anonymous memory only (RLIMIT_DATA): address space is no measure, CUDA maps terabytes.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)  # as with ulimit -d
+        least = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (least, least))
     serve(channel)
     sys.stdout.flush()
     sys.stderr.flush()

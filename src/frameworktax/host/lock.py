@@ -77,7 +77,8 @@ def host_lock(
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C ends the wait
         said = {"pid": os.getpid(), "command": shlex.join(command), "since": time.time()}
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(said).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it
+            os.pwrite(descriptor, json.dumps(said).encode(), 0)
         yield
     finally:
         os.close(descriptor)
