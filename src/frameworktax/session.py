@@ -21,9 +21,11 @@ from typing import Any
 from frameworktax import host, runtimes, timing
 from frameworktax.admission import Admission, Todo
 from frameworktax.attribution import available_samplers
+from frameworktax.engines import strays
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
-from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
+from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
+from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import held, prune_cache
 from frameworktax.ledger import Ledger
 from frameworktax.outputs import Outputs
@@ -57,7 +59,7 @@ class MeasuringSession:
         self._plan = plan
         self._reporter = reporter or Silent()
         self._deadline = time.monotonic() + plan.budget_s
-        self._scratch = plan.folder / f"scratch-{session}"
+        self._scratch = plan.folder / f"{strays.NAME}{session}"
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
         self._spawning = threading.Lock()
@@ -96,7 +98,14 @@ class MeasuringSession:
             prune_cache(self._plan.folder)
 
     def _run(self) -> None:
-        self._scratch.mkdir(mode=0o700)
+        strays.end_of_dead(self._plan.folder)
+        try:
+            self._scratch.mkdir(mode=0o700)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write in the cache {self._plan.folder}: {error.strerror}; "
+                f"free space, or name another folder in {CACHE_VARIABLE}"
+            ) from error
         pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), 8)))
         try:
             self._setup.run(pool, self._has_sampler)
@@ -111,6 +120,7 @@ class MeasuringSession:
                 self._stopping = True
             self._ledger.close()
             self._end_workers()  # whoever waits in the pool for an answer is woken by this
+            strays.end(self._scratch)
             pool.shutdown(wait=True, cancel_futures=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -128,6 +138,14 @@ class MeasuringSession:
         reasons = [f"{s.runtime.name}: {s.dead}" for s in asked if s.dead]
         if reasons:
             raise NothingMeasuredError("nothing could be measured; " + "; ".join(reasons))
+
+    def _astray(self) -> list[Note]:
+        """Return a note where a model started what left its group, and runs beside the rest."""
+        found = sorted({one.command for one in strays.find(self._scratch)})
+        if not found:
+            return []
+        text = f"a model started {', '.join(found[:3])}, which left its group and ran beside this"
+        return [Note("left-behind", f"{text}; it was ended with the session")]
 
     def _end_workers(self) -> None:
         for worker in self._spawned:
@@ -208,8 +226,10 @@ class MeasuringSession:
                     self._admission.stop_linear(todo)
             self._outputs.compare_late(last=True)
         finally:
+            astray = self._astray()
             for series in self._series:
                 for (batch, process), cell in series.cells.items():
+                    cell.notes += astray
                     self._ledger.outcome(series, batch, process, None, cell)
         self._leave_out(todo)
         last = processes[-1] + 1 == self._plan.processes
