@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median, quantiles, stdev
 
 from frameworktax.records import (
@@ -35,6 +35,7 @@ MIN_ROUNDS = 3
 """Rounds of the calibrator below which nothing is said of the host's drift."""
 ROBUST_ROUNDS = 6
 NORMAL_95 = 1.96
+WIDENED = ", widened by the calibrator's spread"
 UNTIL = 0.03
 """Half-width, as a share of the value, that a measurement aims at."""
 WORST_FIRST: tuple[Status, ...] = (
@@ -201,8 +202,21 @@ def widened(estimate: Estimate, drift: float) -> Estimate:
         low=estimate.value - math.hypot(estimate.value - estimate.low, extra),
         high=estimate.value + math.hypot(estimate.high - estimate.value, extra),
         confidence=estimate.confidence,
-        method=f"{estimate.method}, widened by the calibrator's spread",
+        method=estimate.method + WIDENED,
         n=estimate.n,
+    )
+
+
+def narrowed(estimate: Estimate, drift: float) -> Estimate:
+    """Take the host's drift out again, for ratios within one session: ``widened`` undone."""
+    extra = NORMAL_95 * drift * estimate.value
+    below, above = estimate.value - estimate.low, estimate.high - estimate.value
+    # rounding alone can bring a difference of squares under zero
+    return replace(
+        estimate,
+        low=estimate.value - math.sqrt(max(0.0, below**2 - extra**2)),
+        high=estimate.value + math.sqrt(max(0.0, above**2 - extra**2)),
+        method=estimate.method.removesuffix(WIDENED),
     )
 
 

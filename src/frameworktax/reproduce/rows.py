@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from frameworktax.analysis.points import relative_spread
 from frameworktax.records import Estimate, Measurement
 
 QUANTITIES = (
@@ -58,6 +59,7 @@ class Row:
         columns: process → block medians of latency, ns; for curves with a bootstrap.
         reason: why a planned point has no numbers.
         session: it was measured in.
+        drift: relative spread of that session's calibrator, by which its times are widened.
     """
 
     at: Mapping[str, Any]
@@ -65,6 +67,7 @@ class Row:
     columns: Mapping[int, Sequence[float]] = field(default_factory=dict)
     reason: str | None = None
     session: str | None = None
+    drift: float = 0.0
 
 
 def exactly(value: float, method: str = "counted") -> Estimate:
@@ -117,6 +120,7 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         columns=columns,
         reason=None if "latency" in found else _why(m),
         session=m.session,
+        drift=relative_spread([median_ns for _, median_ns in m.calibrator_ns]),
     )
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.analysis.points import narrowed
 from frameworktax.records import Estimate
 from frameworktax.reproduce import machines, proxies
 from frameworktax.reproduce.files import Part
-from frameworktax.reproduce.rows import Row, exactly, select, values
+from frameworktax.reproduce.rows import Row, exactly, select
 from frameworktax.reproduce.unjudged import Unjudged
 
 PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
@@ -34,12 +35,16 @@ def evaluate(part: Part, rows: Sequence[Row]) -> Estimate:
 
 
 def _one(rows: Sequence[Row], where: Mapping[str, object], quantity: str) -> Estimate:
+    return number(_row(rows, where), quantity)
+
+
+def _row(rows: Sequence[Row], where: Mapping[str, object]) -> Row:
     found = select(rows, where)
     if not found:
         raise Unjudged(f"nothing measured at {told(where)}")
     if len({tuple(sorted(r.at.items(), key=str)) for r in found}) > 1:
         raise Unjudged(f"{told(where)} names {len(found)} points; a rule needs one")
-    return number(found[0], quantity)
+    return found[0]
 
 
 def number(row: Row, quantity: str) -> Estimate:
@@ -52,6 +57,14 @@ def number(row: Row, quantity: str) -> Estimate:
         return row.numbers[quantity]
     why = row.reason or f"no {quantity.replace('_', ' ')} was measured"
     raise Unjudged(f"{point_words(row)}: {why}")
+
+
+def _over(a: Row, b: Row, quantity: str) -> Estimate:
+    """Return the ratio of two points; the host's drift moves two of one session alike."""
+    x, y = number(a, quantity), number(b, quantity)
+    if quantity == "latency" and a.session is not None and a.session == b.session:
+        x, y = narrowed(x, a.drift), narrowed(y, b.drift)
+    return quotient(x, y)
 
 
 def quotient(a: Estimate, b: Estimate) -> Estimate:
@@ -82,8 +95,7 @@ def _value(part: Part, rows: Sequence[Row]) -> Estimate:
 
 
 def _ratio(part: Part, rows: Sequence[Row]) -> Estimate:
-    a = _one(rows, part.of, part.quantity)
-    return quotient(a, _one(rows, part.to, part.quantity))
+    return _over(_row(rows, part.of), _row(rows, part.to), part.quantity)
 
 
 def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -94,7 +106,7 @@ def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
         other = others.get(tuple(row.at.get(axis) for axis in PAIRED))
         if other is None:
             raise Unjudged(f"{point_words(row)} has no counterpart at {told(part.to)}")
-        pairs.append(quotient(number(row, part.quantity), number(other, part.quantity)))
+        pairs.append(_over(row, other, part.quantity))
     if not pairs:
         raise Unjudged(f"nothing measured at {told(part.of)}")
     value = 1 - fmean(p.value for p in pairs)
@@ -124,7 +136,7 @@ def _curve(part: Part, rows: Sequence[Row], where: Mapping[str, object]) -> list
 def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
     curve = _curve(part, rows, part.of)
     a, b = curve[:2] if part.at == "start" else curve[-2:]
-    ratio = quotient(number(b, part.quantity), number(a, part.quantity))
+    ratio = _over(b, a, part.quantity)
     step = math.log(b.at[part.axis] / a.at[part.axis])
     ends = (math.log(x) / step if x > 0 else -math.inf for x in (ratio.low, ratio.high))
     low, high = ends
@@ -187,13 +199,12 @@ def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
 
 
 def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
-    found = [number(row, part.quantity) for row in select(rows, part.of)]
+    found = sorted(
+        select(rows, part.of), key=lambda row: number(row, part.quantity).value, reverse=True
+    )
     if len(found) < 2:
         raise Unjudged(f"{told(part.of)}: fewer than two points to compare")
-    return quotient(
-        max(found, key=lambda x: x.value),
-        min(found, key=lambda x: x.value),
-    )
+    return _over(found[0], found[-1], part.quantity)
 
 
 def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[float, float]]:
@@ -270,6 +281,3 @@ def point_words(row: Row) -> str:
     said += [f"{name} {at[name]:g}" for name in ("width", "depth") if at.get(name, 1.0) != 1.0]
     said += [str(at["precision"])] if at.get("precision") not in (None, "float32") else []
     return ", ".join(said)
-
-
-__all__ = ["Unjudged", "evaluate", "free_value", "number", "point_words", "quotient", "values"]
