@@ -3,7 +3,8 @@
 An engine measures, this decides what and when.
 """
 
+from frameworktax.campaign.engines import platforms
 from frameworktax.campaign.look import Outlook, outlook
 from frameworktax.campaign.run import SweepResults, sweep
 
-__all__ = ["Outlook", "SweepResults", "outlook", "sweep"]
+__all__ = ["Outlook", "SweepResults", "outlook", "platforms", "sweep"]

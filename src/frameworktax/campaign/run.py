@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from frameworktax import store
-from frameworktax.api import DEFAULT_STORE, Results, document, pick_device
+from frameworktax.api import DEFAULT_STORE, Results, document
+from frameworktax.campaign import engines
 from frameworktax.campaign.crew import Crew, Out
 from frameworktax.campaign.held import Held, resumed
-from frameworktax.campaign.local import LocalEngine
 from frameworktax.campaign.look import Outlook, look, read, scan
 from frameworktax.campaign.places import AWAY_S, Places
 from frameworktax.campaign.queue import Queue
@@ -22,8 +22,7 @@ from frameworktax.campaign.schedule import Group
 from frameworktax.campaign.shard import open_shard, shard_of
 from frameworktax.clock import REAL, Clock
 from frameworktax.engines.base import Done, Engine, Job
-from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
-from frameworktax.host.lock import host_lock
+from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.records import LeftOut, Note, Point, Record
 from frameworktax.runtimes import FLOOR
 from frameworktax.session import Silent
@@ -31,7 +30,6 @@ from frameworktax.setup import Reporter
 from frameworktax.store.decode import BlockRow
 from frameworktax.study.load import Study, load
 
-ENGINES = ("local",)
 LEAST_S = 5.0
 """A session is not begun with less than this left of the time budget."""
 UNHURRIED_S = 600.0
@@ -104,28 +102,28 @@ def sweep(
         study: a TOML file, or the same as nested data.
         overrides: ``key=value`` over what the study says.
         store: folder that keeps every sample.
-        engine: ``local``.
+        engine: ``local``, ``ray`` (the cluster of this host) or ``ray://HOST:PORT``.
         resume: leave out points that the store already holds.
         allow_code: let models of the study be Python code.
         reporter: told of progress.
         command: recorded with each session.
 
     Raises:
-        UsageError: the study is wrong, or names code and ``allow_code`` is not given.
+        UsageError: the study is wrong, names code and ``allow_code`` is not given, or there is no
+            such engine.
         NothingMeasuredError: no point of it could be measured.
     """
-    if engine not in ENGINES:
-        raise UsageError(f"no engine '{engine}'; choose {', '.join(ENGINES)}")
     told = reporter or SilentStudy()
     words = tuple(command or sys.argv[1:])
     folder = Path(store)
-    with contextlib.closing(LocalEngine(folder, pick_device("auto"), told, words)) as local:
-        platforms = {platform.label: platform.device for platform in local.platforms()}
+    chosen = engines.engine(engine, folder, told, words, allow_code=allow_code)
+    with contextlib.closing(chosen):
+        platforms = {platform.label: platform.device for platform in chosen.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
         for reference in loaded.code:
             told.say(f"runs code of yours: {reference}")
-        with host_lock(words, told.say):
-            return Campaign(loaded, folder, local, told, words, resume=resume).run()
+        with engines.lock(engine, words, told.say):
+            return Campaign(loaded, folder, chosen, told, words, resume=resume).run()
 
 
 class Campaign:
@@ -166,6 +164,8 @@ class Campaign:
     def run(self) -> SweepResults:
         """Measure what is open and return everything the store holds of the study."""
         first = self._look(scan(self._folder))
+        for note in self._study.notes:
+            self._reporter.say(note)
         if text := resumed(first.held):
             self._reporter.say(text)
         retries = Retries(first.held, self._study.settings.attempts)

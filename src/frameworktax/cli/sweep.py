@@ -41,7 +41,9 @@ def sweep(
         list[str] | None,
         typer.Argument(help="key=value over what it says: grid.batch=1,2 or ~exclude."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="local.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local, ray (the cluster this host is in) or ray://HOST:PORT.")
+    ] = "local",
     store: Annotated[Path, typer.Option(help="Folder that keeps every sample.")] = Path(
         "frameworktax-results"
     ),
@@ -67,11 +69,13 @@ def sweep(
       frameworktax sweep study.toml
 
       frameworktax sweep study.toml grid.batch=1,2 study.time_budget=5min
+
+      frameworktax sweep study.toml --engine ray
     """
     words = overrides or []
     check_writable(json_file, report)
     if dry_run:
-        _dry_run(study, words, store, resume, allow_code, json_file, quiet)
+        _dry_run(study, words, engine, store, resume, allow_code, json_file, quiet)
         return
     from frameworktax import campaign
     from frameworktax.progress import StudyBar
@@ -119,6 +123,7 @@ def _summarise(results: SweepResults, json_file: str | None) -> None:
 def _dry_run(
     study: Path,
     words: list[str],
+    engine: str,
     store: Path,
     resume: bool,
     allow_code: bool,
@@ -129,7 +134,10 @@ def _dry_run(
     from frameworktax.campaign.words import forecast, plain, rows
     from frameworktax.report.terminal import print_rows
 
-    found = campaign.outlook(study, *words, store=store, resume=resume, allow_code=allow_code)
+    places = campaign.platforms(engine, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    found = campaign.outlook(
+        study, *words, store=store, resume=resume, allow_code=allow_code, platforms=places
+    )
     if json_file:
         text = json.dumps(plain(found), allow_nan=False)
         if json_file == "-":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from frameworktax.engines.ray import LostError, Node
@@ -14,6 +17,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 OWN_LABEL = "frameworktax"
 ACCELERATOR = "ray.io/accelerator-type"
 PREDEFINED = ("node:", "accelerator_type:", "CPU", "GPU", "memory", "object_store_memory")
+CONNECT_S = 5.0
 ANSWER_S = 60.0
 """A node that cannot say its versions in this time is left out."""
 HOW = (
@@ -44,10 +48,12 @@ class RayCluster:
         self._connected = not ray.is_initialized()  # a caller's own connection stays the caller's
         if not self._connected:
             return
+        where = f"at {address}" if address else "on this machine"
+        if not _answers(address or os.environ.get("RAY_ADDRESS") or _noted()):
+            raise UsageError(f"no Ray cluster answers {where}; {HOW}")
         try:
             ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError as error:
-            where = f"at {address}" if address else "on this machine"
             raise UsageError(f"no Ray cluster answers {where}; {HOW}") from error
         except Exception as error:  # Ray raises whatever its parts raise
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -132,6 +138,24 @@ class RayCluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def _noted() -> str:
+    """Return the address that ``ray start`` noted on this host, empty if none."""
+    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    with suppress(OSError, UnicodeDecodeError):
+        return note.read_text().strip()
+    return ""
+
+
+def _answers(address: str) -> bool:
+    """Return whether anyone listens there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def labels(told: Mapping[str, str], resources: Mapping[str, float]) -> tuple[str, ...]:

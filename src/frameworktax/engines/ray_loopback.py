@@ -77,7 +77,7 @@ def main() -> None:
     life_s, labels = float(sys.argv[1]), sys.argv[2:]
     os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        # Here, and not in /tmp/ray, the address is noted: `--engine ray` must not find it by chance.
+        # The address is noted here and not in /tmp/ray: nobody must find it by chance.
         os.environ["RAY_TMPDIR"] = folder
         Path(folder, "ray").mkdir()
         from ray.cluster_utils import Cluster
