@@ -124,6 +124,21 @@ def test_what_has_no_effect_is_told(study):
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ('models = ["mlp"]\nvalue', 'models = ["resnet-50"]\nvalue', "31: priority.0 matches no"),
+        ('models = ["bert-base"]\n[o', 'models = ["mlp"]\nbatch = [9]\n[o', "22: override.0 match"),
+        ('[grid]', 'together = [["bert-base", "berd"]]\n[grid]', "6: study.together: 'berd' is no"),
+        ('[[point]]', '[[point]]\nlength = [9]', "28: point.0.length says nothing of these models"),
+    ],
+)  # fmt: skip
+def test_what_names_nothing_is_told(study, old, new, note):
+    assert STUDY.count(old) == 1
+    (told,) = study(STUDY.replace(old, new)).notes
+    assert f"line {note}" in told
+
+
+@pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
         ('"resnet-18"', '"resnet-81"', 7, ["resnet-18"]),
@@ -143,6 +158,11 @@ def test_what_has_no_effect_is_told(study):
         ("[override.set]\nlength = [512]", "", 22, ["set"]),
         ("length = [512]", "lenght = [512]", 25, ["did you mean 'length'"]),
         ('models = "mlp"\n', "", 27, ["models"]),
+        ("[[exclude]]", "[exclude]", 18, ["write [[exclude]]"]),
+        ('"10min"', '"10min"\nstop_when_linear = "yes"', 5, ["true or false", "'yes'"]),
+        ('"10min"', '"10min"\nprocesses = "3"', 5, ["whole number"]),
+        ('"10min"', '"10min"\nattempts = 99', 5, ["10", "99"]),
+        ('"10min"', '"10min"\ntogether = ["bert-base", "mlp"]', 5, ['[["a", "b"]]']),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(study, old, new, line, says):
@@ -177,6 +197,10 @@ def test_no_points(study):
         (["study.time_budget=5min"], lambda s: s.settings.time_budget == 300),
         (["study.time_budget=90"], lambda s: s.settings.time_budget == 90),
         (["study.stop_when_linear=true"], lambda s: s.settings.stop_when_linear),
+        (["grid.batch=choice(1,2)"], lambda s: {p.workload.batch for p in s.points} == {1, 2}),
+        (["grid.batch=range(1,6,2)"], lambda s: {p.workload.batch for p in s.points} == {1, 3, 5}),
+        (["~exclude.0.batch=4"], lambda s: len(s.points) == 13),
+        (["+exclude=[{batch=[4]}]"], lambda s: {p.workload.batch for p in s.points} == {1, 2}),
         (["~exclude"], lambda s: len(s.points) == 25),
         (["exclude.0.batch=1,2"], lambda s: len(s.points) == 17),
         (["~grid.length"], lambda s: not any(
@@ -198,6 +222,13 @@ def test_overrides(study, words, check):
         ("study.name.x=1", "no table"),
         ("grid.batch=1..x", "'grid.batch=1..x'"),
         ("=1", "key=value"),
+        ("~exclude.0.batch=5", "is [4]; write ~exclude.0.batch"),
+        ("override.x.batch=1", "none of the entries"),
+        ("grid.batch=range(1)x", "no list of numbers"),
+        ("grid.batch=range(a,b)", "write range(1, 9)"),
+        ("grid.batch=range(5,1)", "0 values"),
+        ("grid.batch=range(1,2,0)", "0 values"),
+        ("grid.batch=range(1,999999999)", "10000"),
     ],
 )
 def test_wrong_overrides(study, word, says):

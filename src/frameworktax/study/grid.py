@@ -56,12 +56,17 @@ def expand(
         tables.append((("grid",), file.grid, DEFAULT_BATCHES))
     tables += [(("point", number), axes, (1,)) for number, axes in enumerate(file.point)]
     for location, axes, batches in tables:
+        idle = set(axes.given())
         for cell in _product(axes.given(), location, source, platforms, batches):
+            idle -= cell.keys()
             cells.setdefault(_identity(cell), (cell, location))
+        for axis in axes.given():
+            if axis in idle:
+                notes.append(f"{source.where((*location, axis))} says nothing of these models")
     for number, override in enumerate(file.override):
-        _override(
-            cells, override.given(), override.set.given(), ("override", number), source, platforms
-        )
+        place = ("override", number)
+        if not _override(cells, override.given(), override.set.given(), place, source, platforms):
+            notes.append(f"{source.where(place)} matches no point")
     for number, exclude in enumerate(file.exclude):
         match = _match(exclude.given(), ("exclude", number), source)
         gone = [key for key, (cell, _) in cells.items() if match(cell)]
@@ -73,6 +78,15 @@ def expand(
         (_match(rule.given(), ("priority", number), source), rule.value)
         for number, rule in enumerate(file.priority)
     ]
+    for number, (match, _) in enumerate(ranked):
+        if not any(match(cell) for cell, _ in cells.values()):
+            notes.append(f"{source.where(('priority', number))} matches no point")
+    models_here = {cell["models"] for cell, _ in cells.values()}
+    for names in file.study.together:
+        for name in names:
+            if name not in models_here:
+                where = source.where(("study", "together"), name)
+                notes.append(f"{where}: '{name}' is no model of this study")
     planned: dict[Point, Planned] = {}
     for cell, location in cells.values():
         priority = next((value for match, value in reversed(ranked) if match(cell)), 0)
@@ -187,21 +201,21 @@ def _override(
     location: Location,
     source: Source,
     platforms: Mapping[str, str],
-) -> None:
-    """Give the cells that match other values on some axes."""
+) -> bool:
+    """Give the cells that match other values on some axes; return whether any did."""
     if not new:
         raise UsageError(f"{source.where(location)}: sets nothing; write set = {{ batch = [1] }}")
     _check_names(new, (*location, "set"), source, platforms)
     if "runtimes" in new:
         new = {**new, "runtimes": _written_out(new["runtimes"], _kind(new))}
     match = _match(when, location, source)
-    for key, (cell, _) in list(cells.items()):
-        if not match(cell):
-            continue
-        del cells[key]
+    matching = [(key, cell) for key, (cell, _) in cells.items() if match(cell)]
+    for key, cell in matching:
+        cells.pop(key, None)
         for values in itertools.product(*new.values()):
             changed = _fitting({**cell, **dict(zip(new, values, strict=True))})
             cells.setdefault(_identity(changed), (changed, location))
+    return bool(matching)
 
 
 def _platform(label: str, device: str) -> str:

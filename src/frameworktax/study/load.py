@@ -21,6 +21,13 @@ from frameworktax.study.source import Source, read
 HERE = {"local": "cpu", "cpu": "cpu"}
 """Platforms of a host without a GPU: label → device."""
 
+PLAIN = {
+    "bool_type": "write true or false",
+    "int_type": "write a whole number",
+    "string_type": "write a text in quotes",
+}
+"""What may stand where something of another type does, by pydantic's name of the error."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
@@ -114,7 +121,7 @@ def _told(source: Source, error: ValidationError) -> str:
             hint = f", did you mean 'grid.{name}'?"
         text = f"unknown key '{name}'{hint} choose from {', '.join(known)}"
         return f"{source.where(location)}: {text}{more}"
-    text = first["msg"].removeprefix("Value error, ")
+    text = PLAIN.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     given = first.get("input")
     if isinstance(given, bool | int | float | str) and repr(given) not in text:
         text += f", not {given!r}"

@@ -1,8 +1,9 @@
 """``grid.batch=1,2`` on the command line, as users of Hydra expect it.
 
-``key=value`` sets, ``+key=value`` does too, ``~key`` takes away. A value is read as TOML
-(``[1, 2]``, ``"a"``, ``true``); what is no TOML is text, and commas outside quotes and brackets
-make a list.
+``key=value`` sets, ``+key=value`` and ``++key=value`` do too, ``~key`` takes away, ``~key=value``
+only where that is the value. A value is read as TOML (``[1, 2]``, ``"a"``, ``true``); what is no
+TOML is text, and commas outside quotes and brackets make a list, as do ``choice(1, 2)`` and
+``range(1, 9, 2)``, whose end is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from frameworktax.errors import UsageError
 
+MOST = 10_000
+"""Values that a range may have."""
 FORM = "write key=value, as in grid.batch=1,2, or ~exclude to leave a part out"
 
 
@@ -28,15 +31,7 @@ def apply(data: dict[str, Any], words: list[str]) -> dict[str, str]:
     typed: dict[str, str] = {}
     for word in words:
         if word.startswith("~"):
-            key = word[1:].partition("=")[0]
-            path = _path(key, word)
-            holder = _walk(data, path[:-1], word, make=False)
-            if isinstance(holder, list):
-                del holder[_index(holder, path[-1], word)]
-            elif path[-1] in holder:
-                del holder[path[-1]]
-            else:
-                raise UsageError(f"'{word}': the study has no {key}")
+            _take_away(data, word)
             continue
         key, equals, text = word.lstrip("+").partition("=")
         if not equals:
@@ -51,17 +46,49 @@ def apply(data: dict[str, Any], words: list[str]) -> dict[str, str]:
     return typed
 
 
+def _take_away(data: dict[str, Any], word: str) -> None:
+    key, equals, text = word[1:].partition("=")
+    path = _path(key, word)
+    holder = _walk(data, path[:-1], word, make=False)
+    last: Any = _index(holder, path[-1], word) if isinstance(holder, list) else path[-1]
+    if isinstance(holder, dict) and last not in holder:
+        raise UsageError(f"'{word}': the study has no {key}")
+    if equals and _listed(holder[last]) != _listed(value_of(text)):
+        raise UsageError(f"'{word}': {key} is {holder[last]!r}; write ~{key} to take it away")
+    del holder[last]
+
+
 def value_of(text: str) -> Any:
-    """Return what was typed: TOML, else a list by commas, else text."""
+    """Return what was typed: TOML, else a list by commas, else text.
+
+    Raises:
+        UsageError: a range without numbers, or of nothing.
+    """
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except (tomllib.TOMLDecodeError, RecursionError):
         pass
-    inner = re.fullmatch(r"\s*\[(.*)\]\s*", text)
+    if found := re.fullmatch(r"\s*range\((.*)\)\s*", text):
+        return _range(found[1], text)
+    inner = re.fullmatch(r"\s*(?:choice\(|\[)(.*)[\])]\s*", text)
     parts = _split(inner[1] if inner else text)
     if len(parts) > 1 or inner:
         return [value_of(part) for part in parts if part.strip()]
     return text
+
+
+def _range(inner: str, text: str) -> list[int]:
+    numbers = [part.strip() for part in inner.split(",")]
+    if not (1 <= len(numbers) <= 3 and all(re.fullmatch(r"-?\d{1,9}", n) for n in numbers)):
+        raise UsageError(f"'{text}' is no range; write range(1, 9) or range(1, 9, 2)")
+    found = range(*map(int, numbers)) if numbers[2:] != ["0"] else range(0)
+    if not 0 < len(found) <= MOST:
+        raise UsageError(f"'{text}' has {len(found)} values; give 1 to {MOST}")
+    return list(found)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _split(text: str) -> list[str]:
@@ -72,8 +99,8 @@ def _split(text: str) -> list[str]:
             quote = "" if character == quote else quote
         elif character in "\"'":
             quote = character
-        elif character in "[]{}":
-            depth += 1 if character in "[{" else -1
+        elif character in "[](){}":
+            depth += 1 if character in "[({" else -1
         elif character == "," and depth == 0:
             parts.append("")
             continue
@@ -93,6 +120,9 @@ def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> An
     for part in path:
         if isinstance(holder, list):
             holder = holder[_index(holder, part, word)]
+        elif part.isdigit():
+            name = path[0]
+            raise UsageError(f"'{word}': the study has no {name}; write +{name}=[{{batch=[1]}}]")
         elif isinstance(holder, dict) and (part in holder or make):
             holder = holder.setdefault(part, {})
         else:

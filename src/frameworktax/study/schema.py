@@ -6,10 +6,17 @@ Every axis may be written as one value or a list; ``batch``, ``length``, ``image
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from frameworktax.errors import UsageError
 from frameworktax.records import PRECISIONS
@@ -124,6 +131,20 @@ def _share(value: Any) -> float:
         raise ValueError(str(error)) from error
 
 
+def _tables(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, Mapping):
+        raise ValueError(f"is one table; write [[{info.field_name}]], once for each")
+    return value
+
+
+def _compared(value: Any) -> Any:
+    lists = value if isinstance(value, list | tuple) else [value]
+    for names in lists:
+        if not isinstance(names, list | tuple) or len(names) < 2:
+            raise ValueError('is a list of lists of two models or more, as in [["a", "b"]]')
+    return value
+
+
 Duration = Annotated[
     float,
     BeforeValidator(_duration),
@@ -185,7 +206,7 @@ class Override(Axes):
 class Priority(Axes):
     """Points that match get this priority; higher is measured earlier, 0 is the default."""
 
-    value: int
+    value: Annotated[int, Field(strict=True)]
 
 
 class Settings(_Table):
@@ -194,21 +215,23 @@ class Settings(_Table):
     name: str = Field("study", min_length=1, max_length=200)
     description: str = ""
     time_budget: Duration | None = Field(None, description="Wall time for everything.")
-    point_budget: Annotated[int, Field(ge=1)] | None = Field(
+    point_budget: Annotated[int, Field(ge=1, strict=True)] | None = Field(
         None, description="Points at most, in the order of their priority."
     )
-    processes: Annotated[int, Field(ge=1, le=100)] = Field(
+    processes: Annotated[int, Field(ge=1, le=100, strict=True)] = Field(
         3, description="Fresh processes a point."
     )
     until: Share = Field(0.03, description="Half-width of the interval at which a point is done.")
     twin: Literal["auto", "all", "none"] = Field("auto", description="Width-shrunk twins.")
     stop_when_linear: bool = Field(
-        False, description="Leave out larger batches once latency grows as fast as the batch."
+        False,
+        strict=True,
+        description="Leave out larger batches once latency grows as fast as the batch.",
     )
-    attempts: Annotated[int, Field(ge=1, le=10)] = Field(
+    attempts: Annotated[int, Field(ge=1, le=10, strict=True)] = Field(
         2, description="Times a point that fails is tried before it is left alone."
     )
-    together: tuple[Texts, ...] = Field(
+    together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = Field(
         (), description="Models that are compared with one another, measured side by side."
     )
 
@@ -218,10 +241,18 @@ class StudyFile(_Table):
 
     study: Settings = Settings()  # type: ignore[call-arg]
     grid: Axes | None = Field(None, description="The product of its axes.")
-    point: tuple[Axes, ...] = Field((), description="Further points, each a small grid.")
-    exclude: tuple[Axes, ...] = Field((), description="Points that match are left out.")
-    override: tuple[Override, ...] = Field((), description="Other values for some points.")
-    priority: tuple[Priority, ...] = Field((), description="What is measured earlier.")
+    point: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
+        (), description="Further points, each a small grid."
+    )
+    exclude: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
+        (), description="Points that match are left out."
+    )
+    override: Annotated[tuple[Override, ...], BeforeValidator(_tables)] = Field(
+        (), description="Other values for some points."
+    )
+    priority: Annotated[tuple[Priority, ...], BeforeValidator(_tables)] = Field(
+        (), description="What is measured earlier."
+    )
 
 
 def schema() -> dict[str, Any]:
