@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults validate gpu docs clean
+.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults bench-simulation validate gpu docs clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -20,6 +20,7 @@ help:
 	@echo "make runtime-env NAME=...   a runtime apart: executorch, iree, jax, litert, tract, zentorch"
 	@echo "make test-runtimes   the tests of the runtimes that live apart, those that are made"
 	@echo "make reproduce   the paper's studies at the small scale, under 30 minutes on two cores"
+	@echo "make bench-simulation   20,000 points over 200 simulated nodes: nothing lost, what it costs"
 	@echo "make bench-faults   fifty seeded shots at a sweep; nothing may be lost or doubled"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
@@ -81,6 +82,9 @@ test-runtimes: install
 reproduce: install
 	$(BIN)/frameworktax reproduce all --scale small --store docs/results/paper-store \
 	  --report docs/results/paper.md
+
+bench-simulation: install
+	$(BIN)/python benchmarks/sweep_simulation.py
 
 bench-faults: install
 	$(BIN)/python benchmarks/sweep.py --only faults --out benchmarks/results/sweep_faults.json
