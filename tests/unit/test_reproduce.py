@@ -354,6 +354,10 @@ def test_machines_are_told_apart_and_compared():
     assert {f.reason for f in (*free.findings, *floor.findings) if f.ours is None} == set()
     shares = {f.says: f.ours.value for f in (*free.findings, *floor.findings)}
     assert set(shares.values()) == {1.0}
+    second = [e for e in found.told[0].effects if e.machine.startswith("NVIDIA A100")]
+    assert {round(e.host_ratio, 3) for e in second} == {1.25}
+    assert {round(e.device_ratio, 3) for e in second} == {0.4}
+    assert "host × 1.25, device × 0.40" in page.markdown(found, "x")
     flipped = told_of("figure-9", hardware(faster_is_freer=False))
     assert {f.ours.value for f in flipped.claims[0].findings} == {0.0}
 

@@ -14,6 +14,8 @@ Point = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SIZE = (236, 190)
 """Width and height of one drawing; two stand side by side in a column."""
+ALONE = (500, 250)
+"""The same of a drawing that stands alone, because one side has no numbers."""
 FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
 NEAR = 0.15
@@ -67,6 +69,7 @@ def drawing(
     *,
     legend: bool,
     y_title: bool,
+    beside: bool,
 ) -> Spec:
     """Return one drawing.
 
@@ -78,6 +81,7 @@ def drawing(
         title: whose numbers they are.
         legend: whether the legend stands here.
         y_title: whether the axis has its title here.
+        beside: whether another drawing stands beside it.
     """
     x = {"field": "x", "type": "quantitative", **_x_axis(panel, shown)}
     y = {"field": "y", "type": "quantitative", **_y_axis(panel, shown, y_title)}
@@ -113,7 +117,7 @@ def drawing(
         layers.insert(0, line)
     else:
         layers += _labels(mine, shown, x, y)
-    width, height = SIZE
+    width, height = SIZE if beside else ALONE
     return {
         "title": title,
         "width": width,

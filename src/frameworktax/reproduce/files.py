@@ -85,6 +85,7 @@ class Claim(_Table):
     id: str
     claim: str = Field(description="The paper's claim it belongs to.")
     text: str
+    number: str | None = Field(None, description="The paper's, where the whole claim's is not it.")
     part: tuple[Part, ...] = Field(min_length=1)
 
 

@@ -119,7 +119,7 @@ def _judged(study: StudyFile, claim: Claim, ours: Sequence[Row], theirs: Sequenc
         claim=claim.claim,
         text=claim.text,
         where=said.where,
-        number=said.number,
+        number=claim.number or said.number,
         verdict=verdict,
         reason=reason,
         findings=tuple(findings),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from frameworktax.analysis.roofline import device_of
 from frameworktax.records import Environment, Estimate
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.rows import Row
+from frameworktax.reproduce.rows import Row, select, values
 from frameworktax.reproduce.unjudged import Unjudged
 
 FASTER = 1.15
 """Ratio of two peaks from which on one device is the faster."""
 NORMAL_95 = 1.96
+TIMES = ("latency", "host", "kernel")
 
 
 def name_of(environment: Environment, platform: str) -> str:
@@ -52,6 +54,51 @@ def apart(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(str(row.at.get("machine", "this machine")), []).append(row)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A machine's point at the smallest batch: what the host and what the device take of it, ns.
+
+    The ratios are to the first machine's; None where a time is missing.
+    """
+
+    machine: str
+    model: str
+    latency_ns: float
+    host_ns: float | None
+    kernel_ns: float | None
+    host_ratio: float | None
+    device_ratio: float | None
+
+
+def effects(rows: Sequence[Row]) -> list[Effect]:
+    """Return what host and device take of each model on each machine; empty for one machine."""
+    by_machine = apart(rows)
+    if len(by_machine) < 2:
+        return []
+    found = []
+    for model in values(rows, "model"):
+        first: dict[str, float] = {}
+        for name, mine in by_machine.items():
+            chosen = select(mine, {"model": model, "runtime": "eager", "batch": "first"})
+            if not chosen or "latency" not in chosen[0].numbers:
+                continue
+            told = {q: chosen[0].numbers[q].value for q in TIMES if q in chosen[0].numbers}
+            first = first or told
+            ratio = {q: told[q] / first[q] for q in told if first.get(q)}
+            found.append(
+                Effect(
+                    machine=name,
+                    model=str(model),
+                    latency_ns=told["latency"],
+                    host_ns=told.get("host"),
+                    kernel_ns=told.get("kernel"),
+                    host_ratio=ratio.get("host"),
+                    device_ratio=ratio.get("kernel"),
+                )
+            )
     return found
 
 

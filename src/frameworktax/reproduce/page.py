@@ -10,7 +10,7 @@ from typing import Any
 
 from frameworktax.errors import UsageError
 from frameworktax.report.json_document import dump, plain
-from frameworktax.report.words import interval, percent
+from frameworktax.report.words import interval, milliseconds, percent
 from frameworktax.reproduce import paper, pictures
 from frameworktax.reproduce.judge import number_words
 from frameworktax.reproduce.rows import Row, select
@@ -37,6 +37,7 @@ def document(found: Reproduction) -> dict[str, Any]:
             "scale": told.scale,
             "proxies": [asdict(proxy) for proxy in told.proxies],
             "free": [asdict(free) for free in told.free],
+            "machines": [asdict(effect) for effect in told.effects],
         }
         for told in found.told
     ]
@@ -78,6 +79,8 @@ def markdown(found: Reproduction, folder: str) -> str:
         lines += ["", f"## {told.file.name}: {told.file.title}", "", told.file.caption]
         if pictures.figure(told) is not None:
             lines += ["", f"![{told.file.title}]({folder}/{told.file.name}.svg)"]
+            if not paper.rows(told.file.name):
+                lines += ["", "The paper gives no numbers for this figure."]
         for table in _tables(told):
             lines += ["", *_table(table)]
     lines += ["", "## Where the paper's numbers come from", "", paper.provenance()["paper"] + "."]
@@ -158,6 +161,16 @@ def _tables(told: Told) -> Iterator[list[Line]]:
             ]
             for f in told.free
         ]
+    if told.effects:
+        yield [["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"]] + [
+            [
+                e.machine,
+                e.model,
+                *map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns)),
+                f"host × {_factor(e.host_ratio)}, device × {_factor(e.device_ratio)}",
+            ]
+            for e in told.effects
+        ]
     if told.proxies:
         yield [["rank correlation of latency with", "points", "n", "Spearman's ρ"]] + [
             [
@@ -179,6 +192,10 @@ PROXIES = {
     "operators": "operators",
     "launches": "kernel launches",
 }
+
+
+def _factor(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _theirs(value: float | None, verdict: str | None, share: bool) -> str:

@@ -102,7 +102,10 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             continue
         shown = mine + other if alike(panel, mine, other) else mine
         first = not sides
-        sides.append(drawing(panel, mine, shown, names, title, legend=first, y_title=first))
+        both = bool(ours and theirs)
+        sides.append(
+            drawing(panel, mine, shown, names, title, legend=first, y_title=first, beside=both)
+        )
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,

@@ -55,10 +55,11 @@ def ours(claim: Judged) -> str:
 
 
 def theirs(claim: Judged) -> str:
-    """Return the paper's numbers: by the same rule from its data, else as it words them."""
+    """Return the paper's numbers: by the same rule from its data, and as it words them."""
     said = [
         plain_words(f.paper, "%" if "%" in f.bounds else "")
         for f in claim.findings
         if f.paper is not None
     ]
-    return "; ".join(said) or f"{claim.number} ({claim.where})"
+    worded = f"{claim.number} ({claim.where})"
+    return f"{'; '.join(said)} by its data; in words: {worded}" if said else worded

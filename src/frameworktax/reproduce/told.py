@@ -56,6 +56,7 @@ class Told:
     claims: tuple[Judged, ...]
     proxies: tuple[proxies.Proxy, ...] = ()
     free: tuple[Free, ...] = ()
+    effects: tuple[machines.Effect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +210,13 @@ def _told(study: StudyFile, scale: Scale, rows: tuple[Row, ...]) -> Told:
     table = () if study.proxies is None else tuple(proxies.table(rows, study.proxies))
     free = tuple(f for axis in study.free for f in _free(rows, axis))
     return Told(
-        file=study, scale=scale, rows=rows, claims=judge(study, rows), proxies=table, free=free
+        file=study,
+        scale=scale,
+        rows=rows,
+        claims=judge(study, rows),
+        proxies=table,
+        free=free,
+        effects=tuple(machines.effects(rows)),
     )
 
 
