@@ -34,6 +34,7 @@ from simulated_cluster import (  # type: ignore[import-not-found]
     faults_of,
 )
 
+from frameworktax.campaign.look import look, scan
 from frameworktax.campaign.run import Campaign, SilentStudy
 from frameworktax.study.load import Study, load
 from frameworktax.testing import FakeClock
@@ -42,11 +43,10 @@ NODES = {"big": 120, "small": 80}
 SEED = 20230213
 ATTEMPTS = 2
 POISON, FAILING, FLAKY = 10, 50, 100
-KILLED_S = 250.0
-"""When the driver is killed in the second part: about half-way."""
+KILLED_S = 0.0125
+"""When the driver is killed in the second part, for each point: about half-way."""
 RUNTIMES = ["eager", "inference-mode", "torchscript-frozen", "onnxruntime"]
 TARGETS = {"scheduling_us": 1000.0, "peak_bytes": 1_000_000_000, "out_again_s": 10.0}
-PHASES = ("load", "look", "schedule", "table")
 
 
 def study(points: int) -> Study:
@@ -79,6 +79,7 @@ class Timed(Campaign):
     """A campaign that keeps the processor time of its parts, ns; the nodes' own comes off."""
 
     cpu_ns: Counter[str]
+    first_look_ns = 0
     cluster: SimulatedCluster
 
     def _timed(self, name: str, run: Any, *arguments: Any) -> Any:
@@ -90,7 +91,9 @@ class Timed(Campaign):
             self.cpu_ns[name] += own
 
     def _look(self, *arguments: Any) -> Any:
-        return self._timed("look", super()._look, *arguments)
+        found = self._timed("look", super()._look, *arguments)
+        self.first_look_ns = self.first_look_ns or self.cpu_ns["look"]
+        return found
 
     def _measure(self, *arguments: Any) -> None:
         self._timed("schedule", super()._measure, *arguments)
@@ -115,7 +118,7 @@ def simulate(points: int, *, killed: bool) -> Row:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "store"
         if killed:
-            cluster = _cluster(folder, clock, faults(planned, KILLED_S), truth, SEED)
+            cluster = _cluster(folder, clock, faults(planned, KILLED_S * points), truth, SEED)
             try:
                 _campaign(planned, folder, cluster, clock).run()
             except DriverKilled:
@@ -134,11 +137,9 @@ def simulate(points: int, *, killed: bool) -> Row:
         wrong = faults_of(results, truth, drawn, ATTEMPTS)
         store_bytes = sum(path.stat().st_size for path in folder.iterdir())
         shards = len(list(folder.iterdir()))
-        rest = Truth(sessions=truth.sessions)
-        again = SimulatedCluster(folder, FakeClock(), NODES, Faults(), SEED, rest)
-        _campaign(planned, folder, again, FakeClock()).run()
-        too_much = {point for job in again.jobs for point in job.points} - drawn.failing
-        wrong += [f"measured again: {point}" for point in too_much]
+        left = look(planned, scan(folder)).groups
+        too_much = {point for group in left for point in group.points} - drawn.failing
+        wrong += [f"would be measured again: {point}" for point in too_much]
     out_again = [ns / 1e9 for ns, _ in cluster.recoveries]
     measured_again = [ns / 1e9 for _, ns in cluster.recoveries]
     return {
@@ -152,7 +153,7 @@ def simulate(points: int, *, killed: bool) -> Row:
         "wrong": wrong[:20],
         "load_us": load_ns / 1e3 / points,
         "scheduling_us": campaign.cpu_ns["schedule"] / 1e3 / points,
-        "look_s": campaign.cpu_ns["look"] / 2e9,
+        "resume_s": campaign.first_look_ns / 1e9,
         "table_s": campaign.cpu_ns["table"] / 1e9,
         "driver_cpu_s": spent_ns / 1e9,
         "wall_s": wall_ns / 1e9,
@@ -201,8 +202,8 @@ def part(bench: Bench, name: str) -> Row:
         f"middle under {TARGETS['out_again_s']:g} s", out["median"] < TARGETS["out_again_s"],
     )  # fmt: skip
     bench.row(
-        f"{name}: to see what a store holds, and to make the table",
-        f"{found['look_s']:.1f} s and {found['table_s']:.1f} s",
+        f"{name}: to see what the store holds before, and to make the table after",
+        f"{found['resume_s']:.2f} s and {found['table_s']:.1f} s",
     )
     return found
 
