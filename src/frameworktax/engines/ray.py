@@ -209,6 +209,7 @@ class RayEngine:
                 self._cluster.drop(host)
             self._running.clear()
             self._hosts.clear()
+            self._ended.clear()
             self._cluster.close()
 
     # --- nodes --------------------------------------------------------------------------------

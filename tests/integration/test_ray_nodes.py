@@ -1,0 +1,259 @@
+"""What a node runs is what a host runs: without Ray, and with it on the loopback interface."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from frameworktax import campaign, store
+from frameworktax.campaign.local import LocalEngine
+from frameworktax.campaign.run import SilentStudy
+from frameworktax.engines.base import Job, Platform
+from frameworktax.engines.ray import LostError, Node, RayEngine
+from frameworktax.engines.ray_cluster import _teller, versions
+from frameworktax.engines.ray_loopback import ENVIRONMENT, loopback
+from frameworktax.engines.ray_node import PREFIX, NodeHost
+from frameworktax.host.lock import VARIABLE
+from frameworktax.records import Block, Point, Workload, record_id, to_json
+
+TIMINGS = {
+    "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "wall_ns",
+    "peak_memory_bytes", "warmup_calls", "started", "environment", "session", "notes", "samples",
+    "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes",
+}  # fmt: skip
+"""What two sessions may differ in."""
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'frameworktax[ray]'")
+
+
+class Here:
+    """A cluster of this host alone: every promise is kept when it is made."""
+
+    def __init__(self):
+        self.kept = {}
+        self.hosts = []
+
+    def nodes(self):
+        return [Node(id="n", address="here", labels=("here",))]
+
+    def about(self, nodes):
+        return {node.id: _teller()() for node in nodes}
+
+    def host(self, node):
+        self.hosts.append(NodeHost())
+        return self.hosts[-1]
+
+    def ask(self, host, method, *arguments):
+        promise = len(self.kept)
+        try:
+            self.kept[promise] = getattr(host, method)(*arguments)
+        except OSError as error:
+            self.kept[promise] = LostError(str(error))
+        return promise
+
+    def ready(self, promises, wait_s):
+        return list(promises)
+
+    def answer(self, promise):
+        if isinstance(self.kept[promise], Exception):
+            raise self.kept[promise]
+        return self.kept[promise]
+
+    def drop(self, host):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def a_job(runtimes=("null",), **more) -> Job:
+    points = tuple(
+        Point(workload=Workload(model="mlp", batch=batch), runtime=runtime)
+        for runtime in runtimes
+        for batch in (1, 2)
+    )
+    return Job(
+        name="j", points=points, platform="local", processes=1, until=0.5,
+        **{"budget_s": 20.0, **more},
+    )  # fmt: skip
+
+
+def facts(folder: Path):
+    """Return what a session says apart from times: by kind, point and process."""
+    found = {}
+    for record in store.read(folder)[0]:
+        told = {k: v for k, v in to_json(record).items() if k not in TIMINGS}
+        round_ = told.pop("round", None)
+        if round_ not in (None, 0):  # how many rounds it takes depends on the times
+            continue
+        where = told.get("point")
+        key = (record.kind, json.dumps(where, sort_keys=True), told.get("process"))
+        found[key] = (told, sorted(asdict(record)))
+    return found
+
+
+def by(engine, job) -> None:
+    engine.submit(job)
+    (done,) = engine.completed()
+    assert done.error is None and done.wall_ns > 0 and done.spent_ns["blocks"] > 0
+    engine.close()
+
+
+def test_engines_give_the_same_records(tmp_path):
+    by(LocalEngine(tmp_path / "local", "cpu", SilentStudy(), ["x"]), a_job())
+    cluster = Here()
+    by(RayEngine(tmp_path / "ray", cluster, SilentStudy(), ["x"], versions()), a_job())
+    local, ray = facts(tmp_path / "local"), facts(tmp_path / "ray")
+    assert local == ray
+    assert {kind for kind, *_ in local} >= {"session", "subject", "block", "outcome"}
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+def test_a_host_ends_its_job_and_what_a_killed_one_left(tmp_path):
+    host = NodeHost()
+    job = a_job(budget_s=60.0)
+    order = {"job": asdict(job), "command": ["x"], "allow_code": False}
+    (folder,) = tmp_path.glob(f"{PREFIX}*")
+    assert folder.stat().st_mode & 0o077 == 0
+    got = host.begin(json.dumps(order), {"own/model.py": "x = 1\n"})
+    assert (folder / "code" / "own" / "model.py").read_text() == "x = 1\n"
+    said = got["messages"]
+    while b"began" not in said and got["ended"] is None:
+        got = host.take(0, len(said))
+        said += got["messages"]
+    host.stop()
+    assert host.take(0, 0)["ended"] in (0, 130)
+    with pytest.raises(ValueError, match="outside"):
+        host.begin("{}", {"../x.py": ""})
+    left = tmp_path / f"{PREFIX}left"
+    left.mkdir()
+    other = NodeHost()
+    assert not left.exists() and folder.exists()  # nobody holds the one, somebody the other
+    other.close()
+    host.close()
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+# --- with Ray ---------------------------------------------------------------------------------
+
+STUDY = """
+[study]
+time_budget = "{budget}"
+processes = 1
+until = "50%"
+[grid]
+models = ["mlp"]
+runtimes = ["null"{more}]
+batch = [1, 2]
+platform = ["left", "right"]
+"""
+
+
+def command(folder: Path, address: str, *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "frameworktax", "sweep", "study.toml", "--engine", "ray", *words],
+        cwd=folder, env={**os.environ, **ENVIRONMENT, "RAY_ADDRESS": address},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def measured(folder: Path) -> dict:
+    places = [Platform(label=name, device=f"cpu@{name}") for name in ("left", "right")]
+    found = campaign.outlook(folder / "study.toml", store=folder / "s", platforms=places)
+    return {point: held.status for point, held in found.held.items()}
+
+
+@needs_ray
+def test_a_study_over_two_nodes_one_of_which_is_killed(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY.format(budget="40s", more=""))
+    seed = random.SystemRandom().randrange(1000)
+    after_s = random.Random(seed).uniform(0.0, 20.0)
+    with loopback(["left", "right"], 200.0) as (address, raylets):
+        first = command(tmp_path, address, "--store", "s")
+        killer = threading.Timer(after_s, os.kill, (raylets["right"], signal.SIGKILL))
+        killer.start()
+        out, err = first.communicate(timeout=150)
+        killer.cancel()
+        assert first.returncode in (0, 1), (seed, err)
+        assert "Traceback" not in err, (seed, err)
+    with loopback(["left", "right"], 200.0) as (address, _):
+        second = command(tmp_path, address, "--store", "s", "study.time_budget=100s")
+        out, err = second.communicate(timeout=150)
+        assert second.returncode == 0, (seed, err)
+        assert "4 points: 4 measured" in out
+    assert set(measured(tmp_path).values()) == {"measured"}
+    records, _ = store.read(tmp_path / "s")
+    lines = [line for p in (tmp_path / "s").glob("*.jsonl") for line in p.read_text().splitlines()]
+    shards = len(list((tmp_path / "s").glob("*.jsonl")))
+    assert len(lines) - shards == len(records) == len({record_id(r) for r in records}), seed
+    wanted = {p.key() for p in measured(tmp_path)}
+    assert {r.point for r in records if isinstance(r, Block)} == wanted
+    wait_gone()
+
+
+@needs_ray
+def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY.format(budget="60s", more=', "eager"'))
+    words = ("grid.platform=local", "grid.batch=1,2")
+    with loopback(["left"], 200.0) as (address, _):
+        ran = command(tmp_path, address, "--store", "s", *words)
+        _, err = ran.communicate(timeout=150)
+        assert ran.returncode == 0, err
+        wrong = command(tmp_path, address, "--store", "s", "grid.platform=lfet")
+        _, err = wrong.communicate(timeout=60)
+        assert wrong.returncode == 2 and "did you mean 'left'" in err
+        ended = command(tmp_path, address, "--store", "s", "--no-resume", *words)
+        for line in ended.stderr:
+            if "measuring" in line:
+                break
+        ended.send_signal(signal.SIGINT)
+        _, err = ended.communicate(timeout=60)
+        assert ended.returncode == 130 and "go on: frameworktax sweep" in err
+        wait_gone()
+    newest = max((tmp_path / "s").glob("*.jsonl"))
+    newest.unlink()  # the interrupted one
+    here = campaign.sweep(tmp_path / "study.toml", *words, store=tmp_path / "l")
+    assert len(here) == 4
+    assert facts(tmp_path / "s").keys() == facts(tmp_path / "l").keys()
+    for key, told in facts(tmp_path / "l").items():
+        if key[0] not in ("session", "parity"):
+            assert facts(tmp_path / "s")[key] == told
+
+
+def wait_gone() -> None:
+    """Wait until no measuring process of a node is left."""
+    for attempt in itertools.count():
+        left = [
+            p for p in Path("/proc").glob("[0-9]*/cmdline")
+            if b"frameworktax.campaign.node" in _text(p)
+        ]  # fmt: skip
+        if not left:
+            return
+        assert attempt < 150, left
+        time.sleep(0.2)
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

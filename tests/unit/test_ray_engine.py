@@ -1,0 +1,372 @@
+"""The Ray engine without Ray: which node fits, what comes home, what was lost, how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+import pytest
+
+from frameworktax import store
+from frameworktax.engines import ray as engine_module
+from frameworktax.engines.base import Job, limit_s
+from frameworktax.engines.ray import LostError, Node, RayEngine
+from frameworktax.engines.ray_cluster import labels
+from frameworktax.engines.ray_code import shipped
+from frameworktax.engines.ray_home import Lines
+from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
+from frameworktax.records import (
+    Block,
+    Calibration,
+    Environment,
+    Outcome,
+    Point,
+    Session,
+    Subject,
+    Workload,
+    to_json,
+)
+from frameworktax.study.load import load
+
+OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
+SAME = {**OWN, "torch_build": "2.13.0+cpu", "memory_bytes": 8}
+LEFT = Node(id="a", address="10.0.0.1", labels=("left",))
+RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"))
+
+
+def job(name="j", platform="left", model="mlp") -> Job:
+    point = Point(workload=Workload(model=model), runtime="null", platform=f"cpu@{platform}")
+    return Job(
+        name=name, points=(point,), platform=platform, processes=1, until=0.1, budget_s=5.0
+    )  # fmt: skip
+
+
+def shard(session="20260101T000000-a", of=None) -> bytes:
+    point = (of or job()).points[0]
+    where = Environment(host="n", system="s", python="3", cpu="c", cores=1)
+    records = [
+        Session(session=session, started="t", version="1", command=("x",), environment=where),
+        Subject(session=session, point=point, paradigm="floor"),
+        Calibration(session=session, round=0, latency_ns=(1, 2)),
+        Block(session=session, point=point.key(), process=0, round=0, latency_ns=(5, 6),
+              pipelined_ns=9, pipelined_calls=2, cpu_ns=11),
+        Outcome(session=session, point=point.key(), process=0, status="ok"),
+    ]  # fmt: skip
+    lines = [store.HEADER, *map(to_json, records)]
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+
+
+def messages(*told) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in told)
+
+
+def done(error=None, session="20260101T000000-a"):
+    return {"done": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, "error": error}}
+
+
+def chunk(records=b"", said=b"", ended=None, stderr=""):
+    return {"records": records, "messages": said, "ended": ended, "said": stderr}
+
+
+WHOLE = [chunk(shard(), messages({"began": True}, done()), ended=0)]
+
+
+class Cluster:
+    """A cluster whose nodes answer by a script: node id → answers, an exception for a loss."""
+
+    def __init__(self, nodes=(LEFT, RIGHT), about=None, script=None):
+        self.alive = list(nodes)
+        self.versions = about or {}
+        self.script = {key: deque(value) for key, value in (script or {}).items()}
+        self.asked = []
+        self.orders = []
+        self.dropped = []
+        self.closed = False
+
+    def nodes(self):
+        return list(self.alive)
+
+    def about(self, nodes):
+        return {node.id: self.versions.get(node.id, SAME) for node in nodes}
+
+    def host(self, node):
+        return node.id
+
+    def ask(self, host, method, *arguments):
+        self.asked.append((host, method))
+        if method == "begin":
+            self.orders.append((json.loads(arguments[0]), arguments[1]))
+        if method == "stop" and (rest := self.script.get(f"{host} after stop")):
+            self.script[host] = rest
+        return (host, method, len(self.asked))
+
+    def ready(self, promises, wait_s):
+        kept = [p for p in promises if p[1] in ("stop", "close") or self.script.get(p[0])]
+        return kept[:1]
+
+    def answer(self, promise):
+        found = self.script[promise[0]].popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def drop(self, host):
+        self.dropped.append(host)
+
+    def close(self):
+        self.closed = True
+
+
+class Listener:
+    def __init__(self):
+        self.said = []
+
+    def phase(self, text):
+        self.said.append(text)
+
+    say = phase
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_module, "NODES_EVERY_S", 0.0)
+    monkeypatch.setattr(engine_module, "WAIT_S", 0.001)
+
+    def make(cluster, **more):
+        listener = Listener()
+        engine = RayEngine(tmp_path / "store", cluster, listener, ["sweep"], OWN, **more)
+        return engine, listener
+
+    return make
+
+
+def test_what_a_node_is_called():
+    told = {"frameworktax": "big", "ray.io/node-id": "f0", "disk": "nvme",
+            "ray.io/accelerator-type": "A100"}  # fmt: skip
+    resources = {"CPU": 8.0, "GPU": 1.0, "memory": 1.0, "node:10.0.0.1": 1.0, "rack7": 2.0,
+                 "node:__internal_head__": 1.0, "accelerator_type:A100": 1.0,
+                 "object_store_memory": 1.0}  # fmt: skip
+    assert labels(told, resources) == ("big", "A100", "disk=nvme", "rack7")
+    assert labels({}, {"CPU": 1.0}) == ()
+
+
+def test_platforms_name_the_labels_and_share_hosts(made):
+    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0)
+    cuda = {**SAME, "torch_build": "2.13.0+cu130"}
+    engine, _ = made(Cluster([LEFT, RIGHT, beside], {"c": cuda}))
+    found = {place.label: (place.device, place.slots) for place in engine.platforms()}
+    assert found == {
+        "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu@left", 1), "right": ("cpu@right", 1),
+        "big": ("cpu@big", 2), "cuda:0": ("cuda:0", 1),
+    }  # fmt: skip
+    hosts = {place.label: place.host for place in engine.platforms()}
+    assert hosts["left"] == hosts["cuda:0"] != hosts["right"]
+
+
+def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
+    engine, _ = made(Cluster())
+    devices = {place.label: place.device for place in engine.platforms()}
+    study = {"grid": {"models": "mlp", "runtimes": "null", "platform": "letf"}}
+    with pytest.raises(UsageError, match="no platform 'letf', did you mean 'left'"):
+        load(study, platforms=devices)
+    study["grid"]["platform"] = "left"
+    assert {p.point.platform for p in load(study, platforms=devices).planned} == {"cpu@left"}
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({**SAME, "torch": "2.12.0"}, "has torch 2.12.0, others 2.13.0"),
+        ({**SAME, "python": "3.12.1"}, "has python 3.12.1, others 3.11.7"),
+        ({**SAME, "frameworktax": None}, "has no frameworktax; install 1 there"),
+        ({**SAME, "torch": None}, "has torch not at all, others 2.13.0"),
+        ("does not answer within 60 s", "does not answer within 60 s"),
+    ],
+)
+def test_other_versions_are_left_out_in_one_line(made, about, words):
+    engine, listener = made(Cluster(about={"a": about}))
+    assert "left" not in {place.label for place in engine.platforms()}
+    engine.platforms()
+    (line,) = listener.said
+    assert line.startswith("left out: node 10.0.0.1 (left) ") and words in line
+    engine, _ = made(Cluster([LEFT], about={"a": about}))
+    with pytest.raises(UsageError, match="offers nothing to measure on: node"):
+        engine.platforms()
+
+
+def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
+    cluster = Cluster(about={"b": {**SAME, "torch": "2.12.0"}})
+    engine = RayEngine(tmp_path, cluster, Listener(), [], {**OWN, "torch": None})
+    assert {"left"} == {p.label for p in engine.platforms()} - {"local", "cpu"}
+
+
+def test_records_come_home_however_they_are_cut(made, tmp_path):
+    whole, said = shard(), messages({"began": True}, {"phase": "measuring"}, done())
+    for size in (1, 7, 1000):
+        parts = [chunk(whole[i : i + size]) for i in range(0, len(whole), size)]
+        script = [*parts, *(chunk(said=said[i : i + size]) for i in range(0, len(said), size)),
+                  chunk(ended=0)]  # fmt: skip
+        cluster = Cluster(script={"a": script})
+        engine, listener = made(cluster)
+        engine.submit(job())
+        (got,) = engine.completed()
+        assert (got.wall_ns, got.spent_ns, got.error) == (7, {"blocks": 3}, None)
+        path = tmp_path / "store" / f"{got.session}.jsonl"
+        records, notes = store.read(path)
+        assert not notes and len(records) == 5
+        assert path.read_bytes().count(b"\n") == whole.count(b"\n")
+        assert listener.said == ["node 10.0.0.1 (left): measuring"]
+        path.unlink()
+    order, code = cluster.orders[0]
+    assert order["job"]["points"][0]["platform"] == "cpu@left" and not order["allow_code"]
+    assert code == {}
+
+
+def test_an_error_of_a_job_keeps_its_kind(made):
+    told = {"kind": "NothingMeasuredError", "message": "nothing", "status": None}
+    fault = {"kind": "WorkerError", "message": "x", "status": "out-of-memory"}
+    strange = {"kind": "get_close_matches", "message": "y", "status": None}
+    for error, expected in (
+        (told, NothingMeasuredError), (fault, WorkerError), (strange, Exception)
+    ):  # fmt: skip
+        script = [chunk(said=messages(done(error)), ended=1)]
+        engine, _ = made(Cluster(script={"a": script}))
+        engine.submit(job())
+        (got,) = engine.completed()
+        assert isinstance(got.error, expected) and str(got.error) == error["message"]
+        assert getattr(got.error, "status", None) == error["status"]
+
+
+def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
+    head = shard()[: shard().index(b'{"record":"outcome"') + 20]  # torn in the last line
+    cluster = Cluster(script={"a": [chunk(head), LostError("the node died")]})
+    engine, _ = made(cluster)
+    engine.submit(job())
+    (got,) = engine.completed()
+    assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
+    assert str(got.error) == "node 10.0.0.1 (left) was lost: the node died"
+    records, notes = store.read(tmp_path / "store" / f"{got.session}.jsonl")
+    assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
+    assert not notes  # whole lines only
+    assert cluster.dropped == ["a"]
+    cluster.script = {"a": deque([chunk(shard("20260101T000001-b"), messages(done()), 0)])}
+    engine.submit(job())  # the node is back: a new host is started on it
+    (again,) = engine.completed()
+    assert again.error is None
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        shard() + b'{"record":"block","session":"x"}\n',
+        shard() + shard("another").split(b"\n", 1)[1],
+        b'{"record":"session","session":"../../etc/x"}\n',
+    ],
+)
+def test_what_is_no_record_of_the_session_ends_the_job(made, tmp_path, records):
+    engine, _ = made(Cluster(script={"a": [chunk(records)]}))
+    engine.submit(job())
+    (got,) = engine.completed()
+    assert isinstance(got.error, WorkerError) and "cannot be understood" in str(got.error)
+    assert {p.parent for p in tmp_path.rglob("*.jsonl")} <= {tmp_path / "store"}
+
+
+def test_a_process_that_ends_without_a_word(made):
+    script = [chunk(ended=-9, stderr="Traceback\nMemoryError: no\n")]
+    engine, _ = made(Cluster(script={"a": script}))
+    engine.submit(job())
+    (got,) = engine.completed()
+    assert got.error.status == "crashed"
+    assert "ended with code -9; MemoryError: no" in str(got.error)
+    script = [chunk(said=messages({"failed": "no space"}), ended=1)]
+    engine, _ = made(Cluster(script={"a": script}))
+    engine.submit(job())
+    assert str(next(engine.completed()).error) == "node 10.0.0.1 (left): no space"
+
+
+def test_one_job_at_a_time_on_a_host(made):
+    beside = Node(id="c", address="10.0.0.1", labels=("left",))
+    cluster = Cluster([LEFT, RIGHT, beside])
+    engine, _ = made(cluster)
+    for name, platform in (("1", "left"), ("2", "left"), ("3", "big"), ("4", "big")):
+        engine.submit(job(name, platform))
+    assert list(engine.completed(0.0005)) == []
+    assert [m for m in cluster.asked if m[1] == "begin"] == [("a", "begin"), ("b", "begin")]
+    assert engine.cancel("4") and not engine.cancel("4") and not engine.cancel("1")
+    cluster.script = {"a": deque(WHOLE)}
+    assert next(engine.completed()).job.name == "1"
+    assert list(engine.completed(0.0005)) == []
+    assert [m for m in cluster.asked if m[1] == "begin"][2:] == [("a", "begin")]
+
+
+def test_nodes_join_and_leave(made, monkeypatch):
+    cluster = Cluster([LEFT])
+    engine, _ = made(cluster)
+    engine.platforms()
+    engine.submit(job("r", "right"))
+    assert list(engine.completed(0.0005)) == [] and not cluster.asked
+    cluster.alive.append(RIGHT)
+    cluster.script = {"b": deque(WHOLE)}
+    assert next(engine.completed()).error is None
+    cluster.alive = [LEFT]
+    monkeypatch.setattr(engine_module, "GONE_S", 0.0)
+    engine.submit(job("r2", "right"))
+    (got,) = engine.completed()
+    assert got.error.status == "crashed" and "no node 'right' is left" in str(got.error)
+    cluster.alive = []
+    assert engine.platforms() == []
+
+
+def test_a_job_that_is_late_is_ended(made, monkeypatch):
+    cluster = Cluster(script={"a": [chunk(said=messages({"began": True}))]})
+    cluster.script["a after stop"] = deque([chunk(ended=130)])
+    engine, _ = made(cluster)
+    engine.submit(job())
+    assert list(engine.completed(0.0005)) == [] and ("a", "stop") not in cluster.asked
+    now = engine_module.time.monotonic()
+    monkeypatch.setattr(engine_module.time, "monotonic", lambda: now + limit_s(job()) + 1)
+    (got,) = engine.completed()
+    assert got.error.status == "timeout" and ("a", "stop") in cluster.asked
+
+
+def test_the_end_takes_home_what_there_is(made, tmp_path):
+    cluster = Cluster(script={"a": [chunk(shard()[:900])]})
+    cluster.script["a after stop"] = deque([chunk(shard()[900:], ended=130)])
+    engine, _ = made(cluster)
+    engine.submit(job())
+    engine.submit(job("waits"))
+    assert list(engine.completed(0.0005)) == []
+    engine.close()
+    assert ("a", "stop") in cluster.asked and ("a", "close") in cluster.asked
+    assert cluster.dropped == ["a"] and cluster.closed
+    (path,) = (tmp_path / "store").iterdir()
+    assert len(store.read(path)[0]) == 5
+    assert list(engine.completed()) == []
+
+
+def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("def build(): ...\n")
+    (tmp_path / "net.onnx").write_bytes(b"x")
+    points = job(model="own.py:build").points
+    assert shipped(points, allow_code=True) == {"own.py": "def build(): ...\n"}
+    assert shipped(job(model="package.own:build").points, allow_code=True) == {}
+    assert shipped(job().points, allow_code=False) == {}
+    for model, allowed, word in (
+        ("own.py:build", False, "--allow-code"),
+        (f"{tmp_path}/own.py:build", True, "go to its folder"),
+        ("../own.py:build", True, "go to its folder"),
+        ("gone.py:build", True, "cannot read gone.py"),
+        ("onnx:net.onnx", True, "path from the root"),
+    ):
+        with pytest.raises(UsageError, match=word):
+            shipped(job(model=model).points, allow_code=allowed)
+    engine, _ = made(Cluster())
+    with pytest.raises(UsageError, match="--allow-code"):
+        engine.submit(job(model="own.py:build"))
+
+
+def test_a_line_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr("frameworktax.engines.ray_home.LINE_BYTES", 10)
+    with pytest.raises(WorkerError):
+        list(Lines().feed(b"x" * 11))
