@@ -144,8 +144,11 @@ class MeasuringSession:
         found = sorted({one.command for one in strays.find(self._scratch)})
         if not found:
             return []
-        text = f"a model started {', '.join(found[:3])}, which left its group and ran beside this"
-        return [Note("left-behind", f"{text}; it was ended with the session")]
+        text = (
+            f"a model started {', '.join(found[:3])}, which left its group and ran beside this; "
+            "it was ended with the session"
+        )
+        return [Note("left-behind", text)]
 
     def _end_workers(self) -> None:
         for worker in self._spawned:
