@@ -201,7 +201,7 @@ def baseline(run: Run) -> Run:
 
 
 def _small(m: Measurement) -> Measurement:
-    return replace(m, samples_ns=(), kernel_detail_ns=None)
+    return replace(m, samples_ns=(), kernel_detail_ns=None, symbols_ns=())
 
 
 def save_baseline(source: Source, path: Path) -> Run:

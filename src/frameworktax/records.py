@@ -386,8 +386,9 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
 class Measurement:
     """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``.
 
-    ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns`` (round,
-    median latency) of the session's calibrator: what a later session is compared with.
+    ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
+    most. ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns``
+    (round, median latency) of the session's calibrator: what a later session is compared with.
     """
 
     workload: Workload
@@ -408,6 +409,7 @@ class Measurement:
     bill_ns: Mapping[str, float] | None = None
     bill_method: str | None = None
     kernel_detail_ns: Mapping[str, float] | None = None
+    symbols_ns: tuple[tuple[str, str, str, float], ...] = ()
     sampler_inflation: float | None = None
     ratio_to_eager: Estimate | None = None
     launches: int | None = None

@@ -117,6 +117,18 @@ def test_sliders_tell_what_explain_tells(light, run):
     assert "as it was measured" in place.inner_text()
 
 
+def test_a_box_of_the_flame_is_looked_at_alone(light):
+    flame = light.locator(".flame").first
+    boxes = flame.locator("button.box")
+    kernel = flame.get_by_role("button", name="kernel, ").first
+    before = kernel.bounding_box()["width"]
+    kernel.click()
+    assert kernel.bounding_box()["width"] > 2 * before
+    assert boxes.filter(visible=True).count() < boxes.count()
+    light.keyboard.press("Enter")  # the focus is on the box
+    assert kernel.bounding_box()["width"] == pytest.approx(before)
+
+
 def test_any_axis_can_be_chosen(light):
     axis = light.locator("#explore-axis")
     assert axis.locator("option").all_inner_texts() == ["batch size", "length, tokens"]
@@ -207,8 +219,8 @@ def test_paper_has_ink_and_no_controls(light, tmp_path):
     light.emulate_media(media="print", color_scheme="dark")
     light.wait_for_timeout(300)
     assert light.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    controls = light.locator("button:not(.sort), select, input, form").filter(visible=True)
-    assert controls.count() == 0
+    controls = light.locator("button:not(.sort, .box, .chips *), select, input, form")
+    assert controls.filter(visible=True).count() == 0
     light.emulate_media(media="screen", color_scheme="light")
     light.pdf(path=tmp_path / "r.pdf")
     assert light.locator("details:not([open])").count() == 0  # paper cannot be unfolded

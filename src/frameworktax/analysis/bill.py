@@ -8,6 +8,7 @@ into host starvation and device gaps. Every bill adds up to the latency.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -38,6 +39,7 @@ class Bill:
     share: Estimate
     span: Estimate | None = None
     detail: Mapping[str, float] | None = None
+    symbols: tuple[tuple[str, str, str, float], ...] = ()
     shares: Mapping[str, Estimate] = field(default_factory=dict)
     inflation: float | None = None
     launches: int | None = None
@@ -157,6 +159,7 @@ def from_samples(
         tax=product(latency, tax_share, method),
         share=tax_share,
         detail=_detail(used, sum(totals), (1 - wait) * latency.value),
+        symbols=_symbols(used, sum(totals), (1 - wait) * latency.value),
         shares=shares,
         inflation=inflation,
         notes=tuple(_sampling_notes(used, sum(totals), timed, inflation)),
@@ -187,6 +190,19 @@ def _detail(used: Sequence[Attribution], samples: int, on_cpu_ns: float) -> dict
     names = list(dict.fromkeys(name for a in used for name in a.detail))
     counts = {name: sum(a.detail.get(name, 0) for a in used) for name in names}
     return {name: count / samples * on_cpu_ns for name, count in counts.items()} or None
+
+
+def _symbols(
+    used: Sequence[Attribution], samples: int, on_cpu_ns: float
+) -> tuple[tuple[str, str, str, float], ...]:
+    """Return (line, library, symbol, ns in a call) of the leaders, most time first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for line, library, symbol, count in (leader for a in used for leader in a.top):
+        counts[line if line in BILL else "remainder", library, symbol] += count
+    return tuple(
+        (line, library, symbol, count / samples * on_cpu_ns)
+        for (line, library, symbol), count in counts.most_common()
+    )
 
 
 def _sampling_notes(

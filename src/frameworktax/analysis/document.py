@@ -164,6 +164,7 @@ def _reading(
         bill_ns=bill.lines if bill else None,
         bill_method=bill.method if bill else None,
         kernel_detail_ns=bill.detail if bill else None,
+        symbols_ns=bill.symbols if bill else (),
         sampler_inflation=bill.inflation if bill else None,
         ratio_to_eager=ratio_interval(records.by_round(), eager.by_round())
         if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)

@@ -18,7 +18,7 @@ LINE_COLOURS = {
     "allocator": ("#d98cb3", "#1a1a1a"),
     "runtime": ("#b5483a", "#ffffff"),
     "threading": ("#a98467", "#1a1a1a"),
-    "system": ("#8f6bb3", "#ffffff"),
+    "system": ("#7a57a0", "#ffffff"),
     "launch": ("#d9c83c", "#1a1a1a"),
     "device_gap": ("#7fb0b8", "#1a1a1a"),
     "wait": ("#9aa3ad", "#1a1a1a"),
@@ -54,7 +54,7 @@ def bill_chart(family: Family, *, wide: bool = True) -> Spec:
         "field": "start",
         "type": "quantitative",
         "title": f"latency of one call at batch {batch}, ms",
-        "scale": {"domain": [0, longest * (1.3 if wide else 1.42)], "nice": False},
+        "scale": {"domain": [0, longest * (1.3 if wide else 1.95)], "nice": False},
         "axis": {"tickCount": 6, "format": "~g"},
     }
     for s in segments:
@@ -81,7 +81,7 @@ def bill_chart(family: Family, *, wide: bool = True) -> Spec:
                 "encoding": {
                     "x": x,
                     "x2": {"field": "end"},
-                    "color": _line_colours(used, 6 if wide else 3),
+                    "color": _line_colours(used, 6 if wide else 2),
                     "tooltip": _bill_tooltip(),
                 },
             },
@@ -152,7 +152,7 @@ def shares_chart(family: Family, *, wide: bool = True) -> Spec:
                         "scale": {"domainMax": 1, "nice": False},
                     },
                     "x2": {"field": "end"},
-                    "color": _line_colours(used, 6 if wide else 3),
+                    "color": _line_colours(used, 6 if wide else 2),
                     "tooltip": _bill_tooltip(),
                 },
             },

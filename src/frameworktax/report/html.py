@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from frameworktax.records import Run
 from frameworktax.report import (
     bill_charts,
     charts,
+    flame_html,
     page_data,
     page_sections,
+    points,
     sections,
     trace_html,
     whatif_html,
@@ -36,7 +39,14 @@ CHARTS: dict[str, Chart] = {
     "bill": bill_charts.bill_chart,
     "shares": bill_charts.shares_chart,
 }
-SCRIPTS = ("page.js", "page_charts.js", "page_tables.js", "page_whatif.js", "page_sliders.js")
+SCRIPTS = (
+    "page.js",
+    "page_charts.js",
+    "page_tables.js",
+    "page_flame.js",
+    "page_whatif.js",
+    "page_sliders.js",
+)
 """Joined in this order into one script of the page."""
 FIGURE_WIDTH = 760
 FIGURE_SCALE = 2.0
@@ -62,7 +72,8 @@ def page(run: Run) -> str:
     Raises:
         UsageError: the package that carries the plotting scripts is not installed.
     """
-    bundle = _vl_convert().javascript_bundle().replace("</script", "<\\/script")
+    _vl_convert()  # before what may be left from an earlier page
+    bundle = _bundle()
     script = "".join(map(_data, SCRIPTS))
     contents = page_data.contents(run)
     shown = contents.in_full
@@ -84,12 +95,16 @@ def page(run: Run) -> str:
         title=sections.esc(run.headline or "frameworktax"),
         css=_data("page.css"),
         subject=sections.esc(subject or "frameworktax"),
-        verdict=sections.esc(verdict),
-        lede=f'<p class="lede">{sections.esc(rest)}</p>' if rest else "",
+        verdict=sections.esc(_tied(verdict)),
+        lede=f'<p class="lede">{sections.esc(_tied(rest))}</p>' if rest else "",
         tiles=sections.tiles(run, shown[0]) if shown and shown[0].measured else "",
         families="".join(
             sections.family_section(
-                family, i, list(drawable(family)), sum(bool(f.measured) for f in shown[:i])
+                family,
+                i,
+                list(drawable(family)),
+                sum(bool(f.measured) for f in shown[:i]),
+                flame_html.flames(family) if family.measured else "",
             )
             for i, family in enumerate(shown)
         ),
@@ -102,7 +117,7 @@ def page(run: Run) -> str:
         trust=sections.trust_section(run),
         environment=sections.environment_section(run.environment) + page_sections.cite(run),
         numbers=page_sections.numbers(contents),
-        data=json_block({**contents.data, "charts": drawn, "whatif": whatif}),
+        data=json_block({**contents.data, "charts": points.rounded(drawn), "whatif": whatif}),
         bundle=bundle,
         script=script,
     )
@@ -137,6 +152,11 @@ def split_headline(headline: str) -> tuple[str, str, str]:
         subject, said = "", headline
     verdict, _, rest = said.partition("; ")
     return subject, verdict[:1].upper() + verdict[1:], rest[:1].upper() + rest[1:]
+
+
+def _tied(text: str) -> str:
+    """Return the text with numbers on one line with their signs."""
+    return text.replace(" %", "\u00a0%").replace(" ×", "\u00a0×")
 
 
 def json_block(value: Any) -> str:
@@ -204,6 +224,13 @@ def _vl_convert() -> Any:
             "the report needs vl-convert-python: pip install 'frameworktax[report]'"
         ) from error
     return vl_convert
+
+
+@cache
+def _bundle() -> str:
+    """Return the plotting scripts; making them takes a second, once a process."""
+    scripts: str = _vl_convert().javascript_bundle()
+    return scripts.replace("</script", "<\\/script")
 
 
 def _data(name: str) -> str:

@@ -3,12 +3,11 @@
   "use strict";
   const data = JSON.parse(document.getElementById("ft-data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const print = matchMedia("print");
   const NARROW = 620;
   const charts = [];
 
   function config() {
-    const night = dark.matches && !print.matches;
+    const night = dark.matches;
     const ink = night ? "#e9ecef" : "#16191d";
     const soft = night ? "#9da7b3" : "#59626e";
     const line = night ? "#2e343c" : "#e3e6ea";
@@ -32,7 +31,7 @@
     chart.view?.finalize();
     const found = await vegaEmbed(chart.place, spec, {
       ast: true, // expressions are interpreted: the page allows no eval
-      renderer: "svg",
+      renderer: chart.many ? "canvas" : "svg",
       config: config(),
       actions: false,
       tooltip: { theme: dark.matches ? "dark" : "light" },
@@ -83,8 +82,9 @@
     return made;
   }
 
-  function add(place, spec, drawn) {
-    const chart = { place, spec, drawn, view: null };
+  // A drawing of ``many`` marks is one picture: as elements they would take seconds.
+  function add(place, spec, drawn, many = false) {
+    const chart = { place, spec, drawn, many, view: null };
     charts.push(chart);
     const tools = element("p", { className: "tools" });
     for (const type of ["svg", "png"]) {
@@ -116,7 +116,6 @@
     for (const folded of document.querySelectorAll("main > section details")) folded.open = true;
   });
   dark.addEventListener("change", () => draw());
-  print.addEventListener("change", () => draw());
   let narrow = innerWidth < NARROW;
   addEventListener("resize", () => {
     if (narrow !== innerWidth < NARROW) {

@@ -5,6 +5,7 @@
   const ft = window.frameworktax;
   const { columns, slices, templates, palette } = ft.data;
   const UNKNOWN = "not known";
+  const MANY = 1500;
 
   function fill(template, values) {
     if (Array.isArray(template)) return template.map((item) => fill(item, values));
@@ -181,12 +182,14 @@
     which.addEventListener("change", redraw);
   }
 
+  const flops = document.getElementById("operations");
   function operations(wide) {
     const points = [];
-    columns.flops.forEach((flops, row) => {
-      if (!flops || cell("latency_ns", row) === null) return;
+    const step = Number(flops.dataset.step ?? 1);
+    columns.flops.forEach((count, row) => {
+      if (row % step || !count || cell("latency_ns", row) === null) return;
       points.push({ model: cell("model", row), runtime: cell("runtime", row),
-        batch: cell("batch", row), flops: flops / 1e9, latency: cell("latency_ns", row) / 1e6,
+        batch: cell("batch", row), flops: count / 1e9, latency: cell("latency_ns", row) / 1e6,
         regime: cell("regime", row) ?? UNKNOWN });
     });
     const runtimes = [...new Set(points.map((p) => p.runtime))];
@@ -202,8 +205,7 @@
   }
   const explore = document.getElementById("explore");
   if (explore) explorer(explore);
-  const flops = document.getElementById("operations");
-  if (flops) ft.add(flops, operations);
+  if (flops) ft.add(flops, operations, null, columns.flops.length > MANY);
   window.frameworktax = { ...window.frameworktax, cell, latency, fill };
   ft.draw().then(() => { document.body.dataset.drawn = "yes"; });
 })();

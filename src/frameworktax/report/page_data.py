@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,8 +20,11 @@ from frameworktax.report.tables import Family, families
 
 SECTIONS = 12
 """Families with a section of their own; more pictures are drawn for too long."""
-SECTION_POINTS = 1_000
-"""The same for their points."""
+FEW_SECTIONS = 3
+"""The same in a page of more than ``MANY_POINTS``."""
+MANY_POINTS = 1_000
+DRAWN_POINTS = 2_500
+"""Points that one picture draws; of more, every second, third …"""
 DOCUMENT_POINTS = 1_000
 """Points above which the page carries columns only, not the document."""
 DOCUMENT_BYTES = 2_000_000
@@ -47,6 +51,11 @@ class Contents:
     data: dict[str, Any]
     document: str
 
+    @property
+    def step(self) -> int:
+        """One of how many points is drawn where all are drawn together."""
+        return math.ceil(sum(len(family.measurements) for family in self.kept) / DRAWN_POINTS)
+
 
 def contents(run: Run) -> Contents:
     """Return what the page of a run holds."""
@@ -58,7 +67,7 @@ def contents(run: Run) -> Contents:
     return Contents(
         every=every,
         kept=kept,
-        in_full=_in_full(kept),
+        in_full=kept[: SECTIONS if len(measurements) <= MANY_POINTS else FEW_SECTIONS],
         slices=lines,
         document=document,
         data={
@@ -84,17 +93,6 @@ def contents(run: Run) -> Contents:
             },
         },
     )
-
-
-def _in_full(kept: Sequence[Family]) -> list[Family]:
-    found: list[Family] = []
-    held = 0
-    for family in kept[:SECTIONS]:
-        held += len(family.measurements)
-        if found and held > SECTION_POINTS:
-            break
-        found.append(family)
-    return found
 
 
 def _document(run: Run) -> tuple[str, dict[str, Any]]:

@@ -64,9 +64,11 @@ def overview_section(run: Run, contents: Contents) -> str:
     parts = []
     if len(counted) > 1:
         title = "FLOPs against latency"
+        part = f" One point in {contents.step} is drawn." if contents.step > 1 else ""
         parts.append(
             f'<h3>{title}</h3><p class="hint">Were FLOPs a proxy of latency, the points would lie '
-            "on one line. Both axes logarithmic.</p>" + chart("operations", title)
+            f"on one line. Both axes logarithmic.{part}</p>"
+            + chart("operations", title, step=contents.step)
         )
     parts += [quantities(one) for one in overview_of(run, contents)]
     return f"<section><h2>All together</h2>{''.join(parts)}</section>" if parts else ""

@@ -71,14 +71,19 @@ def thinned(shown: Sequence[Family], most: int = MOST) -> list[Family]:
 def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Return name → numbers, or ``{"of": texts, "at": numbers of texts}``; null is not measured."""
     rows = csv_rows(Run(measurements=tuple(measurements)))
-    made: dict[str, Any] = {name: [_rounded(row[name]) for row in rows] for name in NUMBERS}
+    made: dict[str, Any] = {name: [rounded(row[name]) for row in rows] for name in NUMBERS}
     for name in TEXTS:
         made[name] = _coded([row[name] for row in rows])
     made["outputs"] = _coded([parity_mark(m) for m in measurements])
     return made
 
 
-def _rounded(value: object) -> object:
+def rounded(value: Any) -> Any:
+    """Return JSON data with every number to six significant digits."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 

@@ -46,9 +46,17 @@ def table(
     )
 
 
-def chart(name: str, title: str, of: int | None = None) -> str:
-    """Return a place for the page's script to draw in; ``of`` is the number of a line."""
+def chart(name: str, title: str, of: int | None = None, step: int = 1) -> str:
+    """Return a place for the page's script to draw in.
+
+    Args:
+        name: its identity.
+        title: what it shows.
+        of: number of the line to draw.
+        step: one of how many points is drawn.
+    """
     line = "" if of is None else f' data-slice="{of}"'
+    line += f' data-step="{step}"' if step > 1 else ""
     return (
         f'<figure><div class="chart" id="{name}"{line} role="img" '
         f'aria-label="{title}; the numbers are in the tables below"></div></figure>'
@@ -101,7 +109,11 @@ def _fastest(family: Family, batch: int) -> Measurement | None:
 
 
 def family_section(
-    family: Family, number: int, charts: Sequence[str], line: int | None = None
+    family: Family,
+    number: int,
+    charts: Sequence[str],
+    line: int | None = None,
+    symbols: str = "",
 ) -> str:
     """Return one family: its pictures, then the same numbers as tables.
 
@@ -110,6 +122,7 @@ def family_section(
         number: of the section.
         charts: names of its pictures.
         line: number of its latency along the batch among the page's lines.
+        symbols: HTML that goes on below the bill.
     """
     parts = [f'<section aria-labelledby="f{number}"><h2 id="f{number}">{esc(family.title)}</h2>']
     about = {
@@ -130,6 +143,7 @@ def family_section(
         title, hint = about[name]
         parts.append(f'<h3>{title}</h3><p class="hint">{hint}</p>')
         parts.append(chart(f"{name}-{number}", title, of=line if name == "latency" else None))
+        parts.append(symbols if name == "bill" else "")
     if family.measured:
         found = [ranked(family), *tables_of(family)]
         parts += [_latencies(family), _bills(family)]

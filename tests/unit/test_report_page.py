@@ -1,0 +1,233 @@
+"""What the page holds beyond one model's tables: any axis, overviews, thinning, symbols."""
+
+import re
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax.analysis.document import build
+from frameworktax.records import Attribution, Measurement, Run, Workload
+from frameworktax.report import flame_html, overview, page_data, page_sections, points
+from frameworktax.report.tables import families
+
+
+@pytest.fixture(scope="module")
+def run():
+    return build(data.sample_records())
+
+
+def changed(run, runtimes=None, **fields):
+    """The measured points of a run as another workload's."""
+    return tuple(
+        replace(m, workload=replace(m.workload, **fields))
+        for m in run.measurements
+        if m.runtime != "null" and (runtimes is None or m.runtime in runtimes)
+    )
+
+
+def more(run, *sets):
+    return replace(run, measurements=run.measurements + sum(sets, ()))
+
+
+# --- lines that can be drawn -----------------------------------------------------------------
+
+
+def test_every_axis_with_two_values_has_its_lines(run):
+    both = more(run, changed(run, length=256), changed(run, ("eager",), width=2.0))
+    shown = families(both)
+    numbered = [m for family in shown for m in family.measurements]
+    lines = points.slices(shown)
+    assert [line.axis for line in lines].count("batch") == len(shown) == 3
+    lengths = [line for line in lines if line.axis == "length"]
+    assert [line.title for line in lengths] == [
+        f"batch {batch}, bert-mini, float32, cpu, 1 thread" for batch in data.BATCHES
+    ]
+    for line in lengths:
+        values = [(numbered[i].runtime, numbered[i].workload.length) for i in line.rows]
+        assert values[:2] == [("eager", 128), ("eager", 256)]
+        assert len({numbered[i].workload.batch for i in line.rows}) == 1
+    widths = [line for line in lines if line.axis == "width"]
+    assert len(widths) == len(data.BATCHES)
+    assert lines[0].free == (pytest.approx(4.06, abs=0.1), "eager: free up to batch 4.06")
+
+
+def test_columns_give_back_what_was_measured(run):
+    columns = points.columns(run.measurements)
+    for i, m in enumerate(run.measurements):
+        coded = columns["runtime"]
+        assert coded["of"][coded["at"][i]] == m.runtime
+        if m.latency_ns is None:
+            assert columns["latency_ns"][i] is None
+        else:
+            assert columns["latency_ns"][i] == pytest.approx(m.latency_ns.value, rel=1e-5)
+        assert columns["batch"][i] == m.workload.batch
+
+
+# --- what is left out, and said --------------------------------------------------------------
+
+
+def made(models, batches):
+    return tuple(
+        Measurement(
+            workload=Workload(model=f"m{model}", batch=batch),
+            runtime="eager",
+            paradigm="eager",
+            platform="cpu",
+            threads=1,
+            status="failed",
+            reason="made up",
+        )
+        for model in range(models)
+        for batch in range(1, batches + 1)
+    )
+
+
+def test_thinning_keeps_whole_families_evenly():
+    shown = families(Run(measurements=made(100, 10)))
+    kept = points.thinned(shown, 250)
+    assert sum(len(f.measurements) for f in kept) <= 250
+    assert len(kept) >= 20
+    assert all(len(f.measurements) == 10 for f in kept)
+    assert kept[0].model == "m0"
+    numbers = [int(f.model[1:]) for f in kept]
+    assert max(b - a for a, b in pairwise(numbers)) <= 6
+    assert points.thinned(shown, 1000) == shown
+    assert points.thinned(shown, 1) == shown[:1]
+
+
+def test_a_thinned_page_says_so(run):
+    held = page_data.contents(more(run, changed(run, length=256), changed(run, length=512)))
+    assert "thinned" not in page_sections.explore(held)
+    every = sum(len(f.measurements) for f in held.every)
+    kept = points.thinned(held.every, every - 1)
+    there = sum(len(f.measurements) for f in kept)
+    said = page_sections.explore(replace(held, kept=kept, in_full=kept[:1]))
+    assert there < every
+    assert f"This page holds {there} of {every} points: 2 of 3 groups" in said
+    assert "The first 1 of 2 groups" in said
+
+
+def test_a_large_document_stays_in_the_store(monkeypatch, run):
+    assert page_data.contents(run).document == "whole"
+    whole = len(page_data.contents(run).data["run"]["measurements"][1]["samples_ns"])
+    assert whole > 0
+    monkeypatch.setattr(page_data, "DOCUMENT_BYTES", 120_000)
+    lean = page_data.contents(run)
+    assert lean.document == "without samples"
+    assert not any(m["samples_ns"] for m in lean.data["run"]["measurements"])
+    assert "without raw samples" in page_sections.numbers(lean)
+    monkeypatch.setattr(page_data, "DOCUMENT_POINTS", 3)
+    least = page_data.contents(run)
+    assert least.document == "left out"
+    assert "run" not in least.data
+    assert "get-json" not in page_sections.numbers(least)
+
+
+# --- overviews -------------------------------------------------------------------------------
+
+
+def test_only_what_is_proven_equal_is_ranked(run):
+    (family,) = families(run)
+    found = overview.ranking(family)
+    ranked = [m.runtime for m, share in found if share is not None]
+    assert ranked == ["onnxruntime", "inductor", "torchscript-frozen", "inference-mode", "eager"]
+    assert [m.runtime for m, share in found if share is None] == ["openvino"]
+    table = overview.ranked(family)
+    assert table.rows[0][:2] == ("onnxruntime", "1")
+    assert table.rows[0][3].startswith("2.2 ×")
+    assert table.rows[-1][1] == "not ranked"
+    assert table.rows[-1][4].startswith("≠")
+
+
+def test_what_ran_where(run):
+    both = more(run, changed(run, ("eager",), model="other"))
+    table = overview.matrix(both)
+    rows = {row[0]: dict(zip(table.head[1:], row[1:], strict=True)) for row in table.rows}
+    assert rows["bert-mini"]["onnxruntime"] == "="
+    assert rows["bert-mini"]["openvino"] == "≠"
+    assert rows["bert-mini"]["aot-inductor"] == "crashed"
+    assert rows["other"] == {
+        name: "reference" if name == "eager" else "–" for name in rows["other"]
+    }
+    assert overview.matrix(run) is None
+
+
+def test_hardware_stands_side_by_side(run):
+    cuda = tuple(
+        replace(m, platform="cuda:0", latency_ns=replace(m.latency_ns, value=1e6))
+        for m in run.measurements
+        if m.runtime == "eager"
+    )
+    table = overview.hardware(more(run, cuda))
+    assert table.head == ("model", "runtime", "cpu, 1 thread", "cuda:0")
+    assert table.rows[0][:2] == ("bert-mini, length 128, float32, batch 1", "eager")
+    assert table.rows[0][2].startswith("4.40 ")
+    assert table.rows[0][3].startswith("1.00 ")
+    assert len(table.rows) == len(data.BATCHES)
+    assert overview.hardware(run) is None
+
+
+def test_how_far_a_width_is_free(run):
+    wide = tuple(
+        replace(m, latency_ns=replace(m.latency_ns, value=m.latency_ns.value * factor))
+        for width, factor in ((2.0, 1.05), (4.0, 3.0))
+        for m in changed(run, ("eager",), width=width)
+    )
+    both = more(run, wide)
+    shown = families(both)
+    numbered = [m for family in shown for m in family.measurements]
+    table = overview.free_sizes(points.slices(shown), numbered)
+    row = next(row for row in table.rows if row[:2] == ("eager", "width"))
+    assert row[2] == "1"
+    assert 2.0 < float(row[3]) < 2.2  # 1.10 between 1.05 and 3.0, on a logarithmic axis
+
+
+# --- symbols ---------------------------------------------------------------------------------
+
+
+LEADERS = (
+    ("kernel", "libtorch_cpu.so", "sgemm", 200),
+    ("python", "libpython3.11.so", "<eval>", 100),
+    ("no-such-line", "lib&.so", "x", 20),
+)
+
+
+@pytest.fixture(scope="module")
+def named():
+    return build(
+        replace(r, top=LEADERS) if isinstance(r, Attribution) else r for r in data.sample_records()
+    )
+
+
+def test_symbols_take_their_share_of_a_call(named):
+    m = next(m for m in named.measurements if m.runtime == "eager")
+    line, library, symbol, ns = m.symbols_ns[0]
+    assert (line, library, symbol) == ("kernel", "libtorch_cpu.so", "sgemm")
+    # 200 of 10,000 samples of the time on the processor
+    assert ns == pytest.approx(0.02 * (1 - data.OFF_CPU) * 4_400_000, rel=1e-3)
+    assert m.symbols_ns[2][0] == "remainder"
+
+
+def test_boxes_are_as_wide_as_their_time(named):
+    (family,) = families(named)
+    page = flame_html.flames(family)
+    assert page.count("<details") == 4  # the runtimes that were sampled
+    widths = [float(w) for w in re.findall(r'<ul><li style="flex-grow:([\d.]+)"', page)]
+    assert widths[0] == 1000.0
+    eager = page.split("</details>")[0]
+    lines = re.findall(r'flex-grow:([\d.]+)"><span class="box" title="(\w+), ', eager)
+    top = {name: float(width) for width, name in lines}
+    assert top["kernel"] == pytest.approx(382, abs=1)
+    assert "&lt;eval&gt;" in page and "<eval>" not in page and "lib&amp;.so" in page
+
+
+def test_no_names_no_flames(run):
+    (family,) = families(replace(run, measurements=tuple(
+        replace(m, symbols_ns=()) for m in run.measurements)))  # fmt: skip
+    assert flame_html.flames(family) == ""
