@@ -232,6 +232,9 @@ def test_rank_correlations_have_intervals_that_know_how_few_points_there_are():
     swapped = proxies.spearman(list(zip((1, 2, 3, 4, 5), (2, 1, 4, 3, 5), strict=True)))
     assert swapped.value == pytest.approx(0.8)
     assert swapped.low == pytest.approx(math.tanh(math.atanh(0.8) - 1.96 * math.sqrt(1.32 / 2)))
+    # equal counts share a rank: 1 2.5 2.5 4 5 against 1 2 3 4 5 gives 9.5 / sqrt(9.5 * 10)
+    tied = proxies.spearman(list(zip((1, 2, 3, 4, 5), (1, 2, 2, 4, 5), strict=True)))
+    assert tied.value == pytest.approx(9.5 / math.sqrt(95))
     with pytest.raises(Unjudged, match="4 points"):
         proxies.spearman([(x, x) for x in range(4)])
     with pytest.raises(Unjudged, match="same for every point"):

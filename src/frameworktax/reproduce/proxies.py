@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from frameworktax.records import Estimate
 from frameworktax.reproduce.rows import Row, select, values
@@ -41,7 +40,9 @@ def _rhos(pairs: np.ndarray) -> np.ndarray:
     Args:
         pairs: (sets, points, 2).
     """
-    ranks = rankdata(pairs, axis=1)
+    smaller = (pairs[:, :, None] > pairs[:, None]).sum(axis=2)
+    equal = (pairs[:, :, None] == pairs[:, None]).sum(axis=2)
+    ranks = smaller + (equal + 1) / 2  # equal values share the mean of their ranks
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     x, y = ranks[..., 0], ranks[..., 1]
     size = np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
