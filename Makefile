@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults bench-simulation validate gpu docs clean
+.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults bench-simulation validate ablate architectures operators trend questions gpu docs cluster-demo clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -22,6 +22,9 @@ help:
 	@echo "make reproduce   the paper's studies at the small scale, under 30 minutes on two cores"
 	@echo "make bench-simulation   20,000 points over 200 simulated nodes: nothing lost, what it costs"
 	@echo "make bench-faults   fifty seeded shots at a sweep; nothing may be lost or doubled"
+	@echo "make ablate architectures operators trend   a page each in docs/results: 16, 12, 6 and 1 min"
+	@echo "make questions   all four, 35 min on a machine that does nothing else"
+	@echo "make cluster-demo   a study over two Ray nodes on loopback, within five minutes"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
 	@echo "make docs      check that the examples in the documentation run"
 
@@ -72,6 +75,21 @@ validate: install
 coverage: install
 	nice $(BIN)/python benchmarks/coverage.py
 
+ablate: install
+	$(BIN)/python benchmarks/ablation.py
+
+architectures: install
+	$(BIN)/python benchmarks/architectures.py
+
+operators: install
+	$(BIN)/python benchmarks/operators.py
+
+# Replays recorded traces: measures nothing, and needs no GPU.
+trend: install
+	$(BIN)/python benchmarks/trend.py
+
+questions: trend operators architectures ablate
+
 runtime-env: install
 	$(BIN)/frameworktax env create $(NAME)
 
@@ -88,6 +106,12 @@ bench-simulation: install
 
 bench-faults: install
 	$(BIN)/python benchmarks/sweep.py --only faults --out benchmarks/results/sweep_faults.json
+
+# Ray is an extra that nothing else needs; it goes into .venv when it is missing there.
+cluster-demo: install
+	$(BIN)/python -c "import ray" 2>/dev/null || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(BIN)/python benchmarks/cluster_demo.py
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu:

@@ -53,8 +53,8 @@ def text(run: Run) -> str:
         "[architectures.toml](../../benchmarks/architectures.toml). " + machine(run.environment),
         "",
         "Eager PyTorch at batch 1, small inputs; *free up to* is the largest batch within 10 % of "
-        "batch 1; *best* the fastest of the runtimes measured whose outputs are proven equal, by blocks "
-        "of the same rounds; ≥: the tax of a twin, a lower figure.",
+        "batch 1; *best* the fastest of the runtimes measured whose outputs are proven equal, by "
+        "blocks of the same rounds; ≥: the tax of a twin, a lower figure.",
         "",
     ]
     header = (

@@ -47,7 +47,6 @@ class Place:
         """Leave nothing of an earlier run: a page tells one run."""
         if not self.redraw:
             shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
 
 
 def place(name: str, description: str, arguments: Sequence[str] | None = None) -> Place:

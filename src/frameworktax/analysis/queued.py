@@ -143,7 +143,7 @@ def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Es
     """
     before = _over([replay.run(q).latency_ns for q in steps], "recorded")
     after = [_played(q, change, change.host_speed) for q in steps]
-    others = [variant for q in steps for variant in _variants(q, change)]
+    others = [variant for q in steps for variant in variants(q, change)]
     fewest = [_played(q, change, change.host_speed) for q in others]
     found = _over(after, RECORDED)
     low = min(found.low, *fewest)
@@ -152,8 +152,8 @@ def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Es
     return before, widened
 
 
-def _variants(queues: Queues, change: Change) -> list[Queues]:
-    """Return the queues as they would also explain the record."""
+def variants(queues: Queues, change: Change) -> list[Queues]:
+    """Return the queues as they would also explain the record, for a change to be played on."""
     found = [_shrunk(queues, change)]
     if not queues.gap_seen:
         found += [replace(queues, gap_ns=0.0), replace(queues, gap_ns=2 * queues.gap_ns)]

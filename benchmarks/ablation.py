@@ -1,0 +1,63 @@
+"""Which optimisation buys what, for models of the paper: the ladder of ``frameworktax ablate``.
+
+python benchmarks/ablation.py [--quick | --redraw]
+"""
+
+from __future__ import annotations
+
+from frameworktax.ablate import ablate, figure, read
+from frameworktax.ablate.words import markdown
+from frameworktax.errors import FrameworktaxError
+from frameworktax.records import Workload
+from question import Place, bar, place
+
+MODELS = (Workload(model="bert-base", length=16), Workload(model="resnet-50", image_size=64))
+QUICK = (Workload(model="mlp", width=0.1),)
+BUDGET_S = 460.0
+
+
+def page(at: Place, failed: dict[str, str]) -> str:
+    """Return the page, and draw the pictures beside it."""
+    lines = [
+        "# Which optimisation buys what",
+        "",
+        "Written by `make ablate` from the store beside it; how to read it: "
+        "[ablate.md](../ablate.md). Batch 1, small inputs, one thread unless it says otherwise.",
+    ]
+    for workload in QUICK if at.quick else MODELS:
+        if workload.model in failed:
+            lines += ["", f"## {workload.model}", "", f"Not measured: {failed[workload.model]}"]
+            continue
+        found = read(at.store, workload.model)
+        picture = at.folder / f"{workload.model}.svg"
+        figure.write(found, picture)
+        lines += ["", markdown(found, level=2, figure=f"{at.folder.name}/{picture.name}").rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    at = place("ablation", __doc__ or "")
+    failed: dict[str, str] = {}
+    if not at.redraw:
+        for workload in QUICK if at.quick else MODELS:
+            budget = 90.0 if at.quick else BUDGET_S
+            try:
+                with bar(budget) as shown:
+                    ablate(
+                        workload.model,
+                        workload,
+                        paths=["eager"] if at.quick else ["torchscript", "inductor", "onnxruntime",
+                                                           "device"],
+                        time_budget=budget,
+                        processes=1 if at.quick else 3,
+                        folder=at.store,
+                        reporter=shown,
+                        command=("ablate", workload.model),
+                    )  # fmt: skip
+            except FrameworktaxError as error:  # the other model's ladder is told nevertheless
+                failed[workload.model] = str(error)
+    at.write(page(at, failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Where the tax goes as devices and hosts get faster: recorded or measured calls, replayed.
+
+A call is two queues (``replay``). A faster device shortens kernels, a faster host its own work.
+What is told of each machine is its latency, the share of it in which no kernel runs, and how far
+kernels may grow before the latency does: the free batch, where kernel time is linear in the batch,
+and a lower figure of it where a larger batch fills a device better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from frameworktax.analysis import replay
+from frameworktax.analysis.curves import FREE
+from frameworktax.analysis.queued import Change, variants
+from frameworktax.analysis.replay import Queues
+from frameworktax.records import Estimate
+from frameworktax.traces import intervals
+
+METHOD = "two-queue replay"
+MOST = 4096.0
+"""Growth of kernel time beyond which nothing is looked for."""
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A call on another machine; the intervals hold what the replay does not know.
+
+    Attributes:
+        device_speed: factor on the recorded device.
+        host_speed: factor on the recorded host.
+        latency_ns: of the call.
+        tax_share: share of it in which no kernel runs.
+        free_growth: factor by which kernel time may grow within 10 % of the latency.
+        is_lower_bound: the latency does not grow up to ``MOST``.
+    """
+
+    device_speed: float
+    host_speed: float
+    latency_ns: Estimate
+    tax_share: Estimate
+    free_growth: Estimate
+    is_lower_bound: bool
+
+
+def outlook(queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.0) -> Outlook:
+    """Return a call on a machine that is faster by these factors.
+
+    The interval reaches to what the replay gives if launch latency, pauses and unexplained waits
+    shrink with the part that gets faster, instead of staying.
+
+    Args:
+        queues: of the call as it was recorded.
+        device_speed: of kernels.
+        host_speed: of everything that the host does.
+    """
+    change = Change(device_speed=device_speed, host_speed=host_speed)
+    all_of = [queues, *variants(queues, change)]
+
+    def over(told: Callable[[Queues], float]) -> Estimate:
+        values = [told(q) for q in all_of]
+        return Estimate(value=values[0], low=min(values), high=max(values), method=METHOD, n=1)
+
+    def latency(q: Queues) -> float:
+        return _played(q, change)[0]
+
+    def share(q: Queues) -> float:
+        whole, busy = _played(q, change)
+        return 1 - busy / whole
+
+    growth = over(lambda q: _growth(q, change))
+    return Outlook(
+        device_speed=device_speed,
+        host_speed=host_speed,
+        latency_ns=over(latency),
+        tax_share=over(share),
+        free_growth=growth,
+        is_lower_bound=growth.value >= MOST,
+    )
+
+
+def _played(queues: Queues, change: Change) -> tuple[float, float]:
+    """Return latency and the time in which a kernel runs, ns."""
+    changed = replay.changed(
+        queues, device_speed=change.device_speed / change.kernels, host_speed=change.host_speed
+    )
+    line = replay.run(changed)
+    start = np.rint(line.start_ns).astype(np.int64)
+    end = np.rint(line.end_ns).astype(np.int64)
+    return line.latency_ns, float(intervals.union_ns(start, end))
+
+
+def _growth(queues: Queues, change: Change) -> float:
+    """Return the factor on kernel time at which the latency is 10 % over what it is."""
+    limit = _grown(queues, change, 1.0) * (1 + FREE)
+    low, high = 1.0, 2.0
+    while _grown(queues, change, high) <= limit:
+        low, high = high, 2 * high
+        if low >= MOST:
+            return MOST
+    while high / low > 1 + TOLERANCE:
+        middle = math.sqrt(low * high)
+        if _grown(queues, change, middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _grown(queues: Queues, change: Change, kernels: float) -> float:
+    grown = Change(device_speed=change.device_speed, host_speed=change.host_speed, kernels=kernels)
+    return _played(queues, grown)[0]
+
+
+def grid(queues: Queues, devices: Sequence[float], hosts: Sequence[float]) -> list[Outlook]:
+    """Return every device with every host, the slowest first."""
+    return [
+        outlook(queues, device_speed=device, host_speed=host)
+        for host in sorted(hosts)
+        for device in sorted(devices)
+    ]
