@@ -35,7 +35,8 @@ from simulated_cluster import (  # type: ignore[import-not-found]
 )
 
 from frameworktax.campaign.look import look, scan
-from frameworktax.campaign.run import Campaign, SilentStudy
+from frameworktax.campaign.results import SilentStudy
+from frameworktax.campaign.run import Campaign
 from frameworktax.study.load import Study, load
 from frameworktax.testing import FakeClock
 

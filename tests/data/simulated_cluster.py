@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from frameworktax.campaign.run import SweepResults
+from frameworktax.campaign.results import SweepResults
 from frameworktax.engines.base import Done, Job, Platform, limit_s
 from frameworktax.errors import WorkerError
 from frameworktax.records import (

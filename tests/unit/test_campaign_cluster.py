@@ -15,7 +15,8 @@ from frameworktax.campaign.held import survey
 from frameworktax.campaign.look import look, scan
 from frameworktax.campaign.places import AWAY_S
 from frameworktax.campaign.queue import Queue
-from frameworktax.campaign.run import Campaign, SilentStudy
+from frameworktax.campaign.results import SilentStudy
+from frameworktax.campaign.run import Campaign
 from frameworktax.campaign.schedule import Group, groups, halves
 from frameworktax.campaign.words import summary
 from frameworktax.engines.base import Done, Job, Platform

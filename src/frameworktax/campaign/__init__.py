@@ -5,6 +5,7 @@ An engine measures, this decides what and when.
 
 from frameworktax.campaign.engines import platforms
 from frameworktax.campaign.look import Outlook, outlook
-from frameworktax.campaign.run import SweepResults, sweep
+from frameworktax.campaign.results import SweepResults
+from frameworktax.campaign.run import sweep
 
 __all__ = ["Outlook", "SweepResults", "outlook", "platforms", "sweep"]

@@ -11,6 +11,7 @@ from statistics import median
 from frameworktax import host, runtimes, timing
 from frameworktax.records import Block, Outcome, Point, Record, Subject
 from frameworktax.rounds import BLOCK_NS, SAMPLE_NS
+from frameworktax.store.columns import middle
 from frameworktax.store.decode import BlockRow
 
 LOAD_S = 6.0
@@ -50,7 +51,7 @@ class Estimator:
         """Take one record into account; every one comes before the first question."""
         match record:
             case Block() | BlockRow():
-                self._medians[record.point].append(median(record.latency_ns))
+                self._medians[record.point].append(middle(record.latency_ns))
             case Subject():
                 self._points[record.point.key()] = record.point
             case Outcome():

@@ -7,16 +7,17 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document
 from frameworktax.campaign import engines
 from frameworktax.campaign.crew import Crew, Out
-from frameworktax.campaign.held import Held, resumed
+from frameworktax.campaign.held import resumed
 from frameworktax.campaign.look import Outlook, look, read, scan
 from frameworktax.campaign.places import AWAY_S, Places
 from frameworktax.campaign.queue import Queue
+from frameworktax.campaign.results import SilentStudy, StudyReporter, SweepResults
 from frameworktax.campaign.retries import Retries
 from frameworktax.campaign.schedule import Group
 from frameworktax.campaign.shard import open_shard, shard_of
@@ -25,8 +26,6 @@ from frameworktax.engines.base import Done, Engine, Job
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.records import LeftOut, Note, Point, Record
 from frameworktax.runtimes import FLOOR
-from frameworktax.session import Silent
-from frameworktax.setup import Reporter
 from frameworktax.store.decode import BlockRow
 from frameworktax.study.load import Study, load
 
@@ -38,52 +37,6 @@ UNHURRIED = 5.0
 itself when its intervals are told, and only what hangs or is misjudged meets this end."""
 PATIENCE_S = 10.0
 """How long an end of a job is waited for before one looks for new nodes, and what is gone."""
-
-
-class StudyReporter(Reporter, Protocol):
-    """Told how a study goes."""
-
-    def session(self, number: int, total: int, name: str, left_s: float) -> None:
-        """Say that a session begins, and how long the study will still take."""
-
-    def say(self, text: str) -> None:
-        """Pass on a line for people."""
-
-
-class SilentStudy(Silent):
-    """A reporter that says nothing."""
-
-    def session(self, number: int, total: int, name: str, left_s: float) -> None:
-        """Say nothing."""
-
-    def say(self, text: str) -> None:
-        """Say nothing."""
-
-
-class SweepResults(Results):
-    """The results of a study.
-
-    Attributes:
-        outlook: how the study stood before.
-        held: how each of its points stands now.
-        wall_ns: of the whole campaign.
-        spent_ns: the same by what it was spent on (``campaign.spent``); the time of every node
-            where several measured at a time.
-    """
-
-    def __init__(
-        self,
-        results: Results,
-        outlook: Outlook,
-        held: Mapping[Point, Held],
-        wall_ns: int,
-        spent_ns: Mapping[str, int],
-    ) -> None:
-        super().__init__(results.run, results.store)
-        self.outlook = outlook
-        self.held = held
-        self.wall_ns = wall_ns
-        self.spent_ns = spent_ns
 
 
 def sweep(

@@ -11,7 +11,7 @@ from frameworktax.campaign.describe import describe
 from frameworktax.campaign.estimate import RULE
 from frameworktax.campaign.held import Held, Status
 from frameworktax.campaign.look import Outlook
-from frameworktax.campaign.run import SweepResults
+from frameworktax.campaign.results import SweepResults
 from frameworktax.campaign.spent import MEASURING, overhead
 from frameworktax.study.values import duration
 
@@ -60,7 +60,7 @@ def forecast(outlook: Outlook) -> list[str]:
     if outlook.beyond:
         lines.append(f"{outlook.beyond} more are beyond the point budget")
     if to_do:
-        total = sum(group.estimate_s for group in outlook.groups)
+        total = outlook.whole_s
         source = f"{outlook.known} of {to_do} points rest on the store; {RULE}"
         lines.append(f"about {duration(total)} ({source})")
         budget = outlook.study.settings.time_budget

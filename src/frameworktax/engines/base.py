@@ -5,7 +5,8 @@ yields it; the campaign above decides what to submit, and when. What it may rely
 
 - **Nodes join and leave.** ``platforms`` is asked again while jobs run, every few seconds at most,
   and is cheap. A label without a node has no slots, or is not named at all: its jobs wait for a
-  bounded time and are then left out with a reason.
+  bounded time and are then left out with a reason. What the engine has of them and has not begun
+  it keeps, until the campaign takes it back (``cancel``): what never ran was not lost.
 - **A job may be lost** with its process, its raylet or its node. It ends all the same, as a
   ``Done`` whose error is a ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is
   known). What it had measured stays in the store; the engine writes nothing about the rest,

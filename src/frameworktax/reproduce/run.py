@@ -8,7 +8,7 @@ from pathlib import Path
 from frameworktax import store as stores
 from frameworktax.api import pick_device
 from frameworktax.campaign import Outlook, outlook, sweep
-from frameworktax.campaign.run import StudyReporter
+from frameworktax.campaign.results import StudyReporter
 from frameworktax.errors import StoreError
 from frameworktax.reproduce.files import Scale, StudyFile
 from frameworktax.reproduce.plans import chosen, default_scale, study_data
