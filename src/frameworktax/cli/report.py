@@ -15,6 +15,9 @@ from frameworktax.errors import UsageError
 @app.command("report")
 def report_command(
     store: Annotated[Path, typer.Argument(help="A store's folder.")],
+    after: Annotated[
+        Path | None, typer.Argument(help="Another store, told beside the first in a page.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="File: .html .json .md .csv .parquet .svg .png .pdf."),
@@ -36,8 +39,10 @@ def report_command(
       frameworktax report frameworktax-results -o report.html
 
       frameworktax report frameworktax-results --where runtime=eager,onnxruntime --last
+
+      frameworktax report before/ after/ -o report.html
     """
-    from frameworktax import api
+    from frameworktax import api, comparing
     from frameworktax.report.export import check, write
     from frameworktax.store import Where
 
@@ -51,8 +56,17 @@ def report_command(
             f"no point in {store} has {' and '.join(where or ())}; "
             f"see which there are: frameworktax store list {store}"
         )
+    beside = None
+    if after is not None:
+        if output is None:
+            raise UsageError(
+                "two stores are told side by side in a page: add -o report.html; "
+                "in the terminal: frameworktax compare BEFORE AFTER"
+            )
+        before, results = results, api.read_store(after, conditions, last=last)
+        beside = comparing.compare(before, results, across=True).comparison
     if output is not None:
-        write(results.run, output)
+        write(results.run, output, beside)
         if not quiet and json_file != "-":
             print(f"written: {output}")  # noqa: T201
     deliver(results, json_file, None, quiet or output is not None)

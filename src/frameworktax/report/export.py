@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from frameworktax.analysis.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 from frameworktax.report import html, json_document, markdown
@@ -19,15 +20,25 @@ def check(path: Path) -> None:
         raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
 
 
-def write(run: Run, path: Path) -> None:
+def write(run: Run, path: Path, beside: Comparison | None = None) -> None:
     """Write the run; a picture shows latency against batch.
+
+    Args:
+        run: to tell of.
+        path: its suffix names the format.
+        beside: a comparison whose side after is the run; a page alone can tell it.
 
     Raises:
         UsageError: no format has this suffix, or what it needs is not installed.
     """
     check(path)
+    if beside is not None and path.suffix != ".html":
+        raise UsageError(
+            f"two results stand side by side in an .html page, not in {path.name}; "
+            "other formats: frameworktax compare BEFORE AFTER -o FILE"
+        )
     if path.suffix == ".html":
-        html.write_report(run, path)
+        html.write_report(run, path, beside)
     elif path.suffix == ".json":
         path.write_text(json_document.text(run), encoding="utf-8")
     elif path.suffix in (".md", ".csv"):

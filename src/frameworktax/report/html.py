@@ -17,11 +17,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from frameworktax.analysis.comparison import Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Run
 from frameworktax.report import (
     bill_charts,
     charts,
+    compare_charts,
+    compare_html,
     flame_html,
     page_data,
     page_sections,
@@ -53,21 +56,26 @@ FIGURE_SCALE = 2.0
 """Pixels of a PNG for each unit of the drawing."""
 
 
-def write_report(run: Run, path: Path) -> None:
+def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None:
     """Write the page.
+
+    Args:
+        run: to tell of.
+        path: of the page.
+        beside: a comparison whose side after is the run, told first.
 
     Raises:
         UsageError: the package that carries the plotting scripts is not installed, or the file
             cannot be written.
     """
     try:
-        path.write_text(page(run), encoding="utf-8")
+        path.write_text(page(run, beside), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def page(run: Run) -> str:
-    """Return the page as text.
+def page(run: Run, beside: Comparison | None = None) -> str:
+    """Return the page as text; the arguments are those of ``write_report``.
 
     Raises:
         UsageError: the package that carries the plotting scripts is not installed.
@@ -84,6 +92,9 @@ def page(run: Run) -> str:
         for name, draw in drawable(family).items()
         if name != "latency"
     }
+    if beside and (changes := compare_charts.changes_chart(beside)):
+        narrow = compare_charts.changes_chart(beside, wide=False) or changes
+        drawn["changes"] = {"wide": changes, "narrow": narrow}
     whatif = whatif_html.data(run)
     hashes = " ".join(_hash(text) for text in (bundle, script))
     return _fill(
@@ -108,6 +119,7 @@ def page(run: Run) -> str:
             )
             for i, family in enumerate(shown)
         ),
+        beside=compare_html.section(beside, "changes" in drawn) if beside else "",
         explore=page_sections.explore(contents),
         overview=page_sections.overview_section(run, contents),
         trace=trace_html.trace_section(run.trace),

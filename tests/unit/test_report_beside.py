@@ -1,0 +1,83 @@
+"""Two results side by side in one page."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as data
+
+from frameworktax import comparing
+from frameworktax.analysis.document import build
+from frameworktax.cli.report import report_command
+from frameworktax.errors import UsageError
+from frameworktax.report import compare_html, export, html
+from frameworktax.report.compare_charts import changes_chart
+
+HOSTILE = "</script><img src=x onerror=window.pwned=1>"
+
+
+@pytest.fixture(scope="module")
+def sides():
+    before = build(data.session(batches=(1, 2)))
+    after = build(data.session(data.NEW, batches=(1, 2), factors={"inference-mode": 1.3}))
+    return after, comparing.compare(before, after).comparison
+
+
+def test_the_picture_shows_what_changed_and_by_how_much(sides):
+    _, comparison = sides
+    spec = changes_chart(comparison)
+    rows = {row["point"]: row for row in spec["data"]["values"]}
+    assert len(rows) == len(comparison.points) == 6
+    slower = rows["bert-mini, batch 1, length 128, inference-mode"]
+    assert slower["ratio"] == pytest.approx(1.3, rel=1e-3)
+    assert slower["low"] < slower["ratio"] < slower["high"]
+    assert slower["verdict"] == "slower"
+    assert rows["bert-mini, batch 1, length 128, eager"]["ratio"] == pytest.approx(1.0, rel=1e-3)
+    assert changes_chart(replace(comparison, points=())) is None
+
+
+def test_only_what_changed_most_is_drawn(sides, monkeypatch):
+    _, comparison = sides
+    monkeypatch.setattr("frameworktax.report.compare_charts.ROWS", 2)
+    drawn = [row["verdict"] for row in changes_chart(comparison)["data"]["values"]]
+    assert drawn == ["slower", "slower"]
+
+
+def test_names_of_the_other_side_do_nothing(sides):
+    _, comparison = sides
+    turned = replace(
+        comparison,
+        before=HOSTILE,
+        headline=HOSTILE,
+        points=tuple(replace(p, runtime=HOSTILE, reason=HOSTILE) for p in comparison.points),
+        unpaired_after=(HOSTILE,),
+    )
+    section = compare_html.section(turned, drawn=True)
+    assert "<img" not in section
+    assert section.count("&lt;img") > 10
+
+
+def test_the_page_tells_both_stores(tmp_path):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    before, after = tmp_path / "before", tmp_path / "after"
+    data.write(before, data.session())
+    data.write(after, data.session(data.NEW, factors={"eager": 0.7}))
+    page = tmp_path / "r.html"
+    report_command(before, after, page, quiet=True)
+    text = page.read_text()
+    assert "Side by side" in text
+    assert f"Before: {before}. After: {after}." in text
+    assert '"changes":{"wide":' in text
+    assert "Side by side" not in html.page(build(data.session()))
+
+
+def test_other_formats_say_where_to_go(sides, tmp_path):
+    after, comparison = sides
+    with pytest.raises(UsageError, match="frameworktax compare BEFORE AFTER"):
+        export.write(after, tmp_path / "r.md", comparison)
+    data.write(tmp_path / "store", data.session())
+    with pytest.raises(UsageError, match=r"add -o report\.html"):
+        report_command(tmp_path / "store", tmp_path / "store")
