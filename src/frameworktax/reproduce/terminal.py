@@ -16,6 +16,8 @@ WORDS = {
     "does-not-hold": "does not hold",
     "cannot-be-judged": "cannot be judged here",
 }
+NOT_GIVEN = "none given"
+"""What stands in a study file for a number that the paper does not tell."""
 STYLES = {"holds": "green", "does-not-hold": "red", "cannot-be-judged": "yellow"}
 
 
@@ -62,4 +64,7 @@ def theirs(claim: Judged) -> str:
         if f.paper is not None
     ]
     worded = f"{claim.number} ({claim.where})"
-    return f"{'; '.join(said)} by its data; in words: {worded}" if said else worded
+    if not said:
+        return worded
+    words = f", {claim.number} in words" if claim.number != NOT_GIVEN else ""
+    return f"{'; '.join(said)} by its data{words} ({claim.where})"
