@@ -1,6 +1,7 @@
 """The store: nothing lost, nothing doubled, and every damage said."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -193,8 +194,23 @@ def test_nan_is_never_written(tmp_path):
         writer._line({"x": float("nan")})
 
 
-def test_session_ids_sort_and_differ():
+def test_session_ids_differ():
     assert store.new_session_id() != store.new_session_id()
+
+
+def test_sessions_of_one_second_sort_as_they_were_begun(tmp_path):
+    """The newest session of a point is the one that counts: a retry comes after what it retries."""
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    found = []
+    for number in range(100):
+        session = store.new_session_id(tmp_path, now=now + timedelta(milliseconds=9 * number))
+        store.Writer(tmp_path, session).close()
+        found.append(session)
+    assert found == sorted(found) and len(set(found)) == 100
+    assert found[-1].startswith(("20261120T120000-", "20261120T120001-", "20261120T120002-"))
+    (tmp_path / "20261120T120005-of-another.jsonl").touch()
+    later = store.new_session_id(tmp_path, now=now + timedelta(seconds=5))
+    assert later.startswith("20261120T120006-")
 
 
 def test_a_key_is_the_content():

@@ -20,6 +20,7 @@ SUFFIX = ".jsonl"
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """What a name from elsewhere must be before it becomes a file's: no separator, no leading dot."""
 STAMP = "%Y%m%dT%H%M%S"
+NUMBER = re.compile(r"[0-9a-f]{8}")
 
 
 class Writer:
@@ -118,16 +119,34 @@ def new_session_id(folder: Path | None = None, now: datetime | None = None) -> s
     """Return an identity for a run that sorts by time and is unique over machines.
 
     Args:
-        folder: of the store. Where the clock was set back since its newest session, the identity
-            is of one second after that one, so that the order holds.
+        folder: of the store, whose sessions all come before: those of the same second, and those
+            of later ones too, where the clock was set back since.
         now: the present, UTC; the clock's if left out.
     """
-    stamp = now or datetime.now(UTC)
-    if folder is not None and folder.is_dir():
-        earlier = [found for path in folder.glob(f"*{SUFFIX}") if (found := stamp_of(path.stem))]
-        if earlier and max(earlier) > stamp:
-            stamp = max(earlier) + timedelta(seconds=1)
-    return f"{stamp:{STAMP}}-{os.urandom(4).hex()}"
+    stamp, number = now or datetime.now(UTC), _random(31)
+    newest = _newest(folder) if folder is not None else None
+    if newest is not None:
+        last, before = newest
+        if last >= stamp.replace(microsecond=0):
+            stamp, number = last, before + 1 + _random(26)
+        if number >= 1 << 32:
+            stamp, number = stamp + timedelta(seconds=1), _random(31)
+    return f"{stamp:{STAMP}}-{number:08x}"
+
+
+def _newest(folder: Path) -> tuple[datetime, int] | None:
+    """Return time and number of the session that comes last in a store."""
+    found = [
+        (stamp, int(number, 16) if NUMBER.fullmatch(number) else 1 << 32)
+        for path in folder.glob(f"*{SUFFIX}")
+        for number in [path.stem.partition("-")[2]]
+        if (stamp := stamp_of(path.stem))
+    ]
+    return max(found, default=None)
+
+
+def _random(bits: int) -> int:
+    return int.from_bytes(os.urandom(4)) >> (32 - bits)
 
 
 def stamp_of(session: str) -> datetime | None:
