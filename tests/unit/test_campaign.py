@@ -328,6 +328,19 @@ def test_budgets_are_shared_by_estimates_and_end(tmp_path):
     assert {h.status for h in results.held.values()} == {"measured", "open"}
 
 
+def test_what_the_point_budget_leaves_out_is_told_at_the_end(tmp_path):
+    data = {**STUDY, "study": {"point_budget": 3}}
+    results = campaign(tmp_path, FakeEngine(tmp_path), data).run()
+    assert summary(results)[:2] == ["3 points: 3 measured", "1 more are beyond the point budget"]
+
+
+def test_notes_of_a_study_are_told_when_it_is_carried_out(tmp_path):
+    data = {**STUDY, "exclude": [{"batch": [99]}]}
+    listener = Listener()
+    campaign(tmp_path, FakeEngine(tmp_path), data, listener=listener).run()
+    assert listener.said[0] == "study: exclude.0 matches no point"
+
+
 def test_nothing_measured(tmp_path):
     engine = FakeEngine(tmp_path, lambda job, p: "failed")
     with pytest.raises(NothingMeasuredError, match="why"):

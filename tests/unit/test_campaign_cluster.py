@@ -144,6 +144,7 @@ def test_what_kills_its_session_is_found_and_those_beside_it_are_measured(tmp_pa
     assert [(f.point, f.status) for f in faults] == [(culprit.key(), "out-of-memory")] * 2
     (line,) = [text for text in summary(results) if text.startswith("given up")]
     assert "out-of-memory in 2 sessions, last: the session was lost: poison" in line
+    assert results.run.environment.host == "simulated"  # and not the driver, who told the failure
     names = [job.name for job in cluster.jobs]
     assert len(names) == len(set(names))  # a late end of the first try is not the second's
     assert listener.begun[-1] == (len(names), len(names))

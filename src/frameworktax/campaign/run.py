@@ -24,7 +24,7 @@ from frameworktax.campaign.shard import open_shard, shard_of
 from frameworktax.clock import REAL, Clock
 from frameworktax.engines.base import Done, Engine, Job
 from frameworktax.errors import NothingMeasuredError, WorkerError
-from frameworktax.records import LeftOut, Note, Point, Record
+from frameworktax.records import Block, LeftOut, Note, Point, Record, Session
 from frameworktax.runtimes import FLOOR
 from frameworktax.store.decode import BlockRow
 from frameworktax.study.load import Study, load
@@ -253,7 +253,14 @@ class Campaign:
                 own = replace(point, workload=replace(point.workload, twin=False))
                 if own.key() not in asked and point.runtime != FLOOR:
                     foreign.add(point.key())
-        kept = [record for record in records if _key(record) not in foreign]
+        # Where nothing was timed (what the driver writes down itself) is no environment of a point.
+        timed = {record.session for record in records if isinstance(record, Block)}
+        kept = [
+            record
+            for record in records
+            if _key(record) not in foreign
+            and not (timed and isinstance(record, Session) and record.session not in timed)
+        ]
         run = document(kept, self._study.settings.until)
         return Results(replace(run, notes=run.notes + tuple(notes)), self._folder)
 

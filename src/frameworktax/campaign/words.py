@@ -76,6 +76,8 @@ def summary(results: SweepResults) -> list[str]:
     counts = Counter(held.status for held in results.held.values())
     parts = [f"{counts[status]} {STANDINGS[status]}" for status in STANDINGS if counts[status]]
     lines = [f"{len(results.held)} points: {', '.join(parts)}"]
+    if results.outlook.beyond:
+        lines.append(f"{results.outlook.beyond} more are beyond the point budget")
     lines += [
         f"given up: {point.workload.model} in {point.runtime}, {describe(point)}: {held.reason}"
         for point, held in results.held.items()
