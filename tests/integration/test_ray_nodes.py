@@ -212,8 +212,8 @@ def test_a_study_over_two_nodes_one_of_which_is_killed(tmp_path):
 
 @needs_ray
 def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
-    (tmp_path / "study.toml").write_text(STUDY.format(budget="60s", more=', "eager"'))
-    words = ("grid.platform=local", "grid.batch=1,2")
+    (tmp_path / "study.toml").write_text(STUDY.format(budget="30s", more=', "eager"'))
+    words = ("grid.platform=local", "grid.batch=1")
     with loopback(["left"], 200.0) as (address, _):
         ran = command(tmp_path, address, "--store", "s", *words)
         _, err = ran.communicate(timeout=150)
@@ -232,7 +232,7 @@ def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
     newest = max((tmp_path / "s").glob("*.jsonl"))
     newest.unlink()  # the interrupted one
     here = campaign.sweep(tmp_path / "study.toml", *words, store=tmp_path / "l")
-    assert len(here) == 4
+    assert len(here) == 2
     assert facts(tmp_path / "s").keys() == facts(tmp_path / "l").keys()
     for key, told in facts(tmp_path / "l").items():
         if key[0] not in ("session", "parity"):

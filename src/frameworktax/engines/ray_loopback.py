@@ -76,7 +76,10 @@ def main() -> None:
     """Start the cluster, tell its address, wait, and end it."""
     life_s, labels = float(sys.argv[1]), sys.argv[2:]
     os.environ.update(ENVIRONMENT)
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    # Not in $TMPDIR: the path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(
+        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         # The address is noted here and not in /tmp/ray: nobody must find it by chance.
         os.environ["RAY_TMPDIR"] = folder
         Path(folder, "ray").mkdir()
