@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from frameworktax.report.charts import ticks
+from frameworktax.report.palette import Spec, colours
 from frameworktax.reproduce.files import Panel
 from frameworktax.reproduce.rows import AXES
 
-Spec = dict[str, Any]
 Point = dict[str, Any]
 """x, y, low, high and series of what is drawn."""
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SIZE = (236, 190)
 """Width and height of one drawing; two stand side by side in a column."""
 ALONE = (500, 250)
@@ -49,14 +48,6 @@ NAMES = {
     "nested": "nested tensors",
 }
 QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
-RUNTIME_COLOURS = {
-    "PyTorch": "#7b8494",
-    "TorchScript": "#a05a8c",
-    "ONNX Runtime": "#009e73",
-    "CUDA graphs": "#8a6fd1",
-    "nested tensors": "#d55e00",
-}
-"""As in every report."""
 SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
 
 
@@ -197,5 +188,6 @@ def _colours(panel: Panel, names: list[str]) -> list[str]:
         by_word = {WORDS[q]: colour for q, colour in QUANTITY_COLOURS.items()}
         return [by_word[name] for name in names]
     if panel.series == ("runtime",):
-        return [RUNTIME_COLOURS.get(name, "#17a2a2") for name in names]
+        runtimes = {shown: name for name, shown in NAMES.items()}
+        return colours([runtimes.get(name, name) for name in names])
     return [SPREAD[i % len(SPREAD)] for i in range(len(names))]

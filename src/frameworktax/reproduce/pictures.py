@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import UsageError
+from frameworktax.report.palette import SCHEMA, Spec
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.drawing import FONT, NAMES, SCHEMA, WORDS, Point, Spec, drawing
+from frameworktax.reproduce.drawing import FONT, NAMES, WORDS, Point, drawing
 from frameworktax.reproduce.files import Panel
 from frameworktax.reproduce.rows import AXES, Row, select
 from frameworktax.reproduce.told import Reproduction, Told
