@@ -21,6 +21,7 @@ from frameworktax import api, store
 from frameworktax.ablate.steps import effect
 from frameworktax.analysis.contrasts import paired, ratio
 from frameworktax.analysis.quantities import blocks
+from frameworktax.attribution.buckets import qualified
 from frameworktax.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload
 from frameworktax.report.words import MEANINGS, interval, label, milliseconds, percent
@@ -38,7 +39,7 @@ def measure(at: Place) -> None:
     """Measure every model in one session of its own, and its twin's operators after it."""
     itemised = {}
     for workload in QUICK if at.quick else MODELS:
-        budget = 40.0 if at.quick else BUDGET_S
+        budget = 90.0 if at.quick else BUDGET_S
         plan = Plan(
             points=tuple(Point(workload=workload, runtime=name) for name in RUNTIMES),
             processes=1 if at.quick else 3,
@@ -106,12 +107,12 @@ def _model(
     total = m.latency_ns.value
     leaders = _leaders(m, records)
     rows = [
-        (label(n), milliseconds(ns), percent(ns / total), MEANINGS[n], "; ".join(leaders[n]))
+        (label(n), MEANINGS[n], "; ".join(leaders[n]), milliseconds(ns), percent(ns / total))
         for n in BILL
         if (ns := m.bill_ns.get(n))
     ]
-    header = ("layer", "ms", "of the latency", "what", "most sampled")
-    lines += table(header, rows)
+    header = ("layer", "what", "most sampled, of all samples", "ms", "of the latency")
+    lines += table(header, rows, left=3)
     lines += ["", *_left_out(m, run), "", "### By kind of operator", ""]
     return lines + _operators(m, itemised)
 
@@ -125,7 +126,7 @@ def _leaders(m: Measurement, records: Sequence[Record]) -> dict[str, list[str]]:
         if isinstance(record, Attribution) and record.point == point.key():
             samples += sum(sum(stretch.values()) for stretch in record.samples)
             for bucket, library, symbol, count in record.top:
-                short = symbol.partition("(")[0].rpartition(" ")[2] or library
+                short = qualified(symbol) or library
                 found.setdefault(bucket, Counter())[f"`{short[:60]}`"] += count
     return {
         name: [f"{symbol} {count / samples:.0%}" for symbol, count in top.most_common(LEADERS)]
@@ -137,8 +138,8 @@ def _left_out(m: Measurement, run: Run) -> list[str]:
     """Return what autograd costs and what inference mode saves, by leaving them out."""
     lines = []
     for runtime, said in (
-        ("eager@autograd", "Recording gradients (no `no_grad`) adds"),
-        ("inference-mode", "Inference mode (no version counters, no views tracked) adds"),
+        ("eager@autograd", "Recording gradients (no `no_grad`)"),
+        ("inference-mode", "Inference mode (no version counters, no views tracked)"),
     ):
         other = next(
             (o for o in run.measurements if (o.workload, o.runtime) == (m.workload, runtime)), None
@@ -151,10 +152,10 @@ def _left_out(m: Measurement, run: Run) -> list[str]:
         if found.ratio is None or found.latency_ns is None:
             lines.append(f"- {said}: {found.reason}.")
             continue
-        tax = f", to the tax {interval(found.tax_ns)} ms" if found.tax_ns else ""
+        tax = f", the tax by {interval(found.tax_ns)} ms" if found.tax_ns else ""
         r = found.ratio
         lines.append(
-            f"- {said} {interval(found.latency_ns)} ms to the latency{tax}: "
+            f"- {said} changes the latency by {interval(found.latency_ns)} ms{tax}: "
             f"a ratio of {r.value:.3f} ({r.low:.3f} to {r.high:.3f})."
         )
     return lines

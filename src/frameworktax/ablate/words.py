@@ -177,8 +177,12 @@ def _per_cent(ratio: float) -> str:
 def _signed(ns: Estimate | None, wide: bool) -> str:
     if ns is None:
         return "–"
-    value, low, high = (f"{v / 1e6:+.2f}".replace("-", "−") for v in (ns.value, ns.low, ns.high))
+    value, low, high = (_with_sign(v) for v in (ns.value, ns.low, ns.high))
     return f"{value} ({low} to {high})" if wide else value
+
+
+def _with_sign(ns: float) -> str:
+    return f"{'−' if ns < 0 else '+'}{milliseconds(abs(ns))}"
 
 
 def reasons(ablation: Ablation) -> list[str]:
