@@ -33,7 +33,7 @@ from frameworktax.records import Point
 LATE = 2.0
 LATE_S = 120.0
 """A job is late at so many times its budget and this much more: a session may run over by half
-(``session.OWED_SHARE``), and ends its processes after that."""
+(``admission.OWED_SHARE``), and ends its processes after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
