@@ -128,6 +128,8 @@ def test_what_has_no_effect_is_told(study):
     [
         ('models = ["mlp"]\nvalue', 'models = ["resnet-50"]\nvalue', "31: priority.0 matches no"),
         ('models = ["bert-base"]\n[o', 'models = ["mlp"]\nbatch = [9]\n[o', "22: override.0 match"),
+        ('models = ["distilbert"]\nb', 'models = ["distilberd"]\nb',
+         "18: exclude.0 matches no point: no 'distilberd' is in it, did you mean 'distilbert'?"),
         ('[grid]', 'together = [["bert-base", "berd"]]\n[grid]', "6: study.together: 'berd' is no"),
         ('[[point]]', '[[point]]\nlength = [9]', "28: point.0.length says nothing of these models"),
     ],

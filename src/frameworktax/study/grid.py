@@ -66,21 +66,23 @@ def expand(
     for number, override in enumerate(file.override):
         place = ("override", number)
         if not _override(cells, override.given(), override.set.given(), place, source, platforms):
-            notes.append(f"{source.where(place)} matches no point")
+            notes.append(_unmatched(override, place, source, cells))
+    before = dict(cells)
     for number, exclude in enumerate(file.exclude):
         match = _match(exclude.given(), ("exclude", number), source)
         gone = [key for key, (cell, _) in cells.items() if match(cell)]
         for key in gone:
             del cells[key]
         if not gone:
-            notes.append(f"{source.where(('exclude', number))} matches no point")
+            notes.append(_unmatched(exclude, ("exclude", number), source, before))
     ranked = [
         (_match(rule.given(), ("priority", number), source), rule.value)
         for number, rule in enumerate(file.priority)
     ]
     for number, (match, _) in enumerate(ranked):
         if not any(match(cell) for cell, _ in cells.values()):
-            notes.append(f"{source.where(('priority', number))} matches no point")
+            rule = file.priority[number]
+            notes.append(_unmatched(rule, ("priority", number), source, cells))
     models_here = {cell["models"] for cell, _ in cells.values()}
     for names in file.study.together:
         for name in names:
@@ -101,6 +103,16 @@ def expand(
     if not planned:
         raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
     return tuple(planned.values()), tuple(notes)
+
+
+def _unmatched(
+    axes: Axes, location: Location, source: Source, cells: Mapping[Any, tuple[Cell, Location]]
+) -> str:
+    """Return in words that a table has no effect, and the name that may be the reason."""
+    known = {cell["models"] for cell, _ in cells.values()}
+    unknown = [name for name in axes.models or () if name not in known]
+    hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])
+    return f"{source.where(location)} matches no point{hint}"
 
 
 def _product(
