@@ -226,6 +226,7 @@ def test_overrides(study, words, check):
         ("=1", "key=value"),
         ("~exclude.0.batch=5", "is [4]; write ~exclude.0.batch"),
         ("override.x.batch=1", "none of the entries"),
+        ("override.1.batch=1", "0 to 0"),
         ("grid.batch=range(1)x", "no list of numbers"),
         ("grid.batch=range(a,b)", "write range(1, 9)"),
         ("grid.batch=range(5,1)", "0 values"),
@@ -247,6 +248,11 @@ def test_wrong_overrides(study, word, says):
 )  # fmt: skip
 def test_values_that_are_typed(text, value):
     assert overrides.value_of(text) == value
+
+
+def test_an_entry_of_what_is_not_there_is_told_how_to_write(study):
+    message = told(study, '[grid]\nmodels = "mlp"\n', "exclude.0.batch=1")
+    assert 'the study has no exclude; write +exclude=[{models=["mlp"]}]' in message
 
 
 def test_code_runs_only_where_it_is_allowed(study, tmp_path, monkeypatch):

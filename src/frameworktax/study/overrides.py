@@ -121,8 +121,8 @@ def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> An
         if isinstance(holder, list):
             holder = holder[_index(holder, part, word)]
         elif part.isdigit():
-            name = path[0]
-            raise UsageError(f"'{word}': the study has no {name}; write +{name}=[{{batch=[1]}}]")
+            form = f'+{path[0]}=[{{models=["mlp"]}}]'
+            raise UsageError(f"'{word}': the study has no {path[0]}; write {form}")
         elif isinstance(holder, dict) and (part in holder or make):
             holder = holder.setdefault(part, {})
         else:
