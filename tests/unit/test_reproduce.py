@@ -74,6 +74,12 @@ def test_all_studies_together_ask_for_each_point_once():
     assert len(load(together).points) == len(set(points)) < len(points)
 
 
+def test_what_takes_long_is_measured_last_with_the_time_that_is_left():
+    rules_ = study_data(chosen(["all"]), "small")["priority"]
+    assert rules_ == [{"models": ["gpt2", "wavlm"], "value": -1}]
+    assert study_data(chosen(["figure-1"]), "small")["priority"] == []
+
+
 def test_on_a_gpu_onnx_runtime_runs_there():
     data_ = study_data([files.load("figure-4")], "full", "cuda:0")
     assert "onnxruntime-cuda" in data_["point"][0]["runtimes"]
@@ -412,6 +418,21 @@ def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
     assert document["schema"] == "frameworktax.run"
     assert {c["id"]: c["verdict"] for c in document["claims"]} == verdicts(found)
     assert set(document["claims"][0]) >= {"id", "verdict", "ours", "paper", "reason"}
+
+
+def test_a_measured_store_is_told():
+    found = reproduce(
+        ["figure-10"], store=Path(__file__).parents[1] / "data/paper-store", redraw=True
+    )
+    (claim,) = found.claims
+    share, slope = claim.findings
+    assert (share.verdict, slope.verdict) == ("holds", "cannot-be-judged")
+    assert share.ours.value == pytest.approx(0.622, abs=5e-4)
+    assert "the time budget of 150 s was spent" in slope.reason
+    text = page.markdown(found, "x")
+    assert "| 62.2 % (59.7 % to 64.8 %) |" in text
+    assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text
+    assert "GPT-2, 16 new tokens" in pictures.svg(found.told[0])
 
 
 def test_the_scale_is_the_one_that_the_store_holds(tmp_path):

@@ -115,6 +115,7 @@ class StudyFile(_Table):
     title: str
     caption: str
     small_budget_s: float = 120.0
+    later: bool = Field(False, description="Measured last, with all the time that is left.")
     together: tuple[tuple[str, ...], ...] = ()
     small: tuple[Axes, ...] = Field(min_length=1)
     full: tuple[Axes, ...] = Field(min_length=1)

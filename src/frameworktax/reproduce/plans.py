@@ -18,7 +18,7 @@ from frameworktax.study.source import Source
 
 SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
     "small": {"processes": 3, "until": "5%"},
-    "full": {"processes": 5, "until": "3%"},
+    "full": {"processes": 3, "until": "3%"},
 }
 SMALL_LIMIT_S = 1560.0
 """Wall time of every study together at the small scale, at most."""
@@ -60,7 +60,11 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
     settings["together"] = _joined([set(names) for s in studies for names in s.together])
     if scale == "small":
         settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
-    return {"study": settings, "point": points}
+    later = {
+        model for s in studies if s.later for axes in s.grid(scale) for model in axes.models or ()
+    }
+    last = [{"models": sorted(later), "value": -1}] if later else []
+    return {"study": settings, "point": points, "priority": last}
 
 
 def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
