@@ -12,8 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
+from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
-from frameworktax.report import flame_html, overview, page_data, page_sections, points
+from frameworktax.report import flame_html, html, overview, page_data, page_sections, points
+from frameworktax.report.quantities import Quantities
 from frameworktax.report.tables import families
 
 
@@ -127,6 +129,32 @@ def test_a_large_document_stays_in_the_store(monkeypatch, run):
     assert least.document == "left out"
     assert "run" not in least.data
     assert "get-json" not in page_sections.numbers(least)
+
+
+def test_a_table_of_thousands_is_cut_and_says_so():
+    table = Quantities("t", ("a",), tuple((str(i),) for i in range(2000)), "why")
+    cut = page_sections._first(table)
+    assert len(cut.rows) == page_sections.ROWS
+    assert cut.hint == "The first 60 of 2,000 rows. why"
+    assert page_sections._first(cut) is cut
+
+
+# --- pictures for paper ----------------------------------------------------------------------
+
+
+def test_any_axis_and_all_points_can_be_drawn_on_paper(run, tmp_path):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    both = more(run, changed(run, length=256))
+    html.figure(both, "length", tmp_path / "f.svg")
+    drawn = (tmp_path / "f.svg").read_text()
+    assert "length, tokens" in drawn
+    assert "batch 1, bert-mini, float32, cpu, 1 thread" in drawn
+    counted = tuple(replace(m, flops=(i + 1) * 10**9) for i, m in enumerate(run.measurements))
+    html.figure(replace(run, measurements=counted), "operations", tmp_path / "f.svg")
+    assert "GFLOP of one call" in (tmp_path / "f.svg").read_text()
+    for name in ("length", "operations", "threads"):
+        with pytest.raises(UsageError, match="no numbers"):
+            html.figure(replace(run, measurements=run.measurements[:1]), name, tmp_path / "f.svg")
 
 
 # --- overviews -------------------------------------------------------------------------------

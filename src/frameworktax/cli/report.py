@@ -27,6 +27,10 @@ def report_command(
         typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="Only the newest session of these.")] = False,
+    figure: Annotated[
+        str | None,
+        typer.Option(help="Of a picture: latency, bill, shares, operations, length, width …"),
+    ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
@@ -40,15 +44,20 @@ def report_command(
 
       frameworktax report frameworktax-results --where runtime=eager,onnxruntime --last
 
+      frameworktax report frameworktax-results --figure bill -o bill.pdf
+
       frameworktax report before/ after/ -o report.html
     """
     from frameworktax import api, comparing
     from frameworktax.report.export import check, write
+    from frameworktax.report.html import PICTURES
     from frameworktax.store import Where
 
     if output is not None:
         check(output)
     check_writable(json_file, output)
+    if figure is not None and (output is None or output.suffix not in PICTURES):
+        raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
     conditions = Where.parse(where) if where else None
     results = api.read_store(store, conditions, last=last)
     if conditions is not None and not results:
@@ -66,7 +75,7 @@ def report_command(
         before, results = results, api.read_store(after, conditions, last=last)
         beside = comparing.compare(before, results, across=True).comparison
     if output is not None:
-        write(results.run, output, beside)
+        write(results.run, output, beside, figure or "latency")
         if not quiet and json_file != "-":
             print(f"written: {output}")  # noqa: T201
     deliver(results, json_file, None, quiet or output is not None)

@@ -31,6 +31,19 @@ def latency_chart(family: Family, *, wide: bool = True) -> Spec:
     return spec
 
 
+def axis_chart(points: Sequence[Measurement], axis: str, title: str) -> Spec:
+    """Return latency against any axis, with its title, for paper.
+
+    Args:
+        points: that differ in runtime and in the axis alone, one runtime after the other.
+        axis: a key of ``AXES``.
+        title: what they share.
+    """
+    values = latency_values([_point(m, axis) for m in points], None)
+    spec: Spec = fill(latency_template(), {**values, **AXES[axis]})
+    return {**spec, "title": {"text": title, "anchor": "start", "fontWeight": "normal"}}
+
+
 def latency_values(
     points: Sequence[dict[str, Any]], free: tuple[float, str] | None, *, wide: bool = True
 ) -> dict[str, Any]:

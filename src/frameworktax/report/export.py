@@ -20,13 +20,14 @@ def check(path: Path) -> None:
         raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
 
 
-def write(run: Run, path: Path, beside: Comparison | None = None) -> None:
-    """Write the run; a picture shows latency against batch.
+def write(run: Run, path: Path, beside: Comparison | None = None, picture: str = "latency") -> None:
+    """Write the run.
 
     Args:
         run: to tell of.
         path: its suffix names the format.
         beside: a comparison whose side after is the run; a page alone can tell it.
+        picture: which of ``html.FIGURES``, where the suffix is that of a picture.
 
     Raises:
         UsageError: no format has this suffix, or what it needs is not installed.
@@ -46,7 +47,7 @@ def write(run: Run, path: Path, beside: Comparison | None = None) -> None:
     elif path.suffix == ".parquet":
         store_export.measurements(markdown.csv_rows(run), markdown.CSV_FIELDS, path)
     else:
-        html.figure(run, "latency", path)
+        html.figure(run, picture, path)
 
 
 def write_table(run: Run, path: Path) -> None:

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +26,7 @@ from frameworktax.report import (
     compare_charts,
     compare_html,
     flame_html,
+    overview_charts,
     page_data,
     page_sections,
     points,
@@ -33,6 +34,7 @@ from frameworktax.report import (
     trace_html,
     whatif_html,
 )
+from frameworktax.report.latency_layers import AXES
 from frameworktax.report.palette import Spec
 from frameworktax.report.tables import Family, families
 
@@ -51,6 +53,9 @@ SCRIPTS = (
     "page_sliders.js",
 )
 """Joined in this order into one script of the page."""
+FIGURES = (*CHARTS, "operations", *(axis for axis in AXES if axis != "batch"))
+"""What can be drawn alone: an axis is latency against it."""
+PICTURES = (".svg", ".png", ".pdf")
 FIGURE_WIDTH = 760
 FIGURE_SCALE = 2.0
 """Pixels of a PNG for each unit of the drawing."""
@@ -178,32 +183,45 @@ def json_block(value: Any) -> str:
 
 
 def figure(run: Run, name: str, path: Path) -> None:
-    """Write one picture of the first model.
+    """Write one picture: of the first model, or of all points.
 
     Args:
         run: the document.
-        name: ``latency``, ``bill`` or ``shares``.
+        name: one of ``FIGURES``; an axis is latency against it, ``latency`` is that against batch.
         path: its suffix chooses ``.svg``, ``.png`` or ``.pdf``.
 
     Raises:
         UsageError: no such picture, no numbers for it, another suffix, or no plotting package.
     """
-    if name not in CHARTS:
-        raise UsageError(f"no figure '{name}'{nearest(name, CHARTS)}; have {', '.join(CHARTS)}")
-    shown = families(run)
-    if not shown or name not in drawable(shown[0]):
+    if name not in FIGURES:
+        raise UsageError(f"no figure '{name}'{nearest(name, FIGURES)}; have {', '.join(FIGURES)}")
+    if path.suffix not in PICTURES:
+        raise UsageError(f"cannot draw a '{path.suffix}' file; choose {', '.join(PICTURES)}")
+    drawn = _drawn(families(run), name)
+    if drawn is None:
         raise UsageError(f"no numbers for the figure '{name}' in this run")
     convert = _vl_convert()
-    spec = {**CHARTS[name](shown[0]), "width": FIGURE_WIDTH, "background": "white"}
-    spec["config"] = PAPER
+    spec = {**drawn, "width": FIGURE_WIDTH, "background": "white", "config": PAPER}
     if path.suffix == ".svg":
         path.write_text(convert.vegalite_to_svg(spec), encoding="utf-8")
     elif path.suffix == ".png":
         path.write_bytes(convert.vegalite_to_png(spec, scale=FIGURE_SCALE))
-    elif path.suffix == ".pdf":
-        path.write_bytes(convert.vegalite_to_pdf(spec))
     else:
-        raise UsageError(f"cannot draw a '{path.suffix}' file; choose .svg, .png or .pdf")
+        path.write_bytes(convert.vegalite_to_pdf(spec))
+
+
+def _drawn(shown: Sequence[Family], name: str) -> Spec | None:
+    """Return a picture's specification, None where there are no numbers for it."""
+    measurements = [m for family in shown for m in family.measurements]
+    if name == "operations":
+        return overview_charts.operations_chart(measurements)
+    if name in CHARTS:
+        there = shown and name in drawable(shown[0])
+        return CHARTS[name](shown[0]) if there else None
+    line = next((line for line in points.slices(shown) if line.axis == name), None)
+    if line is None:
+        return None
+    return charts.axis_chart([measurements[i] for i in line.rows], name, line.title)
 
 
 PAPER = {

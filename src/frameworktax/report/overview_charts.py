@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from frameworktax.report.palette import HEIGHT, SCHEMA, Spec
+from collections.abc import Sequence
+
+from frameworktax.records import Measurement
+from frameworktax.report.palette import HEIGHT, SCHEMA, UNKNOWN, Spec, colours, fill
+
+
+def operations_chart(measurements: Sequence[Measurement]) -> Spec | None:
+    """Return the chart for paper; None with fewer than two numbers of FLOPs."""
+    told = [m for m in measurements if m.flops and m.latency_ns is not None]
+    if len({m.flops for m in told}) < 2:
+        return None
+    points = [
+        {
+            "model": m.workload.model,
+            "runtime": m.runtime,
+            "batch": m.workload.batch,
+            "flops": (m.flops or 0) / 1e9,
+            "latency": m.latency_ns.value / 1e6 if m.latency_ns else None,
+            "regime": m.regime or UNKNOWN,
+        }
+        for m in told
+    ]
+    runtimes = list(dict.fromkeys(m.runtime for m in told))
+    values = {"points": points, "runtimes": runtimes, "colours": colours(runtimes)}
+    spec: Spec = fill(operations_template(), values)
+    return spec
 
 
 def operations_template(*, wide: bool = True) -> Spec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from frameworktax.records import Run
 from frameworktax.report import overview
 from frameworktax.report.page_data import Contents
@@ -9,6 +11,8 @@ from frameworktax.report.quantities import Quantities
 from frameworktax.report.sections import chart, esc, quantities
 from frameworktax.version import __version__
 
+ROWS = 60
+"""Rows of a table over all points; the page opens slowly with thousands."""
 REDRAW = "frameworktax report STORE --where model=… -o report.html"
 
 
@@ -55,7 +59,15 @@ def overview_of(run: Run, contents: Contents) -> list[Quantities]:
         overview.hardware(run),
         overview.free_sizes(contents.slices, measurements),
     )
-    return [one for one in found if one is not None]
+    return [_first(one) for one in found if one is not None]
+
+
+def _first(table: Quantities) -> Quantities:
+    """Return a table with ``ROWS`` rows at most, and a word on the others."""
+    if len(table.rows) <= ROWS:
+        return table
+    said = f"The first {ROWS} of {len(table.rows):,} rows. {table.hint}"
+    return replace(table, rows=table.rows[:ROWS], hint=said.strip())
 
 
 def overview_section(run: Run, contents: Contents) -> str:

@@ -162,7 +162,7 @@
   }
 
   const place = document.getElementById("every-point");
-  if (place) everyPoint(place);
+  if (ft.data.columns.batch.length) everyPoint(place);
   for (const scroll of document.querySelectorAll(".scroll")) {
     scroll.tabIndex = 0; // what scrolls can be reached with a keyboard
     scroll.setAttribute("role", "region");
