@@ -12,7 +12,7 @@ from typing import Any
 
 from frameworktax.analysis import formulas, on_cpu, on_device, queued, shown
 from frameworktax.analysis.changes import FLOOR, Refused, WhatIf, batches, family, subject_of
-from frameworktax.records import Estimate, Measurement, Run
+from frameworktax.records import Estimate, Measurement, Run, device_of
 from frameworktax.report.sections import esc
 
 SUBJECTS = 200
@@ -62,7 +62,7 @@ def _shape(m: Measurement) -> tuple[object, ...]:
 def _subject(
     m: Measurement, relatives: Sequence[Measurement], alike: Sequence[Measurement]
 ) -> dict[str, Any]:
-    on_host = m.platform == "cpu"
+    on_host = device_of(m.platform) == "cpu"
     found: dict[str, Any] = {
         "name": subject_of(m),
         "onCpu": on_host,
