@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax import parity, runtimes
+from frameworktax import models, parity, runtimes
 from frameworktax.engines.local import Worker
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
+from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 
 pytest.importorskip("torch")
@@ -119,6 +120,36 @@ def test_they_agree_with_eager(name: str, model: str, tmp_path: Path) -> None:
     assert ("torch" in modules) == (name not in WITHOUT_TORCH)
     if name == "executorch":
         assert "XNNPACK" in notes["not-delegated"]
+
+
+@pytest.fixture(scope="module")
+def onnx_file(tmp_path_factory) -> Path:
+    """Write a small text model as an ONNX file with a free batch, as a user brings one."""
+    if (missing := runtimes.get("onnxruntime").missing(Target())) is not None:
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("onnx")
+    model = models.build(WORKLOADS["bert-tiny"])
+    runtimes.get("onnxruntime").prepare(model, [2, 3], Target(), folder)
+    return Artifact(folder).file(2)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if runtimes.get(name).takes_onnx])
+def test_an_onnx_file_of_a_user_equals_onnxruntime(
+    name: str, onnx_file: Path, tmp_path: Path
+) -> None:
+    missing = runtimes.get(name).missing(Target())
+    if missing:
+        pytest.skip(missing)
+    workload = Workload(model=f"onnx:{onnx_file}", length=16)
+    before = onnx_file.stat()
+    found = {}
+    for runtime in ("onnxruntime", name):
+        (tmp_path / runtime).mkdir()
+        found[runtime], _, _ = outputs(runtime, workload, Target(), tmp_path / runtime)
+    for batch in BATCHES:
+        comparison = parity.compare(found["onnxruntime"][batch], found[name][batch], "float32")
+        assert comparison.within_tolerance, comparison
+    assert onnx_file.stat() == before
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,32 @@ def _with_module(model: Model, module: Any) -> Model:
     return replace(model, module=module)
 
 
+def fix(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
+    """Write a copy of an ONNX file for each batch size, with the sizes of its inputs in it.
+
+    For engines that want fixed shapes. What the file says of shapes inside is left out: it speaks
+    of names for sizes that are numbers now.
+    """
+    import onnx
+
+    with staged(directory) as folder:
+        files = {batch: f"model-{batch}.onnx" for batch in batches}
+        manifest = manifest_of(model, files, folder, [])
+        for batch, name in files.items():
+            whole = onnx.load(str(path))
+            del whole.graph.value_info[:]
+            sizes = {key: tensor.shape for key, tensor in model.inputs(batch).kwargs.items()}
+            for port in whole.graph.input:
+                dims = port.type.tensor_type.shape.dim
+                for dim, size in zip(dims, sizes.get(port.name, ()), strict=False):
+                    dim.dim_value = size
+            for port in whole.graph.output:
+                for dim in port.type.tensor_type.shape.dim:
+                    dim.ClearField("dim_param")
+            onnx.save(whole, str(folder / name))
+        write_manifest(folder, manifest)
+
+
 def quantize(directory: Path) -> None:
     """Quantise the weights of an artefact's graphs to 8 bits, in place; the note counts them.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.ragged import IDS
-from frameworktax.runtimes import decoding
+from frameworktax.runtimes import decoding, onnx_graphs
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.export import export, manifest_of
@@ -66,8 +66,6 @@ class OnnxRuntime(Runtime):
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
         """Export to ONNX; fuse or quantise where that was asked for."""
-        from frameworktax.runtimes import onnx_graphs
-
         configure(target)
         if model.decoding is not None:
             export_step(model, batches, directory)
@@ -94,10 +92,14 @@ def export_onnx(
 ) -> None:
     """Export a model to ONNX files with the names of its inputs, and write the manifest.
 
-    A model that is an ONNX file is taken as it is. ``static`` exports once for each batch size.
+    A model that is an ONNX file is taken as it is. ``static`` writes one for each batch size, its
+    shapes fixed.
     """
     if model.onnx_path is not None:
-        _take(model, model.onnx_path, batches, directory)
+        if static:
+            onnx_graphs.fix(model, model.onnx_path, batches, directory)
+        else:
+            _take(model, model.onnx_path, batches, directory)
         return
     import torch
 
