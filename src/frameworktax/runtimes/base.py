@@ -153,7 +153,10 @@ class Runtime(ABC):
             return "runs torch modules, no ONNX file; choose --runtimes onnxruntime,openvino"
         if workload.phase == "generate" and workload.kv_cache not in self.kv_caches:
             if not self.kv_caches:
-                return "runs forward passes only; leave out --phase generate"
+                return (
+                    "runs forward passes only; leave out --phase generate, or choose --runtimes "
+                    "eager,inference-mode,inductor,onnxruntime,openvino"
+                )
             have = " or ".join(self.kv_caches)
             return f"generates only with --kv-cache {have}, not {workload.kv_cache}"
         if workload.input not in self.inputs:
