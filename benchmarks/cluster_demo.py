@@ -20,7 +20,7 @@ LIFE_S = 300.0
 STUDY = """
 [study]
 name = "one host, two nodes"
-time_budget = "90s"
+time_budget = "150s"
 [grid]
 models = ["mlp"]
 runtimes = ["eager", "torchscript-frozen"]
