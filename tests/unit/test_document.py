@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
-from frameworktax.records import Attribution, LeftOut, Outcome, Subject
+from frameworktax.records import Attribution, LeftOut, Outcome, Session, Subject
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +211,13 @@ def test_a_busy_gpu_of_known_peaks_that_moves_weights_is_memory_bound():
         )
         made.append(build(records).measurements[0].regime)
     assert made == ["memory-bound", "compute-bound"]
+
+
+def test_points_of_several_hosts_are_told():
+    records = data.sample_records()
+    assert "several-hosts" not in {note.code for note in build(records).notes}
+    first = next(r for r in records if isinstance(r, Session))
+    elsewhere = replace(first.environment, host="elsewhere")
+    more = replace(first, session="20990101T000000-0", environment=elsewhere)
+    told = {note.code: note.text for note in build([*records, more]).notes}
+    assert told["several-hosts"].startswith("measured on 2 hosts")

@@ -69,6 +69,10 @@ def build(
     if drift is not None and drift > DRIFT:
         text = f"the host's own speed moved by {drift:.0%} meanwhile; trust ratios over absolutes"
         notes.append(Note("host-drift", text))
+    hosts = {session.environment.host for session in _sessions(records)}
+    if len(hosts) > 1:
+        text = f"measured on {len(hosts)} hosts; the environment shown is the newest session's"
+        notes.append(Note("several-hosts", text))
     measurements = tuple(r.measurement for r in readings)
     return Run(
         environment=_environment(records),
