@@ -1,22 +1,19 @@
-"""What a sweep costs over the time it spends measuring, and what it survives.
+"""What a sweep costs over the time it spends measuring.
 
-    python benchmarks/sweep.py [--quick] [--only overhead,faults]
+    python benchmarks/sweep.py [--quick] [--only overhead]
 
 ``overhead``: 200 small points in one session (one model, four runtimes, fifty batch sizes); target
 under 15 %. ``configurations``: 200 points over five widths, each runtime of each width in
-processes of its own: what loading costs a sweep of many small models. ``faults``: seeded shots at
-a sweep, as in ``tests/e2e/sweep_faults.py``.
+processes of its own: what loading costs a sweep of many small models.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from common import ROOT, Bench, BenchmarkError, Row, options
+from common import Bench, BenchmarkError, Row, options
 from frameworktax import campaign
 from frameworktax.campaign.spent import MEASURING, overhead
 
@@ -29,7 +26,6 @@ GRIDS = {
         "batch": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32],
     },
 }
-SEEDS = 50
 
 
 def sweep(bench: Bench, name: str, title: str) -> Row:
@@ -58,34 +54,12 @@ def sweep(bench: Bench, name: str, title: str) -> Row:
     }
 
 
-def faults(bench: Bench) -> Row:
-    """Run the seeded shots and return their table."""
-    seeds = 6 if bench.quick else SEEDS
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "shots.json"
-        done = subprocess.run(
-            [sys.executable, ROOT / "tests/e2e/sweep_faults.py", "--seeds", str(seeds),
-             "--out", str(out)],
-            cwd=folder, check=False,
-        )  # fmt: skip
-        if not out.exists():
-            raise BenchmarkError(f"the fault suite ended with {done.returncode}")
-        found: Row = json.loads(out.read_text())
-    kept = len(found["shots"])
-    bench.check(
-        "every point exactly once after a restart", kept, f"{kept} of {seeds} runs", "all",
-        kept == seeds,
-    )  # fmt: skip
-    return found
-
-
 def main() -> int:
-    bench = Bench("sweep", options(__doc__.splitlines()[0]).parse_args(), [900, 1500, 600])
+    bench = Bench("sweep", options(__doc__.splitlines()[0]).parse_args(), [900, 1500])
     bench.part("overhead", "200 small points, one session", lambda: sweep(
         bench, "overhead", "200 small points, one session"))  # fmt: skip
     bench.part("configurations", "200 small points, five widths", lambda: sweep(
         bench, "configurations", "200 small points, five widths"))  # fmt: skip
-    bench.part("faults", "seeded shots at a sweep", lambda: faults(bench))
     return bench.finish()
 
 

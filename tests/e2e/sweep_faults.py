@@ -1,27 +1,25 @@
 """Sweeps that are shot at: what must hold afterwards, whoever was hit and whenever.
 
-    python tests/e2e/sweep_faults.py --seeds 50
-
-A study of twelve points over the floor runtime (no engine: only the machinery is at stake) is run
-in a folder of its own. At a moment drawn from the seed one process gets a signal: the parent
-(SIGKILL, SIGTERM, SIGINT once or twice) or a measuring process (SIGKILL, SIGSEGV). Then the same
-command runs again until it ends by itself. After that every point must be there exactly once,
-none invented, every line of the store whole but the torn last ones, and no process left.
+A study over the floor runtime (no engine: only the machinery is at stake) is run in a folder of its
+own. At a moment drawn from a seed one process gets a signal: the parent (SIGKILL, SIGTERM, SIGHUP,
+SIGINT once or twice) or a measuring process (SIGKILL, SIGSEGV). Then the same command runs again
+until it ends by itself. After that every point must be there exactly once, none invented, every
+line of the store whole but the torn last ones, and no process left. ``fault_suite.py`` runs many.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 STUDY = """
 [study]
@@ -31,21 +29,45 @@ models = ["mlp", "bert-tiny", "gpt2"]
 runtimes = ["null"]
 batch = [1, 2, 3, 4]
 """
-EXPECTED = sorted((model, batch) for model in ("mlp", "bert-tiny", "gpt2") for batch in range(1, 5))
+Points = list[tuple[str, int, str]]
+"""Model, batch, runtime."""
+EXPECTED: Points = sorted(
+    (model, batch, "null") for model in ("mlp", "bert-tiny", "gpt2") for batch in range(1, 5)
+)
 FAULTS = ("kill parent", "term parent", "interrupt", "interrupt twice", "kill worker",
-          "segfault worker")  # fmt: skip
-ENDED_FROM_OUTSIDE = ("term parent", "interrupt", "interrupt twice")
+          "segfault worker", "hang up parent")  # fmt: skip
+SIGNALS = {
+    "kill parent": [signal.SIGKILL],
+    "term parent": [signal.SIGTERM],
+    "hang up parent": [signal.SIGHUP],
+    "interrupt": [signal.SIGINT],
+    "interrupt twice": [signal.SIGINT, signal.SIGINT],
+}
+SAID = {
+    "term parent": (143, "ended by SIGTERM; what was measured is kept"),
+    "hang up parent": (129, "ended by SIGHUP; what was measured is kept"),
+    "interrupt": (130, "interrupted; what was measured is kept"),
+    "interrupt twice": (130, "interrupted; what was measured is kept"),
+}
 WINDOW_S = 5.0
 """A sweep takes a little longer than this: shots fall from its first import to its last record."""
+STORE = "frameworktax-results"
 
 
 @dataclass
-class Shot:
-    """What one seeded run came to."""
+class Ending:
+    """What one fault came to.
 
-    seed: int
+    Attributes:
+        when: or how it was made.
+        hit: whether the sweep was still there to be hit.
+        exit_code: of the sweep that it hit.
+        restarts: until every point was there.
+        points: in the document, each once.
+    """
+
     fault: str
-    after_s: float
+    when: str
     hit: bool
     exit_code: int
     message: str
@@ -53,15 +75,55 @@ class Shot:
     points: int = 0
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen:
+def environment(folder: Path) -> dict[str, str]:
+    """Return variables that give a sweep a lock and a cache of its own."""
+    own = {
+        "FRAMEWORKTAX_RUNTIME_DIR": str(folder / "run"),
+        "FRAMEWORKTAX_CACHE": str(folder / "cache"),
+    }
+    return {**os.environ, **own, "NO_COLOR": "1", "COLUMNS": "80"}
+
+
+def start(
+    folder: Path,
+    *words: str,
+    prefix: Sequence[str] = (),
+    before: Callable[[], None] | None = None,
+    stdout: int | IO[str] = subprocess.DEVNULL,
+    stderr: int | IO[str] = subprocess.PIPE,
+    program: Sequence[str] = ("-m", "frameworktax"),
+    **variables: str,
+) -> subprocess.Popen[str]:
+    """Begin a sweep over ``study.toml``; what is wrong with its world comes as arguments."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts us may ignore it
+        if before is not None:
+            before()
+
+    command = [*prefix, sys.executable, *program, "sweep", "study.toml", *words]
     return subprocess.Popen(
-        [sys.executable, "-m", "frameworktax", "sweep", "study.toml", *words, "--json", "run.json"],
+        command if "--json" in words else [*command, "--json", "run.json"],
         cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
-        env={**os.environ, "FRAMEWORKTAX_RUNTIME_DIR": str(folder / "run")},
+        preexec_fn=prepare,
+        env={**environment(folder), **variables},
     )
+
+
+def ended(child: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a sweep; return its exit code and what it said, which is never a traceback."""
+    _, error = child.communicate(timeout=120)
+    error = error or ""
+    assert "Traceback" not in error and "Exception ignored" not in error, error
+    return child.returncode, error
+
+
+def message_of(error: str) -> str:
+    """Return the one line that says what happened."""
+    return next((line for line in error.splitlines() if line.startswith("frameworktax: ")), "")
 
 
 def workers(parent: int) -> list[int]:
@@ -78,7 +140,7 @@ def workers(parent: int) -> list[int]:
     return found
 
 
-def shoot(child: subprocess.Popen, fault: str, after_s: float) -> bool:
+def shoot(child: subprocess.Popen[str], fault: str, after_s: float) -> bool:
     """Send the signal; return whether somebody was there to be hit."""
     time.sleep(after_s)
     if child.poll() is not None:
@@ -94,13 +156,7 @@ def shoot(child: subprocess.Popen, fault: str, after_s: float) -> bool:
                 return True
             time.sleep(0.02)
         return False
-    sent = {
-        "kill parent": [signal.SIGKILL],
-        "term parent": [signal.SIGTERM],
-        "interrupt": [signal.SIGINT],
-        "interrupt twice": [signal.SIGINT, signal.SIGINT],
-    }[fault]
-    for number, what in enumerate(sent):
+    for number, what in enumerate(SIGNALS[fault]):
         if number:
             time.sleep(0.05)
         if child.poll() is None:
@@ -108,8 +164,8 @@ def shoot(child: subprocess.Popen, fault: str, after_s: float) -> bool:
     return True
 
 
-def run(seed: int, folder: Path) -> Shot:
-    """Run one seeded case.
+def run(seed: int, folder: Path) -> Ending:
+    """Run one seeded shot.
 
     Raises:
         AssertionError: something is lost, doubled, invented or left running.
@@ -121,25 +177,38 @@ def run(seed: int, folder: Path) -> Shot:
     child = start(folder)
     hit = shoot(child, fault, after_s)
     _, error = child.communicate(timeout=120)
-    message = next((x for x in error.splitlines() if x.startswith("frameworktax: ")), "")
-    shot = Shot(seed, fault, after_s, hit, child.returncode, message)
-    begun = any((folder / "frameworktax-results").glob("*.jsonl"))
-    if begun or not fault.startswith("interrupt"):  # else Python itself may still be starting
+    code, message = child.returncode, message_of(error)
+    ending = Ending(fault, f"after {after_s:.2f} s, seed {seed}", hit, code, message)
+    begun = any((folder / STORE).glob("*.jsonl"))
+    if begun or fault not in SAID:  # else Python itself may still be starting
         assert "Traceback" not in error, error
-    if hit and begun and fault.startswith("interrupt") and child.returncode:
-        assert child.returncode == 130 and "interrupted; what was measured" in message, error
+    if hit and begun and fault in SAID and code:
+        exit_code, said = SAID[fault]
+        assert code == exit_code and said in message, error
     assert not left_running(folder), "a measuring process outlived its sweep"
-    if fault in ENDED_FROM_OUTSIDE:
+    if fault in SAID:
         assert not failures(folder), "what the end of the sweep ended was written down as failed"
-    while shot.restarts < 4:
-        child = start(folder)
-        _, error = child.communicate(timeout=120)
+    restart(folder, ending, EXPECTED)
+    return ending
+
+
+def restart(folder: Path, ending: Ending, expected: Points, *words: str) -> str:
+    """Run the same command until every point is there, once each; return what the first one said.
+
+    Raises:
+        AssertionError: a point is missing, doubled or invented.
+    """
+    said = ""
+    while ending.restarts < 4:
+        child = start(folder, *words, stdout=subprocess.PIPE)
+        out, error = child.communicate(timeout=200)
         assert "Traceback" not in error, error
-        shot.restarts += 1
-        if child.returncode == 0 and not open_points(folder):
+        said = said or error
+        ending.restarts += 1
+        if f"{len(expected)} points: {len(expected)} measured" in out:
             break
-    shot.points = check(folder)
-    return shot
+    ending.points = check(folder, expected)
+    return said
 
 
 def left_running(folder: Path) -> bool:
@@ -164,77 +233,37 @@ def failures(folder: Path) -> list[str]:
     from frameworktax import store
     from frameworktax.records import Outcome
 
-    kept = folder / "frameworktax-results"
+    kept = folder / STORE
     records = store.read(kept)[0] if any(kept.glob("*.jsonl")) else []
     return [str(r.reason) for r in records if isinstance(r, Outcome) and r.status != "ok"]
 
 
-def open_points(folder: Path) -> int:
-    """Return how many points a dry run still calls open."""
-    done = subprocess.run(
-        [sys.executable, "-m", "frameworktax", "sweep", "study.toml", "--dry-run", "--json", "-"],
-        cwd=folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return sum(p["held"]["status"] != "measured" for p in json.loads(done.stdout)["points"])
-
-
-def check(folder: Path) -> int:
+def check(folder: Path, expected: Points) -> int:
     """Hold the store and the document against what was asked for; return the number of points."""
     from frameworktax import store
     from frameworktax.records import Block, Subject
 
     document = json.loads((folder / "run.json").read_text())
-    told = sorted(
-        (m["workload"]["model"], m["workload"]["batch"]) for m in document["measurements"]
-    )
-    assert told == EXPECTED, told
-    assert all(m["status"] == "ok" and m["samples_ns"] for m in document["measurements"])
-    records, notes = store.read(folder / "frameworktax-results")
-    assert {n.code for n in notes} <= {"torn-line"}, notes
+    runtimes = {runtime for _, _, runtime in expected}  # every session has the floor beside them
+    measured = [m for m in document["measurements"] if m["runtime"] in runtimes]
+    told = sorted((m["workload"]["model"], m["workload"]["batch"], m["runtime"]) for m in measured)
+    assert told == expected, told
+    assert all(m["status"] == "ok" and m["samples_ns"] for m in measured)
+    kept = folder / STORE
+    records, notes = store.read(kept)
+    assert {n.code for n in notes} <= {"torn-line", "clock-jump"}, notes
     points = {r.point.key(): r.point for r in records if isinstance(r, Subject)}
     blocks = [r for r in records if isinstance(r, Block)]
-    assert {(p.workload.model, p.workload.batch) for p in points.values()} == set(EXPECTED)
+    asked = {(p.workload.model, p.workload.batch, p.runtime) for p in points.values()}
+    assert {one for one in asked if one[2] in runtimes} == set(expected), asked
     assert {b.point for b in blocks} <= set(points)
     names = [(b.session, b.point, b.process, b.round) for b in blocks]
     assert len(names) == len(set(names))
     raw = [
         line
-        for shard in (folder / "frameworktax-results").glob("*.jsonl")
+        for shard in kept.glob("*.jsonl")
         for line in shard.read_text().splitlines()
         if line.startswith('{"record":"block"')
     ]
     assert len(raw) - len(blocks) in (0, sum(n.code == "torn-line" for n in notes))
     return len(told)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    # A shell that runs this in the background has it ignore Ctrl-C, and so would the sweeps.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    shots, failed = [], 0
-    for seed in range(options.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                shot = run(seed, Path(folder))
-            except AssertionError as error:
-                failed += 1
-                print(f"seed {seed}: FAILED: {' '.join(str(error).split())[-400:]}", flush=True)
-                continue
-        shots.append(shot)
-        print(
-            f"seed {seed:2}: {shot.fault:16} after {shot.after_s:4.2f} s, exit {shot.exit_code:4}, "
-            f"{shot.restarts} restart, {shot.points} points  {shot.message[:60]}",
-            flush=True,
-        )
-    if options.out:
-        rows = {"failed": failed, "shots": [asdict(shot) for shot in shots]}
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"{len(shots)} of {options.seeds} runs: every point there exactly once")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

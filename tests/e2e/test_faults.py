@@ -21,7 +21,7 @@ class Net(torch.nn.Module):
         return self.linear(x)
 
     def fault(self, x):
-        # fault
+        FAULT
         return x
 
 def build():
@@ -29,26 +29,16 @@ def build():
 """
 
 
-def measure(shell, fault: str, *words: str):
-    shell.write(
-        "own.py",
-        HEAD.replace("        return x\n\ndef", f"        {fault}\n        return x\n\ndef"),
-    )
-    return shell(
-        "measure",
-        "own.py:build",
-        "--runtimes",
-        "eager",
-        "--processes",
-        "1",
-        "--twin",
-        "none",
-        "--time-budget",
-        "10s",
-        "--json",
-        "-",
-        *words,
-    )
+def measure(shell, faults: str | dict[int, str], *words: str, budget: str = "20s"):
+    """Measure a model that runs one fault, or another at each batch size."""
+    lines = [faults] if isinstance(faults, str) else by_size(faults)
+    shell.write("own.py", HEAD.replace("        FAULT", "\n".join(f"        {x}" for x in lines)))
+    common = ("--runtimes", "eager", "--processes", "1", "--twin", "none", "--json", "-")
+    return shell("measure", "own.py:build", *common, "--time-budget", budget, *words)
+
+
+def by_size(faults: dict[int, str]) -> list[str]:
+    return [f"if len(x) == {batch}: {fault}" for batch, fault in faults.items()]
 
 
 def by_batch(ran) -> dict:
@@ -58,78 +48,59 @@ def by_batch(ran) -> dict:
     }
 
 
-def the_rest_went_on(ran, status: str, *says: str) -> None:
+ENDED = {
+    2: ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", ["SIGSEGV", "own.py:16 in fault"]),
+    3: ("sys.exit(3)", "crashed", ["code 3"]),
+    4: ("raise ValueError('no four')", "failed", ["ValueError: no four"]),
+    5: ("torch.empty(10**13)", "out-of-memory", []),
+    6: ("os.kill(os.getpid(), signal.SIGKILL)", "out-of-memory", ["killed"]),
+}
+
+
+def test_batches_that_end_the_process_or_fail(shell):
+    """Each becomes a record with its reason, and what is beside it is measured."""
+    faults = {batch: fault for batch, (fault, _, _) in ENDED.items()}
+    ran = measure(shell, faults, "--batch", "1,2,3,4,5,6,7")
     assert ran.code == 0, ran.err
     found = by_batch(ran)
-    assert found[1]["status"] == "ok" and found[1]["latency_ns"]["value"] > 0
-    assert found[2]["status"] == status
-    assert found[2]["latency_ns"] is None and found[2]["samples_ns"] == []
-    for word in says:
-        assert word in found[2]["reason"]
-
-
-def test_a_model_that_segfaults(shell):
-    ran = measure(shell, "if len(x) == 2: os.kill(os.getpid(), signal.SIGSEGV)", "--batch", "1,2")
-    the_rest_went_on(ran, "crashed", "SIGSEGV", "own.py:17 in fault")
-
-
-def test_a_model_that_exits(shell):
-    ran = measure(shell, "if len(x) == 2: sys.exit(3)", "--batch", "1,2")
-    the_rest_went_on(ran, "crashed", "code 3")
-
-
-def test_a_model_that_raises(shell):
-    ran = measure(shell, "if len(x) == 2: raise ValueError('no two')", "--batch", "1,2")
-    the_rest_went_on(ran, "failed", "ValueError: no two")
-
-
-def test_a_model_that_eats_memory(shell):
-    ran = measure(shell, "if len(x) == 2: torch.empty(10**13)", "--batch", "1,2")
-    the_rest_went_on(ran, "out-of-memory")
-
-
-def test_a_model_that_is_killed_for_memory(shell):
-    ran = measure(shell, "if len(x) == 2: os.kill(os.getpid(), signal.SIGKILL)", "--batch", "1,2")
-    the_rest_went_on(ran, "out-of-memory", "killed")
+    for batch in (1, 7):
+        assert found[batch]["status"] == "ok" and found[batch]["latency_ns"]["value"] > 0
+    for batch, (_, status, says) in ENDED.items():
+        assert found[batch]["status"] == status
+        assert found[batch]["latency_ns"] is None and found[batch]["samples_ns"] == []
+        assert all(word in found[batch]["reason"] for word in says), found[batch]["reason"]
 
 
 def test_a_model_that_hangs(shell):
-    ran = measure(
-        shell, "if len(x) == 2: time.sleep(10000)", "--batch", "1,2", "--time-budget", "30s"
-    )
-    the_rest_went_on(ran, "timeout", "not done after")
+    ran = measure(shell, {2: "time.sleep(10000)"}, "--batch", "1,2", budget="15s")
+    assert ran.code == 0, ran.err
+    found = by_batch(ran)
+    assert found[1]["status"] == "ok" and found[1]["latency_ns"]["value"] > 0
+    assert found[2]["status"] == "timeout" and "not done after" in found[2]["reason"]
 
 
-def test_a_model_that_prints_without_end(shell):
+def test_outputs_that_cannot_be_compared(shell):
+    """NaN, and a model that answers differently each time: timed, and not proven."""
+    faults = {2: "x = x * float('nan')", 3: "x = x + torch.rand_like(x)"}
+    found = by_batch(measure(shell, faults, "--batch", "2,3"))
+    assert [found[batch]["status"] for batch in (2, 3)] == ["ok", "ok"]
+    assert [found[batch]["parity"]["within_tolerance"] for batch in (2, 3)] == [None, None]
+    assert "NaN" in found[2]["parity"]["reason"]
+    assert "differs from call to call" in found[3]["parity"]["reason"]
+
+
+def test_a_model_that_prints_without_end_and_has_children(shell):
+    """What it prints is not kept, and what it started ends with it."""
+    mark = "86399.4711"
     fault = (
-        "print('x' * 100_000_000) if len(x) == 1 and not hasattr(self, 'n') else None; self.n = 1"
+        "hasattr(self, 'c') or (print('x' * 100_000_000), "
+        f"setattr(self, 'c', subprocess.Popen(['sleep', '{mark}'])))"
     )
     ran = measure(shell, fault, "--batch", "1")
     found = by_batch(ran)[1]
     assert found["status"] == "ok"
     assert "chatty" in [n["code"] for n in found["notes"]]
     assert len(ran.out) < 200_000 and len(ran.err) < 100_000
-
-
-def test_a_model_that_returns_nan(shell):
-    found = by_batch(measure(shell, "x = x * float('nan')", "--batch", "1"))[1]
-    assert found["status"] == "ok"
-    assert found["parity"]["within_tolerance"] is None
-    assert "NaN" in found["parity"]["reason"]
-
-
-def test_a_model_whose_outputs_differ_each_call(shell):
-    found = by_batch(measure(shell, "x = x + torch.rand_like(x)", "--batch", "1"))[1]
-    assert found["status"] == "ok"
-    assert found["parity"]["within_tolerance"] is None
-    assert "differs from call to call" in found["parity"]["reason"]
-
-
-def test_children_of_a_model_end_with_it(shell):
-    mark = "86399.4711"
-    fault = f"hasattr(self, 'c') or setattr(self, 'c', subprocess.Popen(['sleep', '{mark}']))"
-    ran = measure(shell, fault, "--batch", "1")
-    assert by_batch(ran)[1]["status"] == "ok"
     alive = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,33 +1,52 @@
-"""A short stretch of the fault suite; `make bench-faults` runs fifty seeds of it."""
+"""A stretch of the fault suite; `make bench-faults` runs every named fault and fifty seeds."""
 
 from pathlib import Path
 
+import fault_places
+import named_faults
 import pytest
 import sweep_faults
 
 pytestmark = pytest.mark.timing
 
+SHORT = (
+    "disk full: store",
+    "disk full: document",
+    "read-only store",
+    "torn last line",
+    "two writers",
+    "clock jumps",
+    "stuck output",
+)
 
-@pytest.mark.parametrize("seed", [6, 3, 10], ids=lambda seed: sweep_faults.FAULTS[seed % 6])
+
+@pytest.mark.parametrize("seed", [7, 3], ids=lambda seed: sweep_faults.FAULTS[seed % 7])
 def test_after_a_restart_every_point_is_there_once(seed, tmp_path: Path):
-    """The parent killed, interrupted twice, a measuring process killed."""
+    """The parent killed, interrupted twice."""
     shot = sweep_faults.run(seed, tmp_path)
     assert shot.points == len(sweep_faults.EXPECTED)
     if shot.hit and shot.fault == "kill parent":
         assert shot.exit_code == -9
 
 
+@pytest.mark.parametrize("name", SHORT)
+def test_a_named_fault_is_told_and_costs_no_point(name, tmp_path: Path):
+    try:
+        ending = named_faults.CASES[name](tmp_path)
+    except fault_places.CannotBeMade as error:
+        pytest.skip(str(error))
+    assert ending.message and ending.points == len(named_faults.TWO)
+
+
 def test_a_measuring_process_that_is_killed_is_told(tmp_path: Path):
     """The sweep goes on, says what happened and measures again what was lost."""
     (tmp_path / "study.toml").write_text(sweep_faults.STUDY)
-    child = sweep_faults.start(tmp_path, "study.time_budget=30s")
+    words = ("study.time_budget=30s", "grid.models=mlp")
+    child = sweep_faults.start(tmp_path, *words)
     assert sweep_faults.shoot(child, "kill worker", 0.0)
     _, error = child.communicate(timeout=120)
     assert child.returncode == 0, error
-    from frameworktax import store
-    from frameworktax.records import Outcome
-
-    records, _ = store.read(tmp_path / "frameworktax-results")
-    lost = [r for r in records if isinstance(r, Outcome) and r.status != "ok"]
-    assert lost and all("killed by the kernel" in str(r.reason) for r in lost)
-    assert sweep_faults.check(tmp_path) == len(sweep_faults.EXPECTED)
+    lost = sweep_faults.failures(tmp_path)
+    assert lost and all("killed by the kernel" in reason for reason in lost)
+    expected = [point for point in sweep_faults.EXPECTED if point[0] == "mlp"]
+    assert sweep_faults.check(tmp_path, expected) == 4

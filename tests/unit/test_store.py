@@ -47,9 +47,9 @@ RECORDS = [
 ]
 
 
-def fill(folder: Path, session: str = "s1") -> Path:
+def fill(folder: Path, session: str = "s1", count: int = len(RECORDS)) -> Path:
     with store.Writer(folder, session) as writer:
-        for record in RECORDS:
+        for record in RECORDS[:count]:
             writer.write(record)
     return writer.path
 
@@ -64,16 +64,20 @@ def test_a_shard_begins_with_schema_and_version(tmp_path):
     assert json.loads(first) == {"schema": "frameworktax.store", "version": 1}
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
-def test_a_torn_last_line_is_skipped_and_said(tmp_path, cut):
-    path = fill(tmp_path)
-    path.write_bytes(path.read_bytes()[:-cut])
-    records, notes = store.read(tmp_path)
-    if cut == 1:  # only the newline is gone: the record is whole
-        assert (records, notes) == (RECORDS, [])
-    else:
-        assert records == RECORDS[:-1]
-        assert [n.code for n in notes] == ["torn-line"]
+@pytest.mark.parametrize("last", range(len(RECORDS)), ids=lambda n: RECORDS[n].kind)
+def test_a_torn_last_line_is_skipped_and_said(tmp_path, last):
+    """Cut before every byte of the last record, whatever kind it is."""
+    path = fill(tmp_path, count=last + 1)
+    text = path.read_bytes()
+    begin = text.rindex(b"\n", 0, len(text) - 1) + 1
+    for at in range(begin, len(text)):
+        path.write_bytes(text[:at])
+        records, notes = store.read(tmp_path)
+        if at == len(text) - 1:  # only the newline is gone: the record is whole
+            assert (records, notes) == (RECORDS[: last + 1], [])
+        else:
+            assert records == RECORDS[:last]
+            assert [n.code for n in notes] == (["torn-line"] if at > begin else [])
 
 
 def test_concatenated_and_copied_shards_double_nothing(tmp_path):
