@@ -233,9 +233,14 @@ def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp
     assert (plan.points[0], plan.budget_s) == (BASE, 60.0)
     ablate.ablate(data.MODEL, workload, folder=tmp_path / "some", paths=["torchscript"])
     assert not any(p.runtime.startswith(("onnxruntime", "inductor")) for p in plans[1].points)
+    assert max(p.threads for p in plans[1].points) == 2
+    ablate.ablate(data.MODEL, workload, folder=tmp_path / "one", threads=1)
+    assert max(p.threads for p in plans[2].points) == 1
 
 
-@pytest.mark.parametrize(("option", "value"), [("processes", 0), ("time_budget", 0.0)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("processes", 0), ("threads", 0), ("time_budget", 0.0)]
+)
 def test_numbers_that_cannot_be(option, value, tmp_path):
     with pytest.raises(UsageError, match="must be above zero"):
         ablate.ablate(data.MODEL, folder=tmp_path, **{option: value})

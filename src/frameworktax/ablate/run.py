@@ -25,6 +25,7 @@ def ablate(
     *,
     paths: Iterable[str] = PATHS,
     device: str = "auto",
+    threads: int | None = None,
     time_budget: float = BUDGET_S,
     until: float = DEFAULT_UNTIL,
     processes: int = DEFAULT_PROCESSES,
@@ -39,6 +40,7 @@ def ablate(
         workload: batch, length, image size, factors, precision, phase; its model is replaced.
         paths: branches to climb; eager is always among them.
         device: auto, cpu or cuda:N.
+        threads: of the step with several; all processors if left out, 1 leaves the step out.
         time_budget: seconds of wall time for everything.
         until: half-width of the interval, as a share, at which a point is done.
         processes: fresh processes a point.
@@ -53,11 +55,11 @@ def ablate(
         UsageError: what was asked for cannot be.
         NothingMeasuredError: no step could be measured.
     """
-    if processes < 1 or time_budget <= 0 or until <= 0:
-        raise UsageError("processes, time budget and until must be above zero")
+    if min(processes, 1 if threads is None else threads) < 1 or time_budget <= 0 or until <= 0:
+        raise UsageError("processes, threads, time budget and until must be above zero")
     if model.startswith("onnx:"):
         raise UsageError(f"{model} is no torch module, there is no eager to start from; name one")
-    points = points_of(model, workload or Workload(model=model), paths, device)
+    points = points_of(model, workload or Workload(model=model), paths, device, threads)
     models.check(points[0].workload)
     place = Path(folder)
     plan = Plan(points=points, processes=processes, until=until, budget_s=time_budget)
@@ -66,7 +68,11 @@ def ablate(
 
 
 def points_of(
-    model: str, workload: Workload, paths: Iterable[str], device: str
+    model: str,
+    workload: Workload,
+    paths: Iterable[str],
+    device: str,
+    threads: int | None = None,
 ) -> tuple[Point, ...]:
     """Return every point that a ladder needs, the base first.
 
@@ -80,11 +86,11 @@ def points_of(
         precisions=[workload.precision],
         device=api.pick_device(device),
     )
-    on_cpu = point.platform == "cpu"
+    usable = threads or len(host.usable_cpus())
     rungs = ladder(
         base_point(point, attention=may_choose_attention(model)),
         images=takes_images(model),
-        processors=len(host.usable_cpus()) if on_cpu else 1,
+        processors=usable if point.platform == "cpu" else 1,
         paths=chosen(paths),
     )
     wanted = [rung.point for rung in rungs]

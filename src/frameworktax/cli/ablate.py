@@ -32,6 +32,10 @@ def ablate_command(
         str, typer.Option(help="eager,torchscript,inductor,onnxruntime,device: some, or all.")
     ] = "all",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Of the step with several: all processors; 1 leaves it out.", min=1),
+    ] = None,
     time_budget: Annotated[str, typer.Option(help="Wall time for everything.")] = "10min",
     until: Annotated[str, typer.Option(help="Stop at this half-width of the interval.")] = "3%",
     processes: Annotated[int, typer.Option(help="Fresh processes a point.", min=1)] = 3,
@@ -92,6 +96,7 @@ def ablate_command(
                     ),
                     paths=ablating.PATHS if paths == "all" else words(paths),
                     device=device,
+                    threads=threads,
                     time_budget=budget,
                     until=parse_share(until),
                     processes=processes,
