@@ -271,6 +271,7 @@ def test_proxies_are_told_per_regime_and_both_macs_are_named():
     assert told["macs", "compute-bound"].rho.value == -1.0
     assert told["full_macs", "all"].n == 12
     assert told["launches", "all"].rho is None
+    assert told["launches", "all"].reason == "not counted here"
 
 
 # --- claims follow the data -----------------------------------------------------------------------

@@ -172,15 +172,22 @@ def _tables(told: Told) -> Iterator[list[Line]]:
             for e in told.effects
         ]
     if told.proxies:
-        yield [["rank correlation of latency with", "points", "n", "Spearman's ρ"]] + [
-            [
-                PROXIES[p.proxy],
-                p.regime,
-                str(p.n),
-                p.reason or "" if p.rho is None else number_words(p.rho),
-            ]
-            for p in told.proxies
+        yield _proxies(told)
+
+
+def _proxies(told: Told) -> list[Line]:
+    """Return a line a proxy, a column a regime."""
+    regimes = list(dict.fromkeys(p.regime for p in told.proxies))
+    by_place = {(p.proxy, p.regime): p for p in told.proxies}
+    rows = [["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]]
+    for proxy in dict.fromkeys(p.proxy for p in told.proxies):
+        found = [by_place[proxy, regime] for regime in regimes]
+        cells = [
+            f"{number_words(p.rho)}, n = {p.n}" if p.rho is not None else p.reason or "–"
+            for p in found
         ]
+        rows.append([PROXIES[proxy], *cells])
+    return rows
 
 
 PROXIES = {

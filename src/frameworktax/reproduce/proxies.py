@@ -118,9 +118,12 @@ def table(rows: Sequence[Row], where: Mapping[str, object]) -> list[Proxy]:
                 for r in mine
                 if proxy in r.numbers
             ]
-            try:
-                rho, reason = spearman(pairs), None
-            except Unjudged as told:
-                rho, reason = None, str(told)
+            rho: Estimate | None = None
+            reason: str | None = "not counted here"
+            if pairs:
+                try:
+                    rho, reason = spearman(pairs), None
+                except Unjudged as told:
+                    reason = str(told)
             found.append(Proxy(proxy=proxy, regime=regime, n=len(pairs), rho=rho, reason=reason))
     return found

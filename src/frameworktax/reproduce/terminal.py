@@ -47,13 +47,14 @@ def counted(found: Reproduction) -> str:
 
 
 def ours(claim: Judged) -> str:
-    """Return our numbers, one after the other; a dash where there is none."""
+    """Return our numbers, one after the other; where there is none, why."""
     said = [
         number_words(f.ours, "%" if "%" in f.bounds else "")
         for f in claim.findings
         if f.ours is not None
     ]
-    return "; ".join(said) or "–"
+    first = claim.findings[0]
+    return "; ".join(said) or first.reason.removeprefix(f"{first.says}: ")
 
 
 def theirs(claim: Judged) -> str:
