@@ -85,6 +85,8 @@ def test_recorded_calls_replay_to_themselves_and_speeds_are_over_the_recorded_de
     assert speeds["H100"] == (1.0, 1.0)
     assert speeds["A100"][0] == pytest.approx(19.5 / 66.9)
     assert speeds["A100"][1] == pytest.approx(1.935 / 3.35, rel=1e-3)
+    kept = Path(__file__).parents[2] / "docs" / "results" / "trend.md"
+    assert kept.read_text() == trend.page([bert, alexnet]), "make trend"
     page = trend.page([bert])
     assert "never held against a measurement on a GPU" in page
     assert "not measured here" in page
