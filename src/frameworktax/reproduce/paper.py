@@ -184,4 +184,4 @@ def _lines(name: str) -> list[dict[str, str]]:
 
 
 def _text(name: str) -> str:
-    return files("frameworktax.reproduce").joinpath("paper", name).read_text(encoding="utf-8")
+    return files("frameworktax.reproduce").joinpath("numbers", name).read_text(encoding="utf-8")
