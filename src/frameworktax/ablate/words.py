@@ -192,9 +192,7 @@ def reasons(ablation: Ablation) -> list[str]:
         if step.reason is not None:
             found.setdefault(f"not measured: {step.reason}", []).append(step.rung.title)
             continue
-        if step.alone_reason and step.alone is not None:
-            found.setdefault(f"alone it is {step.alone_reason}", []).append(step.rung.title)
-        elif step.alone_reason:
+        if step.alone_reason:
             found.setdefault(f"alone: {step.alone_reason}", []).append(step.rung.title)
         if step.added is not None and step.added.reason:
             found.setdefault(step.added.reason, []).append(step.rung.title)
