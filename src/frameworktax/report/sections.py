@@ -223,7 +223,8 @@ def _bills(family: Family) -> str:
         for m in billed
     ]
     bills = table("The bill in ms; its lines add up to the latency", [*head, "method"], rows)
-    return f"<details><summary>The bill of every point as a table</summary>{bills}</details>"
+    title = "The bill of every point as a table"
+    return f'<details class="bills"><summary>{title}</summary>{bills}</details>'
 
 
 def quantities(found: Quantities) -> str:
