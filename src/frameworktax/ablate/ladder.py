@@ -183,7 +183,7 @@ def _onnxruntime(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
     rungs = [
         Rung(
             name="executor", title="executor in C++", path="onnxruntime", after=trunk, point=bare,
-            alone=bare, why="with no autograd; its graph spells attention out in any case",
+            alone=bare, why="with no autograd" + ("; it spells attention out in any case" if attention else ""),
         )
     ]  # fmt: skip
     for name, title, runtime in steps if attention else steps[:-1]:
