@@ -54,7 +54,10 @@ class RayCluster:
         try:
             ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError as error:
-            raise UsageError(f"no Ray cluster answers {where}; {HOW}") from error
+            raise UsageError(
+                f"the Ray cluster {where} lets nobody in; if it asks for a token, set "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, else start it anew; see docs/cluster.md"
+            ) from error
         except Exception as error:  # Ray raises whatever its parts raise
             said = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise UsageError(f"cannot use the Ray cluster: {said}; see docs/cluster.md") from error

@@ -1,0 +1,173 @@
+"""What is asked of Ray, by a module that stands in for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from frameworktax.campaign import engines
+from frameworktax.engines.ray import LostError, Node
+from frameworktax.engines.ray_cluster import RayCluster, versions
+from frameworktax.errors import UsageError
+from frameworktax.version import __version__
+
+
+class RayError(Exception):
+    pass
+
+
+class Ray(SimpleNamespace):
+    """Promises are functions; a pending one is None."""
+
+    exceptions = SimpleNamespace(RayError=RayError)
+
+    def __init__(self, **more):
+        super().__init__(options=[], begun=[], ended=0, fault=None, **more)
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **arguments):
+        self.begun.append(arguments)
+        if self.fault is not None:
+            raise self.fault
+
+    def shutdown(self):
+        self.ended += 1
+
+    def nodes(self):
+        return [
+            {"NodeID": "a", "Alive": True, "NodeManagerAddress": "10.0.0.1",
+             "Labels": {"frameworktax": "left"}, "Resources": {"CPU": 8.0, "GPU": 2.0}},
+            {"NodeID": "b", "Alive": False, "NodeManagerAddress": "10.0.0.2", "Labels": {},
+             "Resources": {"CPU": 1.0}},
+        ]  # fmt: skip
+
+    def remote(self, what):
+        def options(**given):
+            self.options.append(given)
+            return SimpleNamespace(remote=lambda: self.tell(what, given))
+
+        return SimpleNamespace(options=options)
+
+    def wait(self, promises, **more):
+        return [p for p in promises if p is not None], [p for p in promises if p is None]
+
+    def get(self, promise, timeout):
+        return promise()
+
+    def kill(self, host, no_restart):
+        self.begun.append(("kill", host, no_restart))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    fake = Ray()
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft))
+    for name, module in {
+        "ray": fake, "ray.util": SimpleNamespace(), "ray.util.scheduling_strategies": strategies
+    }.items():  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")  # and back at the end
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        yield fake
+
+
+def test_a_cluster_is_joined_quietly_and_left(ray):
+    cluster = RayCluster()
+    assert ray.begun == [{"address": "auto", "log_to_driver": False, "logging_level": "ERROR"}]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    (node,) = cluster.nodes()
+    assert node == Node(id="a", address="10.0.0.1", labels=("left",), cpus=8.0, gpus=2.0)
+    cluster.close()
+    assert ray.ended == 1
+
+
+def test_a_connection_of_the_caller_stays_open(ray, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True, raising=False)
+    RayCluster().close()
+    assert ray.begun == [] and ray.ended == 0
+
+
+def test_a_host_holds_its_whole_node(ray):
+    ray.tell = lambda what, given: what
+    cluster = RayCluster()
+    cluster.host(cluster.nodes()[0])
+    assert ray.options == [{
+        "num_cpus": 8.0, "num_gpus": 2.0, "max_restarts": 0, "max_task_retries": 0,
+        "scheduling_strategy": ("a", False),
+    }]  # fmt: skip
+
+
+def test_what_nodes_say_of_themselves(ray):
+    def answer(what, given):
+        def gone():
+            raise RayError("its node\n is gone")
+
+        return {"a": what, "b": gone, "c": None}[given["scheduling_strategy"][0]]
+
+    ray.tell = answer
+    told = RayCluster().about([Node(id=name, address="", labels=()) for name in "abc"])
+    assert told["a"]["frameworktax"] == __version__ and told["a"]["memory_bytes"] > 0
+    assert {name: told["a"][name] for name in versions()} == versions()
+    assert told["b"] == "does not answer: its node"
+    assert told["c"] == "does not answer within 60 s"
+    assert {given["num_cpus"] for given in ray.options} == {0}
+
+
+def test_a_fault_of_ray_is_a_loss(ray):
+    cluster = RayCluster()
+
+    def gone():
+        raise RayError("the actor died\nmore")
+
+    with pytest.raises(LostError, match=r"^the actor died$"):
+        cluster.answer(gone)
+    cluster.drop("host")
+    assert ray.begun[-1] == ("kill", "host", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (ConnectionError("no"), "RAY_AUTH_TOKEN"),
+        (RuntimeError("Version mismatch: 2.60 and 2.59\nmore"), "Version mismatch: 2.60 and 2.59;"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line(ray, fault, words):
+    ray.fault = fault
+    with pytest.raises(UsageError) as told:
+        RayCluster()
+    assert words in str(told.value) and "\n" not in str(told.value)
+
+
+def test_no_cluster_and_no_ray(ray, monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", "nonsense", "127.0.0.1:99999999"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(UsageError, match="no Ray cluster answers on this machine; start one"):
+            RayCluster()
+    with pytest.raises(UsageError, match=f"no Ray cluster answers at ray://127.0.0.1:{port}"):
+        RayCluster(f"ray://127.0.0.1:{port}")
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    with pytest.raises(UsageError, match="no Ray cluster answers"):
+        RayCluster()
+    assert ray.begun == []
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match="pip install 'frameworktax"):
+        RayCluster()
+
+
+def test_engines_by_name(tmp_path):
+    with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
+        engines.engine("rya", Path(), None, (), allow_code=False)
+    assert {place.label for place in engines.platforms("local", print)} >= {"local", "cpu"}
