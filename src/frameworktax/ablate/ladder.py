@@ -180,10 +180,11 @@ def _onnxruntime(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
         ("all", "all: layouts as well", "onnxruntime"),
         ("attention-operator", "attention as one operator", "onnxruntime@fused"),
     ]
+    spelled = "; its graph spells attention out in any case" if attention else ""
     rungs = [
         Rung(
             name="executor", title="executor in C++", path="onnxruntime", after=trunk, point=bare,
-            alone=bare, why="with no autograd" + ("; it spells attention out in any case" if attention else ""),
+            alone=bare, why=f"with no autograd{spelled}",
         )
     ]  # fmt: skip
     for name, title, runtime in steps if attention else steps[:-1]:
