@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fault_places import Place, little_memory, read_only, small_disk, take_out
 from sweep_faults import (
+    EXPECTED,
     STORE,
     STUDY,
     Ending,
@@ -106,6 +107,21 @@ def hit(fault: str, place: Place | str, code: int, message: str) -> Ending:
     return Ending(fault, place.how if isinstance(place, Place) else place, True, code, message)
 
 
+def line_of(text: str, begin: str) -> str:
+    found = [line for line in text.splitlines() if line.startswith(begin)]
+    assert found, text
+    return found[0]
+
+
+def note_of(folder: Path, code: str) -> str:
+    """Return the newest note of a document with this code: its own, or of a measurement."""
+    document = json.loads((folder / "run.json").read_text())
+    notes = document["notes"] + [n for m in document["measurements"] for n in m["notes"]]
+    found = [note["text"] for note in notes if note["code"] == code]
+    assert found, notes
+    return str(found[-1])
+
+
 def disk_full(folder: Path) -> Ending:
     """The store's disk takes a part of a session."""
     place = small_disk(write(folder) / STORE, DISK_KB)
@@ -184,8 +200,7 @@ def torn_line(folder: Path) -> Ending:
     ending = hit("torn last line", "in the sixth block of two points", 0, "")
     said = restart(folder, ending, TWO, *QUICK)
     assert "2 were cut off half-way and are measured again" in said, said
-    notes = json.loads((folder / "run.json").read_text())["notes"]
-    ending.message = next(note["text"] for note in notes if note["code"] == "torn-line")
+    ending.message = note_of(folder, "torn-line")
     assert "is torn and was skipped" in ending.message
     return ending
 
@@ -206,17 +221,17 @@ def two_writers(folder: Path) -> Ending:
 def two_sweeps(folder: Path) -> Ending:
     """The second waits for the first, and finds that nothing is left to do."""
     write(folder)
-    one = start(folder, *QUICK, "--json", "one.json")
+    one = start(folder, "--json", "one.json")
     while not (folder / STORE).exists():
         assert one.poll() is None
         time.sleep(0.02)
-    code, error = ended(start(folder, *QUICK))
+    code, error = ended(start(folder))
     assert ended(one)[0] == code == 0
     ending = hit("two sweeps", "the second begins while the first measures", code, "")
-    ending.message = next(x for x in error.splitlines() if x.startswith("waiting for process"))
-    assert "going on: 2 of 2 points are there" in error, error
-    assert len(list((folder / STORE).glob("*.jsonl"))) == 1
-    ending.points = check(folder, TWO)
+    ending.message = line_of(error, "waiting for process")
+    assert "going on: 12 of 12 points are there" in error, error
+    assert len(list((folder / STORE).glob("*.jsonl"))) == 3
+    ending.points = check(folder, EXPECTED)
     return ending
 
 
@@ -237,8 +252,7 @@ def clock_jumps(folder: Path) -> Ending:
     restart(folder, ending, TWO, *QUICK)
     shards = sorted((folder / STORE).glob("*.jsonl"))
     assert len(shards) == 2 and shards[0] == first, "the order of sessions follows the clock"
-    notes = json.loads((folder / "run.json").read_text())["notes"]
-    ending.message = [note["text"] for note in notes if note["code"] == "clock-jump"][-1]
+    ending.message = note_of(folder, "clock-jump")
     return ending
 
 
@@ -314,8 +328,7 @@ def daemon(folder: Path) -> Ending:
     ending = hit("a daemon is left", "fork, setsid, fork, exec", code, "")
     assert not [line for line in _commands() if b"86398.25" in line], "it outlived the session"
     restart(folder, ending, OWN_TWO, "--allow-code")
-    (own,) = json.loads((folder / "run.json").read_text())["measurements"][:1]
-    ending.message = next(n["text"] for n in own["notes"] if n["code"] == "left-behind")
+    ending.message = note_of(folder, "left-behind")
     assert "sleep 86398.25" in ending.message and "ended with the session" in ending.message
     return ending
 

@@ -90,16 +90,19 @@ def test_outputs_that_cannot_be_compared(shell):
 
 
 def test_a_model_that_prints_without_end_and_has_children(shell):
-    """What it prints is not kept, and what it started ends with it."""
-    mark = "86399.4711"
+    """What it prints is not kept, and what it started ends with it, in its group or not."""
+    mark, away = "86399.4711", "86399.4712"
     fault = (
-        "hasattr(self, 'c') or (print('x' * 100_000_000), "
-        f"setattr(self, 'c', subprocess.Popen(['sleep', '{mark}'])))"
+        "hasattr(self, 'c') or (print('x' * 100_000_000), setattr(self, 'c', ["
+        f"subprocess.Popen(['sleep', '{mark}']), "
+        f"subprocess.Popen(['sleep', '{away}'], start_new_session=True)]))"
     )
     ran = measure(shell, fault, "--batch", "1")
     found = by_batch(ran)[1]
     assert found["status"] == "ok"
-    assert "chatty" in [n["code"] for n in found["notes"]]
+    notes = {n["code"]: n["text"] for n in found["notes"]}
+    assert "chatty" in notes
+    assert away in notes["left-behind"] and mark not in notes["left-behind"]
     assert len(ran.out) < 200_000 and len(ran.err) < 100_000
     alive = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -107,7 +110,7 @@ def test_a_model_that_prints_without_end_and_has_children(shell):
             alive.append(path.read_bytes())
         except OSError:
             continue  # it ended while we looked
-    assert not any(mark.encode() in line for line in alive)
+    assert not any(mark.encode() in line or away.encode() in line for line in alive)
 
 
 def test_nothing_measured_is_exit_1_and_one_line(shell):

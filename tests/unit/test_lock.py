@@ -1,5 +1,6 @@
 """The lock on the host: who comes second waits, and nothing stale can be left."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -109,3 +110,12 @@ def test_a_link_in_its_place_is_refused(folder, tmp_path):
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=VARIABLE):
         runtime_folder()
+
+
+def test_a_full_disk_only_hides_who_holds_it(folder, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with host_lock(["sweep"]):
+        assert (folder / NAME).read_bytes() == b""
