@@ -34,6 +34,7 @@ def sweep(bench: Bench, name: str, title: str) -> Row:
     if bench.quick:
         grid["batch"] = [1, 2]
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["FRAMEWORKTAX_CACHE"] = str(Path(folder) / "cache")  # sets up anew
         results = campaign.sweep({"grid": grid}, store=Path(folder) / "store")
     cost = overhead(results.spent_ns, results.wall_ns)
     if cost is None:

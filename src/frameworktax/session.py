@@ -24,6 +24,7 @@ from frameworktax.attribution import available_samplers
 from frameworktax.engines import strays
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
+from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import held, prune_cache
@@ -32,7 +33,7 @@ from frameworktax.outputs import Outputs
 from frameworktax.plan import Plan
 from frameworktax.records import Note, Point, device_of
 from frameworktax.rounds import BLOCK_NS, Rounds
-from frameworktax.series import Cell, Series, series_of
+from frameworktax.series import Cell, Series, is_fixed, series_of
 from frameworktax.setup import Reporter, Setup, await_all
 from frameworktax.store import Writer
 
@@ -54,23 +55,43 @@ class MeasuringSession:
     """One session of a plan, written to a store as it goes."""
 
     def __init__(
-        self, plan: Plan, writer: Writer, session: str, reporter: Reporter | None = None
+        self,
+        plan: Plan,
+        writer: Writer,
+        session: str,
+        reporter: Reporter | None = None,
+        workshop: Workshop | None = None,
     ) -> None:
+        """Prepare a session.
+
+        Args:
+            plan: what to measure.
+            writer: takes the records.
+            session: its identity.
+            reporter: told of progress.
+            workshop: kept for the next session; None ends it with this one's set-up.
+        """
         self._plan = plan
         self._reporter = reporter or Silent()
         self._deadline = time.monotonic() + plan.budget_s
-        self._scratch = plan.folder / f"{strays.NAME}{session}"
+        self._scratch = plan.folder.absolute() / f"{strays.NAME}{session}"
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
+        self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
         self._ledger = Ledger(writer, session)
         has_sampler = any(ok for _, ok, _ in available_samplers())
         self._has_sampler = has_sampler
+        # The user's own code stays in a process that has run it: no other session gets that one.
+        lasting = workshop is not None and plan.live is None and all(map(is_fixed, plan.points))
+        workshop = workshop or Workshop(plan.folder)
+        kind = (self._threads, self._on_device, plan.in_place)
+        workshop.serve(self._set_up_process, kind, lasting=lasting)
         self._setup = Setup(
-            plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch
+            plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch, workshop
         )
         self._outputs = Outputs(self._series, self._ledger, self._scratch)
         self._admission = Admission(plan, self._series, self._ledger)
@@ -163,31 +184,33 @@ class MeasuringSession:
         with self._spawning:
             if self._stopping:
                 raise WorkerError("failed", "the session is ending")
-            worker: Worker | InPlace
-            if self._plan.in_place:
-                if python is not None:
-                    raise WorkerError(
-                        "unavailable", "a module measured in place runs in this environment only"
-                    )
-                if variables:
-                    raise WorkerError(
-                        "unavailable", "a module measured in place keeps this process's allocator"
-                    )
-                worker = InPlace(label)
-            else:
-                on_device = any(device_of(p.platform) != "cpu" for p in self._plan.points)
-                worker = Worker(
-                    label,
-                    memory_bytes=0 if on_device else self._memory_bytes,
-                    python=python,
-                    environment={
-                        **host.worker_environment(self._threads),
-                        "TMPDIR": str(self._scratch.resolve()),
-                        **(variables or {}),
-                    },
-                )
+            own = {"TMPDIR": str(self._scratch), **(variables or {})}
+            worker = self._process(label, python, own)
             self._spawned.append(worker)
             return worker
+
+    def _process(
+        self, label: str, python: Path | None, variables: Mapping[str, str]
+    ) -> Worker | InPlace:
+        if not self._plan.in_place:
+            return Worker(
+                label,
+                memory_bytes=0 if self._on_device else self._memory_bytes,
+                python=python,
+                environment={**host.worker_environment(self._threads), **variables},
+            )
+        if python is not None:
+            raise WorkerError(
+                "unavailable", "a module measured in place runs in this environment only"
+            )
+        if set(variables) - {"TMPDIR"}:
+            raise WorkerError(
+                "unavailable", "a module measured in place keeps this process's allocator"
+            )
+        return InPlace(label)
+
+    def _set_up_process(self, python: Path | None, temporary: Path) -> Worker | InPlace:
+        return self._process("set-up", python, {"TMPDIR": str(temporary)})
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together, as many as time allows."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
+from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
@@ -62,6 +63,7 @@ class Setup:
         spawn: Spawn,
         reporter: Reporter,
         scratch: Path,
+        workshop: Workshop,
     ) -> None:
         self._plan = plan
         self._series = series
@@ -69,8 +71,7 @@ class Setup:
         self._spawn = spawn
         self._reporter = reporter
         self._scratch = scratch
-        self._workshop: Worker | InPlace | None = None
-        self._workshop_python: Path | None = None
+        self._workshop = workshop
         self._deadline = time.monotonic() + SHARE * plan.budget_s
 
     def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
@@ -104,16 +105,17 @@ class Setup:
                 self._reporter.progress(number, len(exports), f"exporting for {series.label}")
                 if self._prepare(series):
                     starts.append(pool.submit(self.make_ready, series))
-        finally:
-            if self._workshop is not None:
-                self._workshop.kill()
+        except BaseException:  # whatever it is: nobody waits any more for what was asked of it
+            self._workshop.close()
+            raise
+        self._workshop.rest()
         await_all(starts, self._reporter, "loading and compiling")
         for series in self._series:
             self._ledger.subjects(series, facts.get(series.config, {}))
 
     def _describe(self, series: Series) -> dict[str, Any]:
         try:
-            return self._in_workshop().request(
+            return self._workshop.process().request(
                 "describe",
                 timeout_s=max(8.0, SHARE / 2 * self._plan.budget_s),
                 workload=asdict(series.workload),
@@ -126,24 +128,20 @@ class Setup:
             # Counting is not measuring: the model may still run where it cannot be described.
             return {"facts": {}, "has_twin": False, "notes": [("not-described", str(error))]}
 
-    def _in_workshop(self, python: Path | None = None, *, fresh: bool = False) -> Worker | InPlace:
-        """Return the set-up process of this interpreter; there is one at a time, for memory."""
-        if self._workshop is not None and (fresh or python != self._workshop_python):
-            self._workshop.kill()
-        if self._workshop is None or not self._workshop.alive:
-            self._workshop, self._workshop_python = self._spawn("set-up", python), python
-        return self._workshop
-
     def _prepare(self, series: Series) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
         python = series.runtime.python()
+
+        def fresh() -> Worker | InPlace:
+            return self._workshop.process(python, fresh=True)
+
         try:
             try:
-                series.prepare(lambda: self._in_workshop(python), self._left())
+                series.prepare(lambda: self._workshop.process(python), self._left())
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(lambda: self._in_workshop(python, fresh=True), self._left())
+                series.prepare(fresh, self._left())
         except WorkerError as error:
             self._ledger.bury(series, self._explain(error))
             return False

@@ -139,3 +139,21 @@ def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
         assert ended == ["ended from outside during load"]
     finally:
         os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+def _state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
+    worker.request("memory", timeout_s=30)
+    pid = worker._process.pid
+    worker.stop()
+    while _state(pid) != "T":
+        time.sleep(0.01)
+    assert worker.go_on()
+    worker.request("memory", timeout_s=30)
+    worker.stop()
+    worker.kill()  # whether it runs or not
+    assert not worker.go_on()

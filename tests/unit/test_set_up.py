@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from frameworktax import host, store
+from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger, how_compared
 from frameworktax.plan import Plan
@@ -163,6 +164,12 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     assert [note.code for note in second.notes] == ["set-up-reused"]
 
 
+def workshop(tmp_path, start):
+    made = Workshop(tmp_path)
+    made.serve(start, None, lasting=False)
+    return made
+
+
 def set_up(tmp_path, *made):
     """Run set-up where no process can start; return the series and the records."""
 
@@ -173,7 +180,9 @@ def set_up(tmp_path, *made):
     everything = list(made)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
         ledger = Ledger(writer, "session")
-        Setup(plan, everything, ledger, spawn, Silent(), tmp_path / "t").run(pool, has_sampler=True)
+        Setup(
+            plan, everything, ledger, spawn, Silent(), tmp_path / "t", workshop(tmp_path, spawn)
+        ).run(pool, has_sampler=True)
     return everything, store.read(tmp_path / "s")[0]
 
 
@@ -241,6 +250,16 @@ def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
 
 
+@pytest.mark.parametrize(("model", "lasts"), [("mlp", True), ("my_code.py:build", False)])
+def test_a_process_that_ran_the_users_code_serves_no_other_session(tmp_path, model, lasts):
+    point = Point(workload=Workload(model=model, batch=1), runtime="null")
+    shop = Workshop(tmp_path)
+    shop.serve(None, "nothing", lasting=False)
+    with store.Writer(tmp_path / "s", "session") as writer:
+        MeasuringSession(Plan(points=(point,)), writer, "session", None, shop)
+    assert shop._lasting is lasts
+
+
 class Exports(FakeRuntime):
     prepares = True
 
@@ -253,7 +272,15 @@ def test_what_took_too_long_names_what_to_give_more_of(tmp_path, option):
     plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=10, budget_option=option)
     made = series(tmp_path / "made", Exports)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
-        Setup(plan, [made], Ledger(writer, "session"), spawn, Silent(), tmp_path).run(pool, True)
+        Setup(
+            plan,
+            [made],
+            Ledger(writer, "session"),
+            spawn,
+            Silent(),
+            tmp_path,
+            workshop(tmp_path, spawn),
+        ).run(pool, has_sampler=True)
     assert made.dead.status == "timeout"
     assert str(made.dead).endswith(
         f"set-up may take 60% of the 10 s that this session has; give three times the {option}"

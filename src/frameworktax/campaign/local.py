@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from frameworktax import store
+from frameworktax import host, store
 from frameworktax.campaign.look import here
 from frameworktax.campaign.shard import open_shard
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
+from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import FrameworktaxError, StoreError
 from frameworktax.plan import Plan
 from frameworktax.session import MeasuringSession
@@ -36,6 +37,7 @@ class LocalEngine:
         self._reporter = reporter
         self._command = tuple(command)
         self._queue: deque[Job] = deque()
+        self._workshop = Workshop(host.cache_folder())
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -66,6 +68,7 @@ class LocalEngine:
     def close(self) -> None:
         """Forget what has not begun; a job that runs ends its own processes."""
         self._queue.clear()
+        self._workshop.close()
 
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
@@ -82,7 +85,7 @@ class LocalEngine:
         )
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command) as writer:
-            sweep = MeasuringSession(plan, writer, session, clock)
+            sweep = MeasuringSession(plan, writer, session, clock, self._workshop)
             try:
                 sweep.run()
             except StoreError:

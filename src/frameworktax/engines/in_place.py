@@ -35,6 +35,13 @@ class InPlace:
             return dict(json.loads(json.dumps(answer["ok"])))  # as it comes over the pipe
         raise problem(do, **answer["error"])
 
+    def stop(self) -> None:
+        """Do nothing: this process does nothing but what it is asked."""
+
+    def go_on(self) -> bool:
+        """Return True: it is still here."""
+        return True
+
     def kill(self) -> None:
         """Let go of the model."""
         self.alive = False

@@ -174,13 +174,27 @@ class Worker:
             return WorkerError("crashed", f"{name} during {do}{where}")
         return WorkerError("crashed", f"exited with code {code} during {do}{where}")
 
+    def stop(self) -> None:
+        """Have its whole process group take no processor time until ``go_on``."""
+        if not self._ended:  # once it is waited for, its number may be another's
+            self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> bool:
+        """Let it run again; False where it has ended meanwhile."""
+        if not self._ended:
+            self._signal(signal.SIGCONT)
+        return self._process.poll() is None
+
+    def _signal(self, which: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
+            os.killpg(self._process.pid, which)
+
     def kill(self) -> None:
         """End the whole process group now; whoever waits for an answer of it is woken."""
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         with contextlib.suppress(OSError):  # its end is closed already
             self._channel.shutdown(socket.SHUT_RDWR)
