@@ -9,6 +9,7 @@ processes of its own: what loading costs a sweep of many small models.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
