@@ -48,7 +48,7 @@ def _thinned(contents: Contents) -> str:
         )
     if not said:
         return ""
-    return f'<p class="hint" id="thinned">{" ".join(said)} For others: <code>{REDRAW}</code></p>'
+    return f'<p class="hint" id="thinned">{" ".join(said)} To see others in full: <code>{REDRAW}</code></p>'
 
 
 def overview_of(run: Run, contents: Contents) -> list[Quantities]:
