@@ -16,6 +16,7 @@ from frameworktax.campaign.look import look, scan
 from frameworktax.campaign.places import AWAY_S
 from frameworktax.campaign.queue import Queue
 from frameworktax.campaign.results import SilentStudy
+from frameworktax.campaign.retries import Retries
 from frameworktax.campaign.run import Campaign
 from frameworktax.campaign.schedule import Group, groups, halves
 from frameworktax.campaign.words import summary
@@ -91,7 +92,7 @@ def test_four_hundred_points_over_twenty_nodes_and_two_drivers(tmp_path):
     )
     assert listener.said[0].startswith("going on: ")
     assert any("was told twice, and is not counted" in text for text in listener.said)
-    assert any("in two halves, to find what ends it" in text for text in listener.said)
+    assert any("in halves, to find what ends it" in text for text in listener.said)
     given_up = [text for text in summary(results) if text.startswith("given up: ")]
     assert len(given_up) == sum(held.status == "given-up" for held in results.held.values()) > 0
     left = look(planned, scan(store)).groups
@@ -165,6 +166,18 @@ def test_a_session_lost_once_is_run_again_whole(tmp_path):
     assert set(again.points) < set(first.points)  # what it had told stays told
     assert all(len(cluster.truth.measured[point]) == 1 for point in first.points)
     assert cluster.recoveries[0][0] == 0  # its place is the first that is free
+
+
+def test_the_last_point_of_a_lost_session_was_not_alone_in_it():
+    planned = study(widths=1, runtimes=1, batches=2)
+    group = Group(name="g", planned=planned.planned[:3], estimate_s=3.0)
+    told = [Outcome(session="a", point=p.key(), process=0, status="failed") for p in group.points]
+    again = Retries({}, attempts=2).after(group, told[:2], lost=True)
+    assert again.blamed is None
+    assert [(one.points, one.losses) for one in again.now] == [((group.points[2],), 1)]
+    alone = Retries({}, attempts=2).after(again.now[0], [], lost=True)
+    assert alone.blamed == group.points[2] and alone.later[0].failed
+    assert Retries({}, attempts=2).after(group, told, lost=True).now == ()
 
 
 def leave_all(cluster, label):

@@ -62,6 +62,16 @@ def test_newest_session_that_measured_the_point_is_told():
     assert points.latency(one(records)).value == pytest.approx(4_000_000)
 
 
+def test_a_session_that_was_cut_off_half_way_does_not_hide_one_that_was_not():
+    whole = data.blocks(AT, 5_000_000, session="20260101T000000-a")
+    cut = data.blocks(AT, 4_000_000, session="20260102T000000-b")[:4]
+    both = [subject(AT, "20260101T000000-a"), subject(AT, "20260102T000000-b"), *cut]
+    assert points.latency(one([*both, *whole])).value == pytest.approx(5_000_000)
+    assert one(both).session == "20260102T000000-b"  # where there is no other it is told
+    ended = replace(outcome(AT, "ok"), session="20260102T000000-b")
+    assert one([*both, *whole, ended]).session == "20260102T000000-b"
+
+
 def test_blocks_of_an_unknown_point_are_named_not_shown():
     found, notes = points.gather(data.blocks(AT, 1_000_000))
     assert found == []

@@ -74,6 +74,13 @@ class PointRecords:
         """
         return bool(self.blocks) or any(o.status != "ok" and not o.process for o in self.outcomes)
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether its session was ended from outside before it had told enough of the point."""
+        rounds = {block.round for block in self.blocks}
+        ended = bool(self.outcomes) and len(rounds) > 1
+        return 0 < len(self.blocks) < MIN_BLOCKS and not ended
+
     def by_process(self) -> list[list[Block]]:
         """Return the blocks of each process, in the order of their rounds."""
         processes: dict[int, list[Block]] = defaultdict(list)
@@ -102,8 +109,8 @@ class _Gathered:
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """Group records by point, in the order the points first appear.
 
-    A point measured in several sessions is told from the newest that measured it, because
-    sessions are not comparable block by block.
+    A point measured in several sessions is told from the newest that measured it and was not cut
+    off half-way, because sessions are not comparable block by block.
 
     Returns:
         The points, and a note if records had to be left aside because nothing says what they
@@ -158,7 +165,11 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     newest = [
         max(
             sessions,
-            key=lambda p: (p.measured, session_order(p.session, started.get(p.session, ""))),
+            key=lambda p: (
+                p.measured,
+                not p.cut_off,
+                session_order(p.session, started.get(p.session, "")),
+            ),
         )
         for sessions in points.values()
     ]

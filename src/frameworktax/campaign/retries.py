@@ -72,13 +72,15 @@ class Retries:
         ]
         if not rest:
             return Again(later=tuple(later), text="all its points were told before")
-        if len(rest) == 1:
-            return self._alone(part_of(group, rest), later)
+        if len(group.planned) == 1:
+            return self._alone(group, later)
         whole = replace(part_of(group, rest), losses=group.losses + 1)
         if whole.losses < self._attempts:
-            text = f"its {len(rest)} points are run again"
+            text = f"what is left of it, {len(rest)} points, is run again"
             return Again(now=(whole,), later=tuple(later), text=text)
-        text = f"its {len(rest)} points are run again in two halves, to find what ends it"
+        text = (
+            f"what is left of it, {len(rest)} points, is run again in halves, to find what ends it"
+        )
         return Again(later=(*later, *halves(whole)), text=text)
 
     def _alone(self, group: Group, later: list[Group]) -> Again:
