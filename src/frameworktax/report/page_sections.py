@@ -48,7 +48,8 @@ def _thinned(contents: Contents) -> str:
         )
     if not said:
         return ""
-    return f'<p class="hint" id="thinned">{" ".join(said)} To see others in full: <code>{REDRAW}</code></p>'
+    said.append(f"To see others in full: <code>{REDRAW}</code>")
+    return f'<p class="hint" id="thinned">{" ".join(said)}</p>'
 
 
 def overview_of(run: Run, contents: Contents) -> list[Quantities]:
