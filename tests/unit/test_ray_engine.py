@@ -9,6 +9,7 @@ import pytest
 
 from frameworktax import store
 from frameworktax.engines import ray as engine_module
+from frameworktax.engines import ray_node
 from frameworktax.engines.base import Job, limit_s
 from frameworktax.engines.ray import LostError, Node, RayEngine
 from frameworktax.engines.ray_cluster import labels
@@ -220,6 +221,26 @@ def test_records_come_home_however_they_are_cut(made, tmp_path):
     order, code = cluster.orders[0]
     assert order["job"]["points"][0]["platform"] == "cpu@left" and not order["allow_code"]
     assert code == {}
+
+
+def test_a_node_gives_a_shard_in_chunks_and_ends_after_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(ray_node, "CHUNK_BYTES", 10)
+    host = ray_node.NodeHost()
+    (folder,) = tmp_path.iterdir()
+    (folder / "store").mkdir()
+    (folder / "store" / "s.jsonl").write_bytes(b"x" * 25)
+    (folder / "messages").write_bytes(b"y" * 12)
+    (folder / "errors").write_bytes(b"why")
+    records, said, answers = b"", b"", []
+    while not answers or answers[-1]["ended"] is None:
+        answers.append(host.take(len(records), len(said)))
+        records += answers[-1]["records"]
+        said += answers[-1]["messages"]
+    assert (records, said, len(answers)) == (b"x" * 25, b"y" * 12, 3)
+    assert answers[-1]["said"] == "why" and host.take(25, 12)["records"] == b""
+    host.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_a_job_keeps_its_kind(made):
