@@ -42,7 +42,7 @@ print(json.dumps([[m for m in ("torch", "transformers") if m in sys.modules], lo
 
 
 def decoder(kv_cache: str, name: str = "gpt2", **fields):
-    sizes = {"width": 0.1, "depth": 0.2, "length": PROMPT, "new_tokens": NEW} | fields
+    sizes = {"width": 0.1, "depth": 0.1, "length": PROMPT, "new_tokens": NEW} | fields
     return models.build(Workload(model=name, phase="generate", kv_cache=kv_cache, **sizes))
 
 
@@ -69,9 +69,9 @@ def test_exported_steps_make_the_tokens_of_eager(name: str, kv_cache: str, tmp_p
         assert np.array_equal(made, reference)
     how = "its keys and values handed on" if kv_cache == "dynamic" else "no cache"
     assert dict(notes)["decoded-by"].endswith(how)
-    # Two layers: keys and values of each; one graph serves all batches and lengths.
+    # One layer: its keys and values; one graph serves all batches and lengths.
     manifest = Artifact(tmp_path).manifest
-    assert manifest.cache == ([[12, 6]] * 4 if kv_cache == "dynamic" else [])
+    assert manifest.cache == ([[12, 6]] * 2 if kv_cache == "dynamic" else [])
     assert len(set(manifest.files.values())) == 1
 
 
@@ -80,7 +80,7 @@ def test_a_cache_that_forgets_is_no_plain_one() -> None:
 
     model = decoder("dynamic")
     model.module.config.sliding_window = 4
-    model.module.config.layer_types = ["sliding_attention"] * 2
+    model.module.config.layer_types = ["sliding_attention"]
     with pytest.raises(WorkerError, match="not DynamicSlidingWindowLayer; choose --kv-cache none"):
         export_step(model)
 
