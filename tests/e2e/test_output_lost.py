@@ -30,3 +30,22 @@ def test_a_full_disk_below_the_output_is_one_line(words):
     assert done.returncode == 2
     said = "frameworktax: cannot write the output: No space left on device; free space"
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+
+
+def test_an_early_interrupt_is_said():
+    """Ctrl-C while a command still imports what it needs."""
+    early = (
+        "import sys\n"
+        "from frameworktax.cli import main\n"
+        "from frameworktax.cli.app import app\n"
+        "@app.command()\n"
+        "def slow() -> None:\n"
+        "    raise KeyboardInterrupt\n"
+        "sys.argv = ['frameworktax', 'slow']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", early], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr.strip() == "frameworktax: interrupted"

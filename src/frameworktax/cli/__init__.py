@@ -68,6 +68,8 @@ def main() -> None:
             2,
         )
     else:
+        if code == INTERRUPTED:  # typer returns it for a Ctrl-C, and says nothing
+            fail("interrupted", INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
 
 
