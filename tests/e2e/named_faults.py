@@ -79,7 +79,7 @@ LEAVES = """
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                os.execvp("sleep", ["sleep", "86398.25"])
+                os.execvp("sleep", ["sleep", "SECONDS"])
             os._exit(0)
 """
 CLOCK = """
@@ -322,14 +322,15 @@ def measured(folder: Path) -> bool:
 def daemon(folder: Path) -> Ending:
     """A model starts a process that leaves its group and would live for a day."""
     write(folder, OWN)
-    (folder / "own.py").write_text(MODEL.replace("    FAULT", LEAVES))
+    seconds = f"86398.{os.getpid()}"  # nobody else's
+    (folder / "own.py").write_text(MODEL.replace("    FAULT", LEAVES.replace("SECONDS", seconds)))
     code, error = ended(start(folder, "--allow-code"))
     assert code == 0, error
     ending = hit("a daemon is left", "fork, setsid, fork, exec", code, "")
-    assert not [line for line in _commands() if b"86398.25" in line], "it outlived the session"
+    assert not [line for line in _commands() if seconds.encode() in line], "it outlived the session"
     restart(folder, ending, OWN_TWO, "--allow-code")
     ending.message = note_of(folder, "left-behind")
-    assert "sleep 86398.25" in ending.message and "ended with the session" in ending.message
+    assert f"sleep {seconds}" in ending.message and "ended with the session" in ending.message
     return ending
 
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from frameworktax import host
+from frameworktax.engines import strays
 from frameworktax.engines.in_place import InPlace
 from frameworktax.engines.local import Worker
-from frameworktax.errors import WorkerError
+from frameworktax.errors import StoreError, WorkerError
 
 KEEP_SHARE = 0.05
 """Share of the free memory that a process which only waits for the next session may hold."""
@@ -58,6 +59,7 @@ class Workshop:
 
         Raises:
             WorkerError: none can be started.
+            StoreError: the cache takes nothing more.
         """
         if self._start is None:
             raise WorkerError("failed", "the workshop serves no session")
@@ -68,8 +70,14 @@ class Workshop:
                 self._temporary.mkdir(mode=0o700, exist_ok=True)
             return here
         self.close()
-        self._cache.mkdir(parents=True, exist_ok=True)
-        self._temporary = Path(tempfile.mkdtemp(prefix="scratch-set-up-", dir=self._cache))
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            prefix = f"{strays.NAME}set-up-"
+            self._temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=self._cache))
+        except OSError as error:
+            raise StoreError(
+                f"cannot write in the cache {self._cache}: {error.strerror}; free space"
+            ) from error
         self._process, self._made = self._start(python, self._temporary), wanted
         return self._process
 
@@ -89,5 +97,6 @@ class Workshop:
             self._process.kill()
         self._process = None
         if self._temporary is not None:
+            strays.end(self._temporary)
             shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary = None
