@@ -188,6 +188,9 @@ def run(seed: int, folder: Path) -> Ending:
     assert not left_running(folder), "a measuring process outlived its sweep"
     if fault in SAID:
         assert not failures(folder), "what the end of the sweep ended was written down as failed"
+    if fault.endswith("worker") and (lost := failures(folder)):
+        ending.message = lost[0]
+        assert hit and ("killed by the kernel" in lost[0] or "SIGSEGV during" in lost[0]), lost
     restart(folder, ending, EXPECTED)
     return ending
 
