@@ -87,7 +87,7 @@ def test_a_silent_worker_is_ended_in_time(worker):
         worker.request("calibrate", timeout_s=0.05, calls=10**6)
     assert failed.value.status == "timeout"
     assert not worker.alive
-    with pytest.raises(WorkerError, match="has ended"):
+    with pytest.raises(WorkerError, match="calibrate not done after"):
         worker.request("memory", timeout_s=1)
 
 

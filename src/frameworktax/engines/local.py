@@ -101,6 +101,8 @@ class Worker:
         self.output = Tail(self._process.stdout)
         self._buffer = b""
         self._ended = False
+        self._death: WorkerError | None = None
+        """Why it ended, for who asks it again."""
         self._asking = threading.RLock()
         """Held while an answer is waited for: the descriptor is not closed under whoever waits."""
         self.spent_ns: dict[str, int] = {}
@@ -121,6 +123,8 @@ class Worker:
         data = json.dumps({"do": do, **arguments}).encode() + b"\n"
         with self._asking:
             if self._ended:
+                if self._death is not None:
+                    raise WorkerError(self._death.status, str(self._death))
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
             begin = time.monotonic_ns()
             try:
@@ -144,9 +148,10 @@ class Worker:
                 chunk = self._channel.recv(1 << 20)
             except TimeoutError as error:
                 self.kill()
-                raise WorkerError(
+                self._death = WorkerError(
                     "timeout", f"{do} not done after {timeout_s:.0f} s, ended"
-                ) from error
+                )
+                raise self._death from error
             if not chunk:
                 raise self._post_mortem(do)
             self._buffer += chunk
@@ -154,7 +159,11 @@ class Worker:
         return dict(json.loads(line))
 
     def _post_mortem(self, do: str) -> WorkerError:
-        """Return why the process ended."""
+        """Return why the process ended; whoever asks it later is told the same."""
+        self._death = self._cause(do)
+        return self._death
+
+    def _cause(self, do: str) -> WorkerError:
         if self._ended:
             return WorkerError("failed", f"ended from outside during {do}")
         try:
