@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults bench-simulation validate ablate architectures operators trend questions gpu docs cluster-demo clean
+.PHONY: help install demo readme test check reproduce bench bench-calibration bench-peer bench-faults bench-simulation validate ablate architectures operators trend questions gpu docs cluster-demo test-cluster clean
 
 help:
 	@echo "make install   a virtual environment with everything, the command in $(BIN)/frameworktax"
@@ -19,6 +19,7 @@ help:
 	@echo "make coverage  which model runs in which runtime; goes on where it was interrupted"
 	@echo "make runtime-env NAME=...   a runtime apart: executorch, iree, jax, litert, tract, zentorch"
 	@echo "make test-runtimes   the tests of the runtimes that live apart, those that are made"
+	@echo "make test-cluster    the tests that need Ray: two nodes on loopback"
 	@echo "make reproduce   the paper's studies at the small scale, under 30 minutes on two cores"
 	@echo "make bench-simulation   20,000 points over 200 simulated nodes: nothing lost, what it costs"
 	@echo "make bench-faults   every named fault and fifty seeded shots at a sweep; writes docs/results/faults.md"
@@ -103,6 +104,12 @@ reproduce: install
 
 bench-simulation: install
 	$(BIN)/python benchmarks/sweep_simulation.py
+
+# What needs the extra ray: a cluster of two nodes on loopback, started and stopped by the tests.
+test-cluster: install
+	$(BIN)/python -c "import ray" 2>/dev/null || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(BIN)/pytest tests/integration/test_ray_nodes.py
 
 bench-faults: install
 	$(BIN)/python tests/e2e/fault_suite.py --seeds 50 \

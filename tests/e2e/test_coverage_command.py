@@ -48,7 +48,7 @@ def test_the_matrix_as_text_ends_with_how_it_was_made():
         ),
         (
             ("measure", "mlp", "--runtimes", "eager@9"),
-            "eager has no option '9'; choose eager alone",
+            "eager has no option '9'; choose eager@autograd, eager@unfused",
         ),
     ],
 )
