@@ -128,9 +128,12 @@ class Worker:
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
             begin = time.monotonic_ns()
             try:
-                self._channel.settimeout(timeout_s)
-                self._channel.sendall(data)
-                answer = self._receive(do, timeout_s)
+                answer = self._exchange(data, begin + round(timeout_s * 1e9))
+            except TimeoutError as error:
+                self.kill()
+                text = f"{do} not done after {timeout_s:.0f} s, ended"
+                self._death = WorkerError("timeout", text)
+                raise self._death from error
             except ConnectionError as error:
                 raise self._post_mortem(do) from error
             finally:
@@ -139,24 +142,22 @@ class Worker:
             return dict(answer["ok"])
         raise problem(do, **answer["error"])
 
-    def _receive(self, do: str, timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
+    def _exchange(self, data: bytes, deadline_ns: int) -> dict[str, Any]:
+        """Send a request and return the answer; raises TimeoutError, ConnectionError."""
+        self._wait_until(deadline_ns)
+        self._channel.sendall(data)
         while b"\n" not in self._buffer:
-            try:
-                # No time at all would mean not to wait, and to raise something else.
-                self._channel.settimeout(max(1e-3, deadline - time.monotonic()))
-                chunk = self._channel.recv(1 << 20)
-            except TimeoutError as error:
-                self.kill()
-                self._death = WorkerError(
-                    "timeout", f"{do} not done after {timeout_s:.0f} s, ended"
-                )
-                raise self._death from error
+            self._wait_until(deadline_ns)
+            chunk = self._channel.recv(1 << 20)
             if not chunk:
-                raise self._post_mortem(do)
+                raise ConnectionResetError("the other end is closed")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return dict(json.loads(line))
+
+    def _wait_until(self, deadline_ns: int) -> None:
+        # No time at all would mean not to wait, and to raise something else.
+        self._channel.settimeout(max(1e-3, (deadline_ns - time.monotonic_ns()) / 1e9))
 
     def _post_mortem(self, do: str) -> WorkerError:
         """Return why the process ended; whoever asks it later is told the same."""
