@@ -206,6 +206,8 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
         "1..4",
         "--time-budget",
         "60s",
+        "--until",
+        "0.01%",  # it would go on to the last round
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "frameworktax", *words],
@@ -218,7 +220,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
     kept = tmp_path / "frameworktax-results"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not _blocks(kept):
-        time.sleep(0.2)
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -243,6 +245,8 @@ def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, she
         "1",
         "--time-budget",
         "60s",
+        "--until",
+        "0.01%",  # it would go on to the last round
     ]
     process = subprocess.Popen(
         [sys.executable, "-m", "frameworktax", *words],
@@ -253,7 +257,7 @@ def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, she
     kept = tmp_path / "frameworktax-results"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not _blocks(kept):
-        time.sleep(0.2)
+        time.sleep(0.02)
     workers = _children_of(process.pid)
     assert workers
     process.kill()
