@@ -26,6 +26,8 @@ NODES_EVERY_S = 2.0
 """How often the cluster is asked for its nodes while jobs run."""
 BUSY_S = 30.0
 """A node that has not begun after this long is busy with something else; it is said once."""
+GONE_S = 60.0
+"""A job whose label no node has any more is given back after this long."""
 ENDING_S = 25.0
 """How long the end of all jobs may take; longer than a node's own patience with one."""
 
@@ -129,6 +131,7 @@ class RayEngine:
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
         self._waiting: deque[tuple[Job, dict[str, str]]] = deque()
+        self._gone: dict[str, float] = {}
         self._hosts: dict[str, Any] = {}
         self._running: dict[Any, _Running] = {}
         self._ended: deque[Done] = deque()
@@ -274,13 +277,23 @@ class RayEngine:
         busy = {one.node.address for one in self._running.values()}
         for entry in list(self._waiting):
             job, code = entry
-            fitting = (node for node in self._nodes if job.platform in self._names(node))
+            fitting = [node for node in self._nodes if job.platform in self._names(node)]
+            if fitting:
+                self._gone.pop(job.platform, None)
+            elif self._is_gone(job.platform):
+                self._waiting.remove(entry)
+                error = WorkerError("crashed", f"no node '{job.platform}' is left in the cluster")
+                self._ended.append(Done(job=job, session="", wall_ns=0, error=error))
             free = next((node for node in fitting if node.address not in busy), None)
             if free is None:
                 continue
             busy.add(free.address)
             self._waiting.remove(entry)
             self._begin(job, code, free)
+
+    def _is_gone(self, label: str) -> bool:
+        now = time.monotonic()
+        return now - self._gone.setdefault(label, now) > GONE_S
 
     def _begin(self, job: Job, code: Mapping[str, str], node: Node) -> None:
         order = {"job": asdict(job), "command": self._command, "allow_code": self._allow_code}
