@@ -204,7 +204,9 @@ def told(error: BaseException, prefix: str = "") -> Row:
         return {"verdict": "crashed", "reason": "out of memory"}
     # An exporter's own error is a report over many attempts: the root says what went wrong.
     root = chain[-1] if len(str(error)) > 400 and str(chain[-1]).strip() else error
-    lines = [line.strip() for e in (root, *chain) for line in str(e).splitlines() if line.strip()]
+    # A KeyError shows its text quoted: a report in it has its line breaks, and our paths, escaped.
+    texts = [str(e).replace("\\n", "\n") for e in (root, *chain)]
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if TELLING.search(line)), lines[0] if lines else "")
     operator = next(
         (found[1] for line in (first, *lines) if (found := OPERATOR.search(line))), None

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import sweep_faults
 from fault_places import CannotBeMade
 from sweep_faults import Ending
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAD = """# Faults
 
 What sweeps were put through, and what came of it; written by `make bench-faults`. After each fault
@@ -46,7 +47,9 @@ def once(case: Callable[[Path], Ending]) -> tuple[Ending | None, str]:
     """Return how a fault ended; None and the reason where it failed, or cannot be made here."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            return case(Path(folder)), ""
+            ending = case(Path(folder))
+            said = ending.message.replace(f"{folder}/", "").replace(f"{ROOT}/", "")
+            return replace(ending, message=said), ""
         except CannotBeMade as error:
             return None, f"not made here: {error}"
         except (AssertionError, subprocess.TimeoutExpired) as error:
