@@ -57,7 +57,8 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
             points.append(data)
     settings: dict[str, Any] = {**SETTINGS[scale], "name": ", ".join(s.name for s in studies)}
     settings["name"] = settings["name"][:200]
-    settings["together"] = _joined([set(names) for s in studies for names in s.together])
+    measured = {name for axes in points for name in axes["models"]}  # a scale may leave models out
+    settings["together"] = _joined([set(names) & measured for s in studies for names in s.together])
     if scale == "small":
         settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
     later = {
@@ -68,9 +69,9 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
 
 
 def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
-    """Return sets of models, those that share one as one."""
+    """Return sets of two models or more, those that share one as one."""
     found: list[set[str]] = []
-    for one in sets:
+    for one in (names for names in sets if len(names) > 1):
         touching = [other for other in found if other & one]
         found = [other for other in found if not other & one]
         found.append(one.union(*touching))
