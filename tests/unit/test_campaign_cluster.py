@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,25 @@ def test_a_platform_without_nodes_is_waited_for_and_then_left_out(tmp_path):
     )
     assert any("no node of platform 'small'" in text for text in results.run.left_out)
     assert AWAY_S <= clock.now_ns / 1e9 < AWAY_S + 60
+
+
+class Unaware(SimulatedCluster):
+    """Offers nodes that are dead, as a cluster does that has not noticed yet."""
+
+    def platforms(self):
+        assert self._clock.now_ns < 1000e9, "the campaign goes on long after its budget"
+        return [replace(place, slots=1) for place in super().platforms()]
+
+
+def test_the_budget_ends_what_an_engine_could_not_begin(tmp_path):
+    planned, clock = study(widths=1, runtimes=1, batches=2, time_budget="100s"), FakeClock()
+    cluster = Unaware(tmp_path, clock, NODES, Faults(), 1)
+    leave_all(cluster, "small")
+    results = campaign(planned, tmp_path, cluster, clock).run()
+    by_platform = {point.platform: held.status for point, held in results.held.items()}
+    assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
+    assert any("the time budget of 100 s was spent" in text for text in results.run.left_out)
+    assert clock.now_ns / 1e9 <= 110
 
 
 def test_a_platform_that_comes_back_is_measured(tmp_path):

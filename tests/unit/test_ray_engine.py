@@ -260,7 +260,8 @@ def test_an_error_of_a_job_keeps_its_kind(made):
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     head = shard()[: shard().index(b'{"record":"outcome"') + 20]  # torn in the last line
-    cluster = Cluster(script={"a": [chunk(head), LostError("the node died")]})
+    begun = messages({"began": True})
+    cluster = Cluster(script={"a": [chunk(head, begun), LostError("the node died")]})
     engine, _ = made(cluster)
     engine.submit(job())
     (got,) = engine.completed()
@@ -313,7 +314,12 @@ def test_one_job_at_a_time_on_a_host(made):
         engine.submit(job(name, platform))
     assert list(engine.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"] == [("a", "begin"), ("b", "begin")]
-    assert engine.cancel("4") and not engine.cancel("4") and not engine.cancel("1")
+    assert engine.cancel("4") and not engine.cancel("4")
+    cluster.script = {"a": deque([chunk(said=messages({"began": True}))])}
+    assert list(engine.completed(0.0005)) == []
+    assert not engine.cancel("1") and not cluster.dropped  # it runs
+    assert engine.cancel("3") and not engine.cancel("3")  # it waits for its node to be free
+    assert cluster.dropped == ["b"]
     cluster.script = {"a": deque(WHOLE)}
     assert next(engine.completed()).job.name == "1"
     assert list(engine.completed(0.0005)) == []
@@ -330,12 +336,30 @@ def test_nodes_join_and_leave(made, monkeypatch):
     cluster.script = {"b": deque(WHOLE)}
     assert next(engine.completed()).error is None
     cluster.alive = [LEFT]
-    monkeypatch.setattr(engine_module, "GONE_S", 0.0)
     engine.submit(job("r2", "right"))
-    (got,) = engine.completed()
-    assert got.error.status == "crashed" and "no node 'right' is left" in str(got.error)
+    assert list(engine.completed(0.0005)) == []  # it waits until the campaign takes it back
+    assert engine.cancel("r2") and list(engine.completed()) == []
     cluster.alive = []
     assert engine.platforms() == []
+
+
+def test_a_job_that_could_not_begin_was_not_lost(made, monkeypatch):
+    dead = LostError("the node is dead")
+    cluster = Cluster([RIGHT], script={"b": [dead, dead, *WHOLE]})
+    engine, listener = made(cluster)
+    engine.submit(job("r", "right"))
+    assert list(engine.completed(0.0005)) == [] and len(cluster.orders) == 1  # not yet again
+    monkeypatch.setattr(engine_module, "AGAIN_S", 0.0)
+    (got,) = engine.completed()
+    assert got.error is None and got.job.name == "r" and len(cluster.orders) == 3
+    assert cluster.dropped == ["b", "b"] and not any("left out" in said for said in listener.said)
+
+    cluster.script = {"b": deque([dead] * engine_module.TRIES)}
+    engine.submit(job("r2", "right"))
+    assert list(engine.completed(0.05)) == []
+    assert listener.said[-1] == "left out: node 10.0.0.2 (right, big) was lost: the node is dead"
+    assert engine.platforms() == [] and len(cluster.orders) == 3 + engine_module.TRIES
+    assert engine.cancel("r2")
 
 
 def test_a_job_that_is_late_is_ended(made, monkeypatch):

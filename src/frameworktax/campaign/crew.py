@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from frameworktax.campaign.schedule import Group
@@ -93,9 +93,9 @@ class Crew:
         self._book(out, done)
         return out, done
 
-    def recall(self, label: str) -> list[Group]:
-        """Take back the jobs of a platform that have not begun."""
-        names = [name for name, out in self._out.items() if out.job.platform == label]
+    def recall(self, labels: Collection[str]) -> list[Group]:
+        """Take back the jobs of some platforms that have not begun."""
+        names = [name for name, out in self._out.items() if out.job.platform in labels]
         return [self._remove(name).group for name in names if self._engine.cancel(name)]
 
     def spent_ns(self, wall_ns: int) -> Mapping[str, int]:

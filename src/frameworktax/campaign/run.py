@@ -13,7 +13,7 @@ from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document
 from frameworktax.campaign import engines
 from frameworktax.campaign.crew import Crew, Out
-from frameworktax.campaign.held import resumed
+from frameworktax.campaign.held import resumed, survey
 from frameworktax.campaign.look import Outlook, look, read, scan
 from frameworktax.campaign.places import AWAY_S, Places
 from frameworktax.campaign.queue import Queue
@@ -21,6 +21,7 @@ from frameworktax.campaign.results import SilentStudy, StudyReporter, SweepResul
 from frameworktax.campaign.retries import Retries
 from frameworktax.campaign.schedule import Group
 from frameworktax.campaign.shard import open_shard, shard_of
+from frameworktax.campaign.standing import Standing
 from frameworktax.clock import REAL, Clock
 from frameworktax.engines.base import Done, Engine, Job
 from frameworktax.errors import NothingMeasuredError, WorkerError
@@ -113,6 +114,7 @@ class Campaign:
         self._places = Places(engine, clock)
         self._crew = Crew(engine, clock)
         self._sessions: set[str] = set()
+        self._standing = Standing({})
 
     def run(self) -> SweepResults:
         """Measure what is open and return everything the store holds of the study."""
@@ -121,6 +123,8 @@ class Campaign:
             self._reporter.say(note)
         if text := resumed(first.held):
             self._reporter.say(text)
+        self._standing = Standing(first.held)
+        self._reporter.standing(self._standing.counts)
         retries = Retries(first.held, self._study.settings.attempts)
         self._measure(Queue(first.groups), retries)
         records, notes = read(self._folder)
@@ -151,13 +155,14 @@ class Campaign:
         """Keep every place at work until nothing waits, or time is over."""
         while queue or self._crew:
             left_s = self._left_s()
-            if queue and left_s is not None and left_s < LEAST_S:
+            if left_s is not None and left_s < LEAST_S:
                 budget = self._study.settings.time_budget
                 reason = f"the time budget of {budget:.0f} s was spent; run the same command again"
-                self._leave_out(queue.drain(queue.labels()), reason)
-                continue
-            self._leave_out_gone(queue)
-            self._submit(queue, left_s)
+                waiting = [*queue.drain(queue.labels()), *self._crew.recall(self._crew.labels())]
+                self._leave_out(waiting, reason)
+            else:
+                self._leave_out_gone(queue)
+                self._submit(queue, left_s)
             if self._crew:
                 ended = self._crew.next_done(PATIENCE_S, self._reporter.say)
                 if ended is not None:
@@ -207,7 +212,12 @@ class Campaign:
         """See what a job has left, and what of it is run again."""
         self._sessions.add(done.session)
         lost = isinstance(done.error, WorkerError)
-        again = retries.after(out.group, scan(shard_of(self._folder, done.session)), lost=lost)
+        shard = shard_of(self._folder, done.session)
+        records = list(scan(shard))
+        self._standing.update(survey(out.group.points, records, self._study.settings.attempts))
+        self._reporter.standing(self._standing.counts)
+        self._reporter.records(shard, ended=True)
+        again = retries.after(out.group, records, lost=lost)
         for group in again.now:
             queue.add(group, out.rank)
         for group in again.later:
@@ -226,7 +236,7 @@ class Campaign:
         """Leave out what waits for nodes that do not come back."""
         labels = {*queue.labels(), *self._crew.labels()}
         for label in self._places.gone(sorted(labels), self._reporter.say):
-            groups = [*queue.drain([label]), *self._crew.recall(label)]
+            groups = [*queue.drain([label]), *self._crew.recall([label])]
             reason = (
                 f"no node of platform '{label}' was there for {AWAY_S:.0f} s; "
                 "run the same command again once there is one"

@@ -26,8 +26,10 @@ NODES_EVERY_S = 2.0
 """How often the cluster is asked for its nodes while jobs run."""
 BUSY_S = 30.0
 """A node that has not begun after this long is busy with something else; it is said once."""
-GONE_S = 60.0
-"""A job whose label no node has any more is given back after this long."""
+AGAIN_S = 5.0
+"""When a node is tried again on which a job could not begin: Ray learns late of a dead one."""
+TRIES = 5
+"""A node on which so many jobs in a row could not begin is left out."""
 ENDING_S = 25.0
 """How long the end of all jobs may take; longer than a node's own patience with one."""
 
@@ -91,6 +93,7 @@ class _Running:
     """A job on a node, with the promise of what is new of it."""
 
     home: Homecoming
+    code: Mapping[str, str]
     node: Node
     host: Any
     since: float
@@ -130,8 +133,9 @@ class RayEngine:
         self._unfit: dict[str, str] = {}
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
-        self._waiting: deque[tuple[Job, dict[str, str]]] = deque()
-        self._gone: dict[str, float] = {}
+        self._waiting: deque[tuple[Job, Mapping[str, str]]] = deque()
+        self._refused: dict[str, list[float]] = {}
+        """When jobs could not begin, by node; forgotten once one begins."""
         self._hosts: dict[str, Any] = {}
         self._running: dict[Any, _Running] = {}
         self._ended: deque[Done] = deque()
@@ -182,10 +186,15 @@ class RayEngine:
             self._listen(min(WAIT_S, left))
 
     def cancel(self, name: str) -> bool:
-        """Take back a job that has not begun."""
+        """Take back a job that has not begun: it waits here, or for its node to be free."""
         for entry in self._waiting:
             if entry[0].name == name:
                 self._waiting.remove(entry)
+                return True
+        for promise, one in self._running.items():
+            if one.home.job.name == name and one.home.began is None:
+                del self._running[promise]
+                self._let_go(one)
                 return True
         return False
 
@@ -229,7 +238,7 @@ class RayEngine:
             else:
                 self._unfit[node.id] = f"{node} {fault}"
                 self._listener.say(f"left out: {self._unfit[node.id]}")
-        self._nodes = [node for node in alive if node.id in self._about]
+        self._nodes = [n for n in alive if n.id in self._about and n.id not in self._unfit]
         self._asked_at = time.monotonic()
 
     def _differs(self, about: Mapping[str, Any]) -> str | None:
@@ -278,22 +287,16 @@ class RayEngine:
         for entry in list(self._waiting):
             job, code = entry
             fitting = [node for node in self._nodes if job.platform in self._names(node)]
-            if fitting:
-                self._gone.pop(job.platform, None)
-            elif self._is_gone(job.platform):
-                self._waiting.remove(entry)
-                error = WorkerError("crashed", f"no node '{job.platform}' is left in the cluster")
-                self._ended.append(Done(job=job, session="", wall_ns=0, error=error))
-            free = next((node for node in fitting if node.address not in busy), None)
+            free = next((n for n in fitting if n.address not in busy and self._may(n)), None)
             if free is None:
                 continue
             busy.add(free.address)
             self._waiting.remove(entry)
             self._begin(job, code, free)
 
-    def _is_gone(self, label: str) -> bool:
-        now = time.monotonic()
-        return now - self._gone.setdefault(label, now) > GONE_S
+    def _may(self, node: Node) -> bool:
+        refused = self._refused.get(node.id)
+        return not refused or time.monotonic() - refused[-1] >= AGAIN_S
 
     def _begin(self, job: Job, code: Mapping[str, str], node: Node) -> None:
         order = {"job": asdict(job), "command": self._command, "allow_code": self._allow_code}
@@ -302,7 +305,7 @@ class RayEngine:
         host = self._hosts[node.id]
         home = Homecoming(self._folder, job, str(node), self._listener)
         promise = self._cluster.ask(host, "begin", json.dumps(order), dict(code))
-        self._running[promise] = _Running(home, node, host, time.monotonic())
+        self._running[promise] = _Running(home, code, node, host, time.monotonic())
 
     def _ask(self, one: _Running) -> None:
         self._running[self._cluster.ask(one.host, "take", *one.home.offsets)] = one
@@ -317,10 +320,13 @@ class RayEngine:
             try:
                 one.home.feed(self._cluster.answer(promise))
             except LostError as error:
-                self._lose(one, f"was lost: {error}")
+                begun = one.home.began is not None
+                (self._lose if begun else self._refuse)(one, f"was lost: {error}")
             except WorkerError as error:
                 self._lose(one, f"cannot be understood: {error}")
             else:
+                if one.home.began is not None:
+                    self._refused.pop(one.node.id, None)
                 if one.home.done is None:
                     self._ask(one)
                 else:
@@ -346,7 +352,20 @@ class RayEngine:
 
     def _lose(self, one: _Running, why: str) -> None:
         """Give back a job whose node is gone; what came home of it stays."""
+        self._let_go(one)
+        self._ended.append(one.home.ended(WorkerError("crashed", f"{one.node} {why}")))
+
+    def _refuse(self, one: _Running, why: str) -> None:
+        """Have a job wait again whose node was gone before it began: it was not lost."""
+        self._let_go(one)
+        self._waiting.appendleft((one.home.job, one.code))
+        refused = self._refused.setdefault(one.node.id, [])
+        refused.append(time.monotonic())
+        if len(refused) >= TRIES:
+            self._unfit[one.node.id] = f"{one.node} {why}"
+            self._listener.say(f"left out: {self._unfit[one.node.id]}")
+
+    def _let_go(self, one: _Running) -> None:
         one.home.close()
         self._cluster.drop(self._hosts.pop(one.node.id))
         self._asked_at = float("-inf")
-        self._ended.append(one.home.ended(WorkerError("crashed", f"{one.node} {why}")))
