@@ -172,9 +172,9 @@ def main() -> None:
     if not at.redraw:
         from rich.console import Console
 
-        from frameworktax.progress import StudyBar
+        from frameworktax.live import StudyView
 
-        with StudyBar(Console(stderr=True)) as shown:
+        with StudyView(Console(stderr=True)) as shown:
             campaign.sweep(
                 STUDY, *(QUICK if at.quick else ()), store=at.store, reporter=shown,
                 command=("architectures",),

@@ -118,6 +118,7 @@ class Rounds:
             if rounds >= FIRST_ROUNDS and time.monotonic() > deadline:
                 break
             if cell.process in series.workers:  # an earlier cell may have ended the process
+                self._reporter.now(cell.point)
                 self._time(series, cell)
             self._reporter.progress(number + 1, len(active), f"round {rounds + 1}")
         self._round += 1
@@ -185,6 +186,7 @@ class Rounds:
         for number, (series, cell) in enumerate(cells):
             cell.sampled = True
             if cell.process in series.workers:
+                self._reporter.now(cell.point)
                 self._attribute_cell(series, cell, duration_ns)
             self._reporter.progress(number + 1, len(cells), "where the time goes")
 

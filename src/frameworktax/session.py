@@ -50,6 +50,9 @@ class Silent:
     def progress(self, done: float, total: float, text: str) -> None:
         """Say nothing."""
 
+    def now(self, point: Point) -> None:
+        """Say nothing."""
+
 
 class MeasuringSession:
     """One session of a plan, written to a store as it goes."""

@@ -14,7 +14,7 @@ from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
-from frameworktax.records import Workload
+from frameworktax.records import Point, Workload
 from frameworktax.runtimes import FLOOR
 from frameworktax.series import Series, Spawn, series_of
 
@@ -35,6 +35,9 @@ class Reporter(Protocol):
 
     def progress(self, done: float, total: float, text: str) -> None:
         """Say how much of the phase is done, in any unit."""
+
+    def now(self, point: Point) -> None:
+        """Say which point is timed next; nothing is timed until this returns."""
 
 
 def await_all(futures: list[Future[Any]], reporter: Reporter, text: str) -> None:

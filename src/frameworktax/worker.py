@@ -16,6 +16,7 @@ import faulthandler
 import gc
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -27,7 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import timing
-from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError
+from frameworktax.errors import (
+    FrameworktaxError,
+    UsageError,
+    UserModelError,
+    WorkerError,
+    one_line,
+)
 from frameworktax.records import Workload
 
 if TYPE_CHECKING:
@@ -62,11 +69,11 @@ class Server:
                 kind = error.status
             return {"error": {"status": kind, "message": str(error)}}
         except MemoryError as error:
-            return {"error": {"status": "out-of-memory", "message": _one_line(error)}}
+            return {"error": {"status": "out-of-memory", "message": one_line(error)}}
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
             traceback.print_exc()
             status = "out-of-memory" if _is_out_of_memory(error) else "failed"
-            return {"error": {"status": status, "message": _one_line(error)}}
+            return {"error": {"status": status, "message": one_line(error)}}
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -298,12 +305,6 @@ def _make_calibrator() -> Callable[[], Any]:
     return calibrate
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    name = type(error).__name__
-    return f"{name}: {text[:400]}" if text else name
-
-
 def _is_out_of_memory(error: Exception) -> bool:
     # torch raises RuntimeError on a CPU and OutOfMemoryError on a GPU; ONNX Runtime its own type.
     text = str(error).lower()
@@ -312,8 +313,16 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def peak_memory_bytes() -> int:
-    """Return the largest resident size this process had."""
+def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """Return the largest resident size this program had.
+
+    ``ru_maxrss`` is the last resort: it counts what the process was before ``exec``, which is as
+    large as whoever started it (getrusage(2); ``exec_mmap`` in the kernel).
+    """
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -11,6 +11,7 @@ from frameworktax.campaign.estimate import LOAD_S, POINT_S, Estimator
 from frameworktax.campaign.held import resumed, survey
 from frameworktax.campaign.local import LocalEngine
 from frameworktax.campaign.look import look
+from frameworktax.campaign.results import SilentStudy
 from frameworktax.campaign.run import Campaign
 from frameworktax.campaign.schedule import groups, within
 from frameworktax.campaign.spent import PhaseClock, itemise, overhead
@@ -252,7 +253,7 @@ class FakeEngine:
         pass
 
 
-class Listener(Silent):
+class Listener(SilentStudy):
     def __init__(self):
         self.said = []
 
@@ -362,7 +363,7 @@ def test_an_outlook_counts_what_the_point_budget_leaves_out():
 
 
 def test_the_engine_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
-    engine = LocalEngine(tmp_path, "cuda:0", Silent(), ("x",))
+    engine = LocalEngine(tmp_path, "cuda:0", SilentStudy(), ("x",))
     assert [(p.label, p.device) for p in engine.platforms()] == [
         ("local", "cuda:0"), ("cpu", "cpu"), ("cuda:0", "cuda:0"),
     ]  # fmt: skip

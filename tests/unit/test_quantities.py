@@ -68,7 +68,25 @@ def test_the_tables_tell_what_the_records_say(run):
     assert by_runtime["eager"][1] == "62 %"
     assert by_runtime["onnxruntime"][1].startswith("≥ ")
     assert "nested" in padding.hint
-    assert set_up.rows == (("inductor", "41 s", "23 MB", "earlier session"),)
+    rows = {row[0]: row[1:] for row in set_up.rows}
+    assert rows["inductor"] == ("41 s", "23 MB", "earlier session", "419 MB")
+    assert rows["eager"] == ("–", "–", "–", "419 MB")
+    assert "libraries included" in set_up.hint
+
+
+def test_the_peak_of_a_runtime_is_that_of_its_largest_point(run):
+    told = with_all(run)
+    peaks = {("eager", 1): 800_000_000, ("eager", 16): 1_250_000_000}
+    turned = tuple(
+        replace(m, peak_memory_bytes=peaks.get((m.runtime, m.workload.batch)))
+        for m in told.measurements
+    )
+    (*_, set_up) = tables(replace(told, measurements=turned))
+    assert set_up.rows == (
+        ("eager", "–", "–", "–", "1.25 GB"), ("inductor", "41 s", "23 MB", "earlier session", "–"),
+    )  # fmt: skip
+    none = tuple(replace(m, peak_memory_bytes=None, setup_ns=None) for m in turned)
+    assert len(tables(replace(told, measurements=none))) == 2
 
 
 def test_every_format_shows_them(run):

@@ -66,7 +66,7 @@ def test_terminal_fits_80_columns_without_colour(run):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "\x1b" not in text
     lines = text.splitlines()
-    (eager,) = [line for line in lines if line.startswith("eager ") and line.count(" M")]
+    (eager,) = [line for line in lines if line.startswith("eager ") and line.count(" M ")]
     cells = "4.40 3 F 4.60 3 M 4.80 3 M 7.20 3 M 12.9 3 M"
     assert eager.split() == ["eager", *cells.split(), "4.1"]
     assert any(line.startswith("openvino ≠") for line in lines)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from frameworktax import host, store
 from frameworktax.campaign.look import here
-from frameworktax.campaign.shard import open_shard
+from frameworktax.campaign.results import ENDED, JobReporter
+from frameworktax.campaign.shard import open_shard, shard_of
 from frameworktax.campaign.spent import PhaseClock, itemise
 from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import FrameworktaxError, StoreError
 from frameworktax.plan import Plan
 from frameworktax.session import MeasuringSession
-from frameworktax.setup import Reporter
 
 
 class LocalEngine:
@@ -30,7 +30,7 @@ class LocalEngine:
     """
 
     def __init__(
-        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
+        self, folder: Path, device: str, reporter: JobReporter, command: Sequence[str]
     ) -> None:
         self._folder = folder
         self._device = device
@@ -85,6 +85,7 @@ class LocalEngine:
         )
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command) as writer:
+            self._reporter.records(shard_of(self._folder, session))
             sweep = MeasuringSession(plan, writer, session, clock, self._workshop)
             try:
                 sweep.run()
@@ -95,6 +96,7 @@ class LocalEngine:
                 writer.tell(job.points, "failed", str(error))
             finally:
                 clock.end()
+                self._reporter.phase(ENDED)
         wall_ns = time.monotonic_ns() - begin
         spent = itemise(clock.wall_ns, sweep.spent_ns())
         spent["ending"] = wall_ns - sum(clock.wall_ns.values())

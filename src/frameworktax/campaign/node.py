@@ -46,6 +46,9 @@ class Messages(Silent):
         """Say that a new phase begins."""
         self.tell(phase=text)
 
+    def records(self, shard: Path, *, ended: bool = False) -> None:
+        """Say nothing: the records themselves go home."""
+
     def say(self, text: str) -> None:
         """Pass on a line for people."""
         self.tell(say=text)

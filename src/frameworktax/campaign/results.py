@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from frameworktax.api import Results
@@ -12,9 +13,22 @@ from frameworktax.records import Point
 from frameworktax.session import Silent
 from frameworktax.setup import Reporter
 
+ENDED = "ended"
+"""The phase after the last one of a session."""
 
-class StudyReporter(Reporter, Protocol):
+
+class JobReporter(Reporter, Protocol):
+    """Told how one job after the other goes."""
+
+    def records(self, shard: Path, *, ended: bool = False) -> None:
+        """Say where the records of a session go, or that they are all there."""
+
+
+class StudyReporter(JobReporter, Protocol):
     """Told how a study goes."""
+
+    def standing(self, counts: Mapping[str, int]) -> None:
+        """Say how many points stand how (``campaign.standing``)."""
 
     def session(self, number: int, total: int, name: str, left_s: float) -> None:
         """Say that a session begins, and how long the study will still take."""
@@ -25,6 +39,12 @@ class StudyReporter(Reporter, Protocol):
 
 class SilentStudy(Silent):
     """A reporter that says nothing."""
+
+    def records(self, shard: Path, *, ended: bool = False) -> None:
+        """Say nothing."""
+
+    def standing(self, counts: Mapping[str, int]) -> None:
+        """Say nothing."""
 
     def session(self, number: int, total: int, name: str, left_s: float) -> None:
         """Say nothing."""

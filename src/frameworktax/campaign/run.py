@@ -212,11 +212,11 @@ class Campaign:
         """See what a job has left, and what of it is run again."""
         self._sessions.add(done.session)
         lost = isinstance(done.error, WorkerError)
-        shard = shard_of(self._folder, done.session)
-        records = list(scan(shard))
+        told = shard_of(self._folder, done.session)
+        records = list(scan(told))
         self._standing.update(survey(out.group.points, records, self._study.settings.attempts))
         self._reporter.standing(self._standing.counts)
-        self._reporter.records(shard, ended=True)
+        self._reporter.records(told, ended=True)
         again = retries.after(out.group, records, lost=lost)
         for group in again.now:
             queue.add(group, out.rank)

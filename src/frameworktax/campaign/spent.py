@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from frameworktax.records import Point
 from frameworktax.setup import Reporter
 
 MEASURING = ("blocks", "attribution")
@@ -31,6 +32,10 @@ class PhaseClock:
     def progress(self, done: float, total: float, text: str) -> None:
         """Pass it on."""
         self._inner.progress(done, total, text)
+
+    def now(self, point: Point) -> None:
+        """Pass it on."""
+        self._inner.now(point)
 
     def end(self) -> None:
         """Close the last phase; what follows is the end of processes."""

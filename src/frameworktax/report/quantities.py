@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frameworktax.records import Estimate, Measurement
+from frameworktax.records import Estimate
 from frameworktax.report.tables import Family
-from frameworktax.report.words import TWIN, about, duration, milliseconds, percent
+from frameworktax.report.words import about, duration, milliseconds, percent, tax
 
 REUSED = "set-up-reused"
+PEAK = (
+    "Peak memory: the most that a measuring process held of the host's up to its largest batch, "
+    "interpreter and libraries included."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,7 @@ def padding(family: Family) -> Quantities | None:
     batch = family.batches[0]
     points = [p for name in family.runtimes if (p := family.at(name, batch)) is not None]
     rows = tuple(
-        (m.runtime, percent(m.padding_share), _tax(m))
-        for m in points
-        if m.padding_share is not None
+        (m.runtime, percent(m.padding_share), tax(m)) for m in points if m.padding_share is not None
     )
     if not rows:
         return None
@@ -65,26 +67,38 @@ def padding(family: Family) -> Quantities | None:
 
 
 def set_up(family: Family) -> Quantities | None:
-    """Return what exporting and compiling took and left; None where nothing was set up."""
+    """Return what exporting and compiling took and left, and what memory a process took to run it.
+
+    None where nothing was set up and no memory is known.
+    """
     rows = []
     for name in family.runtimes:
-        m = next(m for m in family.measured if m.runtime == name)
-        if m.setup_ns is not None:
-            size = "–" if m.artifact_bytes is None else f"{m.artifact_bytes / 1e6:.3g} MB"
-            when = "earlier session" if any(n.code == REUSED for n in m.notes) else "this session"
-            rows.append((name, duration(m.setup_ns), size, when))
+        points = [m for m in family.measured if m.runtime == name]
+        m = points[0]
+        peak = max((p.peak_memory_bytes or 0 for p in points), default=0)
+        if m.setup_ns is None and not peak:
+            continue
+        reused = any(n.code == REUSED for n in m.notes)
+        when = "–" if m.setup_ns is None else "earlier session" if reused else "this session"
+        took = "–" if m.setup_ns is None else duration(m.setup_ns)
+        rows.append((name, took, _size(m.artifact_bytes), when, _size(peak or None)))
     if not rows:
         return None
-    return Quantities("Set-up: export and compilation, once", ("", "time", "size", ""), tuple(rows))
+    return Quantities(
+        "Set-up: export and compilation, once",
+        ("", "time", "size", "", "peak memory"),
+        tuple(rows),
+        PEAK if any(row[-1] != "–" for row in rows) else "",
+    )
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "–"
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def _told(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     return f"{milliseconds(estimate.value)} {about(estimate)}"
-
-
-def _tax(m: Measurement) -> str:
-    if m.tax_share is None:
-        return "–"
-    return ("≥ " if m.bill_method == TWIN else "") + percent(m.tax_share.value)

@@ -57,6 +57,13 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
+def tax(m: Measurement) -> str:
+    """Return the tax share, ``≥`` before the lower figure that a twin gives."""
+    if m.tax_share is None:
+        return "–"
+    return ("≥ " if m.bill_method == TWIN else "") + percent(m.tax_share.value)
+
+
 def half_width(estimate: Estimate) -> str:
     """Return the half-width of the interval as whole per cent of the value, at most four signs.
 

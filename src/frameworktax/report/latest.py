@@ -1,0 +1,107 @@
+"""How far a session is, and what it found last, from a shard that may still be written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from frameworktax import store
+from frameworktax.analysis.document import build
+from frameworktax.analysis.points import MIN_BLOCKS
+from frameworktax.errors import StoreError
+from frameworktax.records import (
+    Block,
+    Calibration,
+    Measurement,
+    Outcome,
+    Point,
+    Record,
+    Session,
+    Subject,
+)
+from frameworktax.report.words import FLOOR, half_width, milliseconds, point_words, tax
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """What a session has told so far.
+
+    Attributes:
+        measured: points with blocks enough for an interval.
+        failed: points that process 0 could not measure.
+        unavailable: points that cannot be measured there.
+        verdicts: the points timed last, the newest at the end.
+    """
+
+    measured: int = 0
+    failed: int = 0
+    unavailable: int = 0
+    verdicts: tuple[Measurement, ...] = ()
+
+
+def latest(shard: Path, most: int) -> Latest:
+    """Return how far a session is; nothing where its shard cannot be read (yet).
+
+    Args:
+        shard: of the session.
+        most: verdicts to return; others are not computed.
+    """
+    try:
+        records, _ = store.read(shard)
+    except StoreError:
+        return Latest()
+    points = {r.point.key(): r.point for r in records if isinstance(r, Subject) and _asked(r.point)}
+    blocks: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    for number, record in enumerate(records):
+        if isinstance(record, Block) and record.point in points:
+            blocks[record.point] += 1
+            last[record.point] = number
+    told = [key for key in sorted(last, key=last.__getitem__) if blocks[key] >= MIN_BLOCKS]
+    ends = {
+        r.point: r.status
+        for r in records
+        if isinstance(r, Outcome) and not r.process and r.point in points and r.point not in last
+    }
+    lost = Counter(ends.values())
+    lost.pop("ok", None)
+    unavailable = lost.pop("unavailable", 0)
+    chosen = {points[key] for key in told[-most:]}
+    found = {_point(m): m for m in build(_records_of(records, chosen)).measurements}
+    verdicts = (found.get(points[key]) for key in told[-most:])
+    return Latest(
+        measured=len(told),
+        failed=lost.total(),
+        unavailable=unavailable,
+        verdicts=tuple(m for m in verdicts if m is not None),
+    )
+
+
+def verdict(m: Measurement) -> tuple[str, str, str, str, str]:
+    """Return a point, its runtime, latency with half-width, tax share and regime in words."""
+    known = m.latency_ns
+    latency = f"{milliseconds(known.value)} ms ± {half_width(known)}" if known else m.status
+    return point_words(_point(m)), m.runtime, latency, f"tax {tax(m)}", m.regime or ""
+
+
+def _asked(point: Point) -> bool:
+    return point.runtime != FLOOR and not point.workload.twin
+
+
+def _point(m: Measurement) -> Point:
+    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
+
+
+def _records_of(records: list[Record], chosen: set[Point]) -> list[Record]:
+    """Return what tells of some points: theirs, their twins', and the session's own."""
+    twins = {replace(p, workload=replace(p.workload, twin=True)) for p in chosen}
+    keys = {point.key() for point in chosen | twins}
+
+    def belongs(record: Record) -> bool:
+        if isinstance(record, Session | Calibration):
+            return True
+        point = record.point
+        return (point.key() if isinstance(point, Point) else point) in keys
+
+    return [record for record in records if belongs(record)]

@@ -1,0 +1,325 @@
+"""How a study is told while it runs: a picture on a terminal, few lines in a log."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+from frameworktax import store
+from frameworktax.analysis.document import build
+from frameworktax.campaign.held import Held
+from frameworktax.campaign.results import ENDED
+from frameworktax.campaign.standing import Standing
+from frameworktax.live import SHOWN, StudyView
+from frameworktax.progress import LOG_EVERY_S, Bar, briefly, drawable
+from frameworktax.records import Point, Workload
+from frameworktax.report.latest import latest, verdict
+
+NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def log(width=80, kind=StudyView, **more):
+    out, clock = io.StringIO(), Clock()
+    console = Console(file=out, width=width)
+    view = kind(console, clock=clock, **more)
+    return view, out, clock
+
+
+@pytest.fixture
+def shard(tmp_path):
+    with store.Writer(tmp_path, data.SESSION) as writer:
+        for record in data.sample_records():
+            writer.write(record)
+    return writer.path
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (NAMES, "bert-base and 6 more (2 of 2)"),
+        ("bert-base", "bert-base"),
+        ("a.py:build, b", "a.py:build and 1 more"),
+        ("gpt2 (1 of 3)", "gpt2 (1 of 3)"),
+    ],
+)
+def test_long_lists_are_told_briefly(names, short):
+    assert briefly(names) == short
+
+
+# --- in a log ---------------------------------------------------------------------------------
+
+
+def go_on(view, clock, seconds=100):
+    """Time eight blocks a second, as a session does."""
+    point = Point(workload=Workload(model="bert-base", batch=8), runtime="onnxruntime")
+    for number in range(8 * seconds):
+        clock.now += 0.125
+        view.now(point)
+        view.progress(number % 90 + 1, 90, f"round {number // 90 + 1}")
+
+
+def test_a_log_has_a_line_in_ten_seconds_and_none_is_long():
+    view, out, clock = log()
+    with view:
+        view.standing({"open": 60})
+        view.session(1, 5, NAMES, 960.0)
+        for phase in ("setting up", "starting processes", "warming up", "measuring"):
+            view.phase(phase)
+        go_on(view, clock)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == (
+        "session 1 of 5: bert-base and 6 more (2 of 2); about 16 min of the study left"
+    )
+    assert lines[1] == "  measuring: 80 of 90, round 1; about 16 min of the study left"
+    assert len(lines) == 1 + 100 / LOG_EVERY_S
+    assert "albert" not in out.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_log_tells_the_end_of_a_session(shard):
+    view, out, _ = log()
+    view.standing({"open": 40})
+    view.session(1, 1, "bert-mini", 60.0)
+    view.records(shard)
+    view.phase(ENDED)
+    view.standing({"measured": 30, "failed": 5, "open": 5})
+    view.records(shard, ended=True)
+    last = out.getvalue().splitlines()[-1]
+    assert last.startswith("  30 of 40 points measured, 5 failed, 5 left; last: bert-mini, batch ")
+    assert " ms ± " in last and "tax " in last
+
+
+def test_many_sessions_side_by_side_are_not_told_one_by_one(tmp_path):
+    view, out, clock = log()
+    view.standing({"open": 1000})
+    for number in range(1, 101):
+        view.session(number, 100, f"model-{number}", 600.0)
+    for _ in range(99):
+        clock.now += 1.0
+        view.records(tmp_path / "none.jsonl", ended=True)
+    assert len(out.getvalue().splitlines()) <= 1 + 1 + 99 / LOG_EVERY_S
+
+
+def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
+    view, out, _ = log(width=40)
+    view.say("[bold]" + "x" * 100)
+    assert out.getvalue() == "[bold]" + "x" * 100 + "\n"
+
+
+def test_verbose_tells_every_phase_and_every_verdict(shard):
+    view, out, _ = log(width=200, verbose=True)
+    view.standing({"open": 30})
+    view.session(1, 1, "bert-mini", 60.0)
+    view.records(shard)
+    view.phase("setting up")
+    view.phase("measuring")
+    view.records(shard, ended=True)
+    lines = out.getvalue().splitlines()
+    assert [line.split(";")[0].strip() for line in lines[1:2]] == ["setting up"]
+    assert sum(line.strip().startswith("measuring") for line in lines) == 1
+    assert sum("bert-mini, batch" in line and " ms ± " in line for line in lines) == SHOWN + 1
+
+
+# --- on a terminal ----------------------------------------------------------------------------
+
+
+def shown(view, width=80):
+    out = io.StringIO()
+    Console(file=out, width=width).print(view.picture())
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def picture(shard, **more):
+    view, *_ = log(live=True, **more)
+    view.standing({"measured": 10, "open": 40, "given-up": 1})
+    view.session(2, 5, NAMES, 840.0)
+    view.records(shard)
+    view.phase("measuring")
+    view.progress(3, 90, "round 4")
+    view.now(Point(workload=Workload(model="bert-base", batch=8), runtime="onnxruntime"))
+    return view
+
+
+def test_the_picture_says_what_runs_what_is_done_and_what_was_found(shard):
+    lines = shown(picture(shard))
+    text = "\n".join(lines)
+    # the shard has told 30 points in full, one crash, and one that is unavailable
+    assert "40 of 51 points measured, 2 failed, 8 left; about 14 min of the study left" in lines
+    assert "session 2 of 5: bert-base and 6 more (2 of 2)" in lines
+    assert "  measuring, 3 of 90, round 4" in lines
+    assert "  next: bert-base, batch 8, in onnxruntime" in lines
+    assert text.count(" ms ± ") == SHOWN
+    assert text.count("tax ≥ ") == text.count("mixed") == SHOWN
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_the_picture_keeps_to_its_columns(shard, width):
+    lines = shown(picture(shard), width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == len(shown(picture(shard), 120))  # nothing is wrapped
+
+
+def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done(shard):
+    view, _, _ = log(live=True)
+    view.session(1, 9, "a", 60.0)
+    for number in range(10):
+        view.phase(f"node 10.0.0.{number} (a100): measuring")
+    view.phase("node 10.0.0.0 (a100): warming up")
+    view.phase(f"node 10.0.0.1 (a100): {ENDED}")
+    lines = shown(view)
+    assert "  node 10.0.0.1 (a100): measuring" not in lines
+    assert sum("measuring" in line or "warming up" in line for line in lines) == 8
+    assert "  and 1 more nodes" in lines
+
+
+def drawn(view, act):
+    """Return how often the view was drawn while something was done with it."""
+    count = []
+    view._live.update = lambda picture, refresh: count.append(picture)
+    act()
+    return len(count)
+
+
+def test_it_is_drawn_four_times_a_second_at_most():
+    view, _, clock = log(live=True)
+    view.session(1, 1, "a", 60.0)
+    view.phase("measuring")
+    assert 10 <= drawn(view, lambda: go_on(view, clock, seconds=10)) <= 41
+
+
+def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
+    looks = []
+
+    def slow(path, most):
+        clock.now += 1.0
+        looks.append(path)
+        return latest(path, most)
+
+    monkeypatch.setattr("frameworktax.live.latest", slow)
+    view, _, clock = log(live=True)
+    view.session(1, 1, "a", 600.0)
+    view.records(shard)
+    for _ in range(200):
+        clock.now += 1.0
+        view.phase("measuring")
+    assert len(looks) <= 3  # a hundredth of 200 s, a second each
+
+
+def test_it_draws_and_leaves_nothing_behind(shard):
+    out = Terminal()
+    console = Console(file=out, force_terminal=True, width=80, height=30, color_system="256")
+    view = StudyView(console, clock=Clock())
+    with view:
+        view.standing({"open": 3})
+        view.session(1, 1, "bert-base", 60.0)
+        view.say("a line that stays")
+        view.phase("measuring")
+    text = out.getvalue()
+    assert "\x1b[2K" in text and "a line that stays" in text
+    assert text.rindex("a line that stays") < text.rindex("measuring")
+
+
+def test_without_colour_there_is_none(shard):
+    out = Terminal()
+    console = Console(file=out, force_terminal=True, width=80, no_color=True)
+    console.print(picture(shard).picture())
+    assert "38;" not in out.getvalue() and "\x1b[3" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file", "terminal", "draws"),
+    [(io.StringIO, False, False), (io.StringIO, True, False), (Terminal, True, True)],
+    ids=["piped", "colour forced in a pipe", "terminal"],
+)
+def test_only_a_terminal_is_drawn_on(file, terminal, draws, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert drawable(Console(file=file(), force_terminal=terminal)) is draws
+    monkeypatch.setenv("TERM", "dumb")
+    assert not drawable(Console(file=file(), force_terminal=terminal))
+
+
+# --- one session ------------------------------------------------------------------------------
+
+
+def test_the_bar_of_one_session_in_a_log():
+    view, out, clock = log(kind=lambda console, **more: Bar(console, 60.0, **more))
+    with view:
+        for phase in ("setting up", "starting processes", "measuring"):
+            view.phase(phase)
+        go_on(view, clock, 30)
+    assert out.getvalue().splitlines() == [
+        "setting up, 60 s of the budget left",
+        "measuring: 80 of 90, round 1, 50 s of the budget left",
+        "measuring: 70 of 90, round 2, 40 s of the budget left",
+        "measuring: 60 of 90, round 3, 30 s of the budget left",
+    ]
+
+
+def test_the_bar_draws_what_is_next():
+    out, clock = Terminal(), Clock()
+    console = Console(file=out, force_terminal=True, width=100)
+    with Bar(console, 60.0, clock=clock) as bar:
+        bar.phase("measuring")
+        go_on(bar, clock, 1)
+    assert "onnxruntime, batch 8" in out.getvalue()
+
+
+# --- what a session has told so far -------------------------------------------------------------
+
+
+def test_the_latest_are_told_as_a_report_tells_them(shard):
+    found = latest(shard, 3)
+    whole = {(m.runtime, m.workload.batch): m for m in build(data.sample_records()).measurements}
+    assert (found.measured, found.failed, found.unavailable) == (30, 1, 1)
+    assert len(found.verdicts) == 3
+    for m in found.verdicts:
+        same = whole[m.runtime, m.workload.batch]
+        assert (m.latency_ns, m.tax_share, m.regime) == (
+            same.latency_ns, same.tax_share, same.regime,
+        )  # fmt: skip
+    point, runtime, told, tax, regime = verdict(whole["eager", 1])
+    assert (runtime, told, tax, regime) == ("eager", "4.40 ms ± 3%", "tax 62 %", "framework-bound")
+    assert point.startswith("bert-mini, batch 1")
+
+
+def test_a_torn_shard_tells_what_is_whole(shard):
+    whole = shard.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(whole) if '"block"' in line)
+    shard.write_text("".join(whole[:last]) + whole[last][:40])
+    assert latest(shard, 3).measured in (29, 30)
+    shard.write_text("")
+    assert latest(shard, 3) == latest(shard.parent / "none.jsonl", 3)
+    assert latest(shard, 3).verdicts == ()
+
+
+def test_counts_follow_the_sessions():
+    a, b, c = (Point(workload=Workload(model="m", batch=n), runtime="eager") for n in (1, 2, 4))
+    standing = Standing({a: Held("measured"), b: Held("open"), c: Held("open", fault="crashed")})
+    assert standing.counts == {"measured": 1, "open": 1, "failed": 1}
+    standing.update({b: Held("open"), c: Held("measured")})
+    assert {k: v for k, v in standing.counts.items() if v} == {"measured": 2, "open": 1}
+    standing.update({b: Held("open", fault="failed")})
+    assert standing.counts["failed"] == 1 and standing.counts["open"] == 0
