@@ -11,6 +11,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Literal
@@ -67,3 +68,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f", did you mean '{close[0]}'?" if close else ""
+
+
+CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""What colours a terminal; exporters put it into their messages."""
+ONE_LINE, WITH_CAUSE = 400, 160
+"""Most characters of a foreign error, alone and before its cause."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return a foreign error as one line: what it says, and what the first error under it says."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    if first is error:
+        return _said(error, ONE_LINE)
+    return f"{_said(error, WITH_CAUSE)}; because {_said(first, ONE_LINE - WITH_CAUSE)}"
+
+
+def _said(error: BaseException, most: int) -> str:
+    text = " ".join(CODES.sub("", str(error)).split())
+    name = type(error).__name__
+    return f"{name}: {text[:most]}" if text else name
