@@ -7,6 +7,7 @@ from frameworktax import runtimes
 from frameworktax.attribution.device import attribute_gpu
 from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
 pytestmark = pytest.mark.gpu
@@ -46,12 +47,16 @@ def outputs(name, model, target, directory, batch):
     "name",
     [
         "inference-mode", "torchscript", "cuda-graph", "onnxruntime-cuda", "onnxruntime-cuda-graph",
-        "tensorrt", "inductor", "inductor-reduce-overhead",
+        "tensorrt", "inductor", "inductor-reduce-overhead", "torchscript-frozen",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_outputs_equal_eager(name, precision, tolerance, batch, tmp_path):
+    same_outputs(name, precision, tolerance, batch, tmp_path)
+
+
+def same_outputs(name, precision, tolerance, batch, tmp_path):
     target = Target(device=DEVICE, precision=precision)
     reason = runtimes.get(name).missing(target)
     if reason:
@@ -74,8 +79,8 @@ def test_a_graph_replays_all_kernels_with_one_launch(tmp_path):
     assert replayed["span_ns"]
 
 
-@pytest.mark.parametrize("name", ["cuda-graph", "onnxruntime-cuda-graph"])
-def test_two_batches_have_graphs_of_their_own(tmp_path, name):
+@pytest.mark.parametrize("name", ["cuda-graph", "onnxruntime-cuda-graph", "tensorrt"])
+def test_two_batches_have_graphs_or_engines_of_their_own(tmp_path, name):
     target = Target(device=DEVICE)
     runtime = runtimes.get(name)
     reason = runtime.missing(target)
@@ -84,8 +89,9 @@ def test_two_batches_have_graphs_of_their_own(tmp_path, name):
     model = build()
     runtime.prepare(model, [1, 4], target, tmp_path)
     loaded = runtime.load(model if runtime.needs_model else None, target, tmp_path)
-    first, second = loaded.bind(1), loaded.bind(4)
+    first = loaded.bind(1)
     one = loaded.outputs(first())[0]
+    second = loaded.bind(4)  # must not get the memory that the first one reads
     assert loaded.outputs(second())[0].shape == (4, 8)
     assert np.array_equal(loaded.outputs(first())[0], one)
 
@@ -111,6 +117,31 @@ def test_onnxruntime_queues_behind_torch_and_returns_early(tmp_path):
     assert not [text for code, text in loaded.notes() if code == "cpu-fallback"]
 
 
+@pytest.mark.parametrize("name", ["cuda-graph", "inductor-reduce-overhead", "inductor"])
+def test_graphs_make_the_tokens_of_eager(name, tmp_path):
+    pytest.importorskip("transformers")
+    from frameworktax import models
+    from frameworktax.models.place import place
+
+    target = Target(device=DEVICE)
+    if reason := runtimes.get(name).missing(target):
+        pytest.skip(reason)
+    workload = Workload(
+        model="gpt2", phase="generate", kv_cache="static", new_tokens=5, length=6, width=0.1,
+        depth=0.1,
+    )  # fmt: skip
+    model = place(models.build(workload), "float32", DEVICE)
+    eager = runtimes.get("eager").load(model, target, tmp_path)
+    loaded = runtimes.get(name).load(model, target, tmp_path)
+    for batch in (1, 3, 1):
+        call = loaded.bind(batch)
+        (wanted,) = eager.outputs(eager.bind(batch)())
+        for _ in range(2):
+            (made,) = loaded.outputs(call())
+            assert np.array_equal(made, wanted)
+    assert loaded.first_token_ns() > 0
+
+
 def test_a_model_that_synchronises_cannot_be_captured_and_says_why(tmp_path):
     import torch
 
@@ -126,3 +157,8 @@ def test_a_model_that_synchronises_cannot_be_captured_and_says_why(tmp_path):
     assert ".item()" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_outputs_equal_eager_compiled_ahead_of_time(tmp_path):
+    """Last and once: it compiles for a minute."""
+    same_outputs("aot-inductor", "float32", 1e-5, 4, tmp_path)

@@ -100,3 +100,58 @@ def test_what_generates_otherwise_is_refused_with_what_to_choose(
 ) -> None:
     workload = Workload(model="gpt2", phase="generate", new_tokens=NEW, kv_cache=kv_cache)
     assert says in str(runtimes.get(name).cannot(workload))
+
+
+def taped(call, ready):
+    """Record a call as a CUDA graph does: its operators on fixed tensors, without its Python."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_flatten, tree_map
+
+    seen = []
+
+    class Tape(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten._local_scalar_dense.default:
+                raise RuntimeError("the host reads a value while capturing")
+            result = function(*args, **(kwargs or {}))
+            seen.append((function, args, kwargs or {}, result))
+            return result
+
+    for _ in range(3):
+        ready()
+        call()
+    ready()
+    with Tape():
+        output = call()
+
+    def replay():
+        made = {}
+
+        def now(value):
+            return made.get(id(value), value)
+
+        for function, args, kwargs, result in seen:
+            fresh = function(*tree_map(now, args), **tree_map(now, kwargs))
+            made.update(zip(map(id, tree_flatten(result)[0]), tree_flatten(fresh)[0], strict=True))
+
+    return replay, output
+
+
+@pytest.mark.parametrize(
+    ("name", "new_tokens"), [("gpt2", 5), ("gpt2", 1), ("qwen3", 2), ("smollm2", 5)]
+)
+def test_replayed_steps_make_the_tokens_of_eager(name: str, new_tokens: int) -> None:
+    from frameworktax.models.generate import Replayed
+    from frameworktax.runtimes.cuda_graph import GraphDecodingLoaded
+
+    model = decoder("static", name, new_tokens=new_tokens)
+    eager = runtimes.get("eager").load(model, Target(), Path())
+    replayed = Replayed(model.module, model.decoding, taped)
+    loaded = GraphDecodingLoaded(model, Target(), replayed, torch.inference_mode)
+    calls = {batch: loaded.bind(batch) for batch in BATCHES}
+    for batch, call in [*calls.items(), *calls.items()]:
+        (made,), (reference,) = loaded.outputs(call()), eager.outputs(eager.bind(batch)())
+        assert made.shape == (batch, PROMPT + new_tokens)
+        assert np.array_equal(made, reference)
+    assert loaded.first_token_ns() > 0
+    assert dict(loaded.notes())["decoded-by"].endswith("of one step, static cache")

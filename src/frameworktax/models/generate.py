@@ -2,7 +2,8 @@
 
 ``Greedy`` calls transformers' ``generate``, what users run and what the paper timed: its own
 Python is part of the tax. ``Loop`` is a loop over one step with a static cache, for steps that a
-compiler needs in fixed shapes. A note names which of them is measured.
+compiler needs in fixed shapes. ``Replayed`` is the same loop over recorded steps, for CUDA graphs.
+A note names which of them is measured.
 
 Decoding always makes the number of tokens asked for: no token ends a sequence.
 """
@@ -19,9 +20,11 @@ from frameworktax.models.base import Decoding
 if TYPE_CHECKING:
     import torch
 
+Call = Callable[[], Any]
 HOOK_CALLS = 2_000
 LIBRARY = "transformers' generate"
 OWN = "a loop of frameworktax's own over the step, static cache"
+GRAPHS = "two CUDA graphs, of the prompt and of one step, static cache"
 
 
 class FirstToken:
@@ -120,9 +123,7 @@ class Loop:
         self._config = module.config
         self._new_tokens = decoding.new_tokens
         self._step = step
-        self._last: dict[str, Any] = {}
-        if "logits_to_keep" in inspect.signature(module.forward).parameters:
-            self._last["logits_to_keep"] = 1
+        self._last = _last_only(module)
         self._caches: dict[tuple[int, int], Any] = {}
         self.first_token_ns = 0
 
@@ -164,6 +165,105 @@ class Loop:
             self._caches[shape] = cache
         self._caches[shape].reset()
         return self._caches[shape]
+
+
+class Replayed:
+    """Greedy decoding whose steps are recorded once and replayed: tensors stay where they are.
+
+    Args:
+        module: a causal language model.
+        decoding: how many tokens.
+        record: takes a function that works on tensors in place, and one that makes ready for it;
+            returns what does the same as the first again, and its result. It may call the first
+            before, each time after the second.
+    """
+
+    how = GRAPHS
+
+    def __init__(
+        self,
+        module: Any,
+        decoding: Decoding,
+        record: Callable[[Call, Call], tuple[Call, Any]],
+    ) -> None:
+        self._module = module
+        self._new_tokens = decoding.new_tokens
+        self._record = record
+        self._last = _last_only(module)
+        self._recorded: dict[int, tuple[torch.Tensor, Call, Call, torch.Tensor]] = {}
+        self.first_token_ns = 0
+
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return prompt and new tokens, (batch, length + new tokens); the mask is all ones.
+
+        The prompt is read where it is: one that stands elsewhere is recorded anew.
+        """
+        import torch
+
+        del attention_mask
+        where = input_ids.data_ptr()
+        if where not in self._recorded:  # the prompt is kept, so that nothing else gets its place
+            self._recorded[where] = (input_ids, *self._steps(input_ids))
+        _, prompt, step, made = self._recorded[where]
+        prompt()
+        if input_ids.is_cuda:
+            torch.cuda.synchronize(input_ids.device)
+        self.first_token_ns = time.perf_counter_ns()
+        for _ in range(self._new_tokens - 1):
+            step()
+        return made
+
+    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
+        """Return what noting the first token costs a call: reading the clock once."""
+        return clock_cost_ns()
+
+    def _steps(self, input_ids: torch.Tensor) -> tuple[Call, Call, torch.Tensor]:
+        """Return the prompt and a step as recorded, and where the tokens are written."""
+        import torch
+        from transformers import StaticCache
+
+        batch, length = input_ids.shape
+        cache = StaticCache(
+            config=self._module.config, max_cache_len=int(length) + self._new_tokens
+        )
+        made = torch.cat([input_ids, input_ids.new_zeros(batch, self._new_tokens)], dim=1)
+        token, place = input_ids.new_zeros(batch, 1), input_ids.new_zeros(1)
+
+        def forward(ids: torch.Tensor) -> None:
+            logits = self._module(
+                input_ids=ids, past_key_values=cache, use_cache=True, **self._last
+            ).logits
+            token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))
+            made.index_copy_(1, place, token)
+            place.add_(1)
+
+        def prompt() -> None:
+            cache.reset()
+            place.fill_(int(length))
+            forward(input_ids)
+
+        def step() -> None:
+            forward(token)
+
+        prompt()  # the cache gets its tensors with the first call, which no recording may hold
+        first, _ = self._record(prompt, _nothing)
+        if self._new_tokens == 1:
+            return first, _nothing, made
+        following, _ = self._record(step, prompt)
+        return first, following, made
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _last_only(module: Any) -> dict[str, Any]:
+    """Return what has a module make logits of the last token alone, where it can."""
+    if "logits_to_keep" in inspect.signature(module.forward).parameters:
+        return {"logits_to_keep": 1}
+    return {}
 
 
 def clock_cost_ns() -> int:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
+from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.generate import DecodingLoaded
 from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class CudaGraph(Runtime):
     precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
+    kv_caches = ("static",)
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing: a GPU, a torch built for it, then the rest."""
@@ -44,9 +47,11 @@ class CudaGraph(Runtime):
         import torch
 
         configure(target)
-        torch.cuda.set_device(target.device)  # capture is on the current device
-        built = given(model)
-        return GraphLoaded(built, target, built.module, torch.inference_mode)
+        built, mode = given(model), torch.inference_mode
+        if built.decoding is not None:
+            decoder = Replayed(built.module, built.decoding, recorded)
+            return GraphDecodingLoaded(built, target, decoder, mode)
+        return GraphLoaded(built, target, built.module, mode)
 
 
 class GraphLoaded(TorchLoaded):
@@ -58,30 +63,59 @@ class GraphLoaded(TorchLoaded):
         Raises:
             WorkerError: the call cannot be captured; the message says why.
         """
-        import torch
-
-        call = super().bind(batch)  # holds the static inputs
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_CALLS):
-                call()
-        stream = torch.cuda.current_stream()
-        stream.wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                output = call()
-        except Exception as error:  # boundary: the model's own code runs under capture
-            torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
-            raise WorkerError("failed", f"the call cannot be captured: {cause(error)}") from error
-        replay = graph.replay
+        replay, output = recorded(super().bind(batch))
 
         def replayed() -> Any:
             replay()
             return output
 
         return replayed
+
+
+class GraphDecodingLoaded(DecodingLoaded):
+    """Decoding whose graphs are recorded when a batch size is bound."""
+
+    def bind(self, batch: int) -> Call:
+        """Return a call that replays them.
+
+        Raises:
+            WorkerError: a step cannot be captured; the message says why.
+        """
+        call = super().bind(batch)
+        call()
+        return call
+
+
+def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:
+    """Return what replays the kernels of a call, and its output, which each replay overwrites.
+
+    Args:
+        call: run a few times, then captured.
+        ready: run before each of these times, not captured.
+
+    Raises:
+        WorkerError: the call cannot be captured; the message says why.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_CALLS):
+            if ready is not None:
+                ready()
+            call()
+    stream = torch.cuda.current_stream()
+    stream.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            output = call()
+    except Exception as error:  # boundary: the model's own code runs under capture
+        torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
+        raise WorkerError("failed", f"the call cannot be captured: {cause(error)}") from error
+    graph.reads = call  # it knows addresses only: what the call reads must live as long as it does
+    return graph.replay, output
 
 
 def cause(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models.generate import Greedy, Loop
+from frameworktax.models.generate import Greedy, Loop, Replayed
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.torch_common import TorchLoaded
 
@@ -21,7 +21,7 @@ class DecodingLoaded(TorchLoaded):
         self,
         model: Model,
         target: Target,
-        decoder: Greedy | Loop,
+        decoder: Greedy | Loop | Replayed,
         mode: Any,
         said: Sequence[tuple[str, str]] = (),
     ) -> None:

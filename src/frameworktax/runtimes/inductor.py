@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 MAX_BATCHES = 64
-"""Compilations of one module before Dynamo gives up and runs it eagerly; its default is 8."""
+"""Compilations of one module before Dynamo gives up and runs it eagerly; its default is 8.
+
+Set as ``cache_size_limit``, the name that torch 2.6 knows; ``recompile_limit`` came later.
+"""
 STATIC = "static shapes, one compilation for each batch size"
 
 
@@ -61,15 +64,21 @@ class Inductor(Runtime):
         import torch._dynamo
 
         configure(target)
-        torch._dynamo.config.recompile_limit = MAX_BATCHES
+        torch._dynamo.config.cache_size_limit = MAX_BATCHES
         options, said = self._options(target)
         built, mode = variants.applied(given(model), self.option), torch.no_grad
         notes = [("compile-options", said), *variants.said(built, given(model))]
         # Without dynamic=False, the second batch size would turn the shapes dynamic and slow
         # both down.
-        compiled = torch.compile(built.module, dynamic=False, options=options or None)
+        compiled = self._wrapped(
+            torch.compile(built.module, dynamic=False, options=options or None)
+        )
         decoding = looped(built, target, compiled, mode, notes)
         return decoding or TorchLoaded(built, target, compiled, mode, notes)
+
+    def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is called in place of the compiled module."""
+        return compiled
 
     def _options(self, target: Target) -> tuple[dict[str, Any], str]:
         """Return what to set and how to say it."""
@@ -87,15 +96,25 @@ class InductorReduceOverhead(Inductor):
 
     name = "inductor-reduce-overhead"
     devices = ("cuda",)
-    kv_caches = ()
     options: ClassVar[Mapping[str, str]] = {}
     settings: ClassVar[Mapping[str, Any]] = {"triton.cudagraphs": True}
     said = f'torch.compile(mode="reduce-overhead", dynamic=False): {STATIC}, CUDA graphs'
 
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Wrap the module; each call first says that the last call's outputs may be reused."""
-        loaded = super().load(model, target, directory)
-        return _OverwritingLoaded(loaded)
+    def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call that first says that the last one's outputs may be overwritten.
+
+        Without the mark, Inductor keeps outputs that are still referenced apart from the next
+        run's, and records another graph for that. A step of decoding is such a call too.
+        """
+        import torch
+
+        mark = torch.compiler.cudagraph_mark_step_begin
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            mark()
+            return compiled(*args, **kwargs)
+
+        return marked
 
 
 class InductorMaxAutotune(Inductor):
@@ -120,37 +139,6 @@ class InductorMaxAutotune(Inductor):
         )
 
 
-class _OverwritingLoaded(Loaded):
-    """Calls whose outputs live in the graph's memory until the next call.
-
-    Without the mark, Inductor keeps outputs that are still referenced apart from the next run's,
-    and records another graph for that.
-    """
-
-    def __init__(self, inner: Loaded) -> None:
-        self._inner = inner
-
-    def bind(self, batch: int) -> Any:
-        import torch
-
-        call, mark = self._inner.bind(batch), torch.compiler.cudagraph_mark_step_begin
-
-        def marked() -> Any:
-            mark()
-            return call()
-
-        return marked
-
-    def outputs(self, result: Any) -> Any:
-        return self._inner.outputs(result)
-
-    def synchronize(self) -> None:
-        self._inner.synchronize()
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._inner.notes()
-
-
 class ZenTorch(Inductor):
     """``torch.compile(backend="zentorch")``: AMD's kernels for its own processors."""
 
@@ -170,7 +158,7 @@ class ZenTorch(Inductor):
         import zentorch  # noqa: F401 - registers the backend
 
         configure(target)
-        torch._dynamo.config.recompile_limit = MAX_BATCHES
+        torch._dynamo.config.cache_size_limit = MAX_BATCHES
         torch._inductor.config.freezing = True
         compiled = torch.compile(given(model).module, dynamic=False, backend="zentorch")
         said = f'torch.compile(backend="zentorch", dynamic=False), freezing: {STATIC}'

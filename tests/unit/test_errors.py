@@ -1,0 +1,26 @@
+"""Foreign errors in one line: their cause is not lost, their colours are."""
+
+from frameworktax.errors import one_line
+
+
+def chained(*texts: str) -> BaseException:
+    error = None
+    for text in texts:
+        made = ValueError(text) if error is None else RuntimeError(text)
+        made.__cause__ = error
+        error = made
+    return error
+
+
+def test_the_first_cause_is_told_with_the_last_error() -> None:
+    last = "\x1b[96mThis is step 3/3\x1b[0m of\nexporting. " + "x" * 300
+    text = one_line(chained("no function\n for op", "conversion", last))
+    assert text.startswith("RuntimeError: This is step 3/3 of exporting. xxx")
+    assert text.endswith("x; because ValueError: no function for op")
+    assert "conversion" not in text and len(text) < 400 and text.isprintable()
+
+
+def test_an_error_by_itself_is_told_up_to_a_length() -> None:
+    assert one_line(ValueError("a\n\tb")) == "ValueError: a b"
+    assert one_line(KeyError()) == "KeyError"
+    assert len(one_line(ValueError("y" * 1000))) == len("ValueError: ") + 400
