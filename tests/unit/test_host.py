@@ -16,6 +16,7 @@ from frameworktax.records import Environment
 
 GIB = 1024**3
 CPU = "sys/devices/system/cpu"
+HUGE = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 @pytest.fixture
@@ -289,6 +290,75 @@ def test_each_fault_is_found_with_its_remedy(tree):
     assert bad["turbo"].remedy.endswith("intel_pstate/no_turbo")
     assert bad["library-openvino"].remedy == "pip install 'frameworktax[openvino]'"
     assert "2 processors" in bad["cgroup-cpu"].text
+
+
+def hinted(root, **more):
+    checks = findings(root, **more)
+    lines = host.hints(list(checks.values()))
+    assert not any("\n" in line for line in lines)  # a name from elsewhere begins no command
+    return lines
+
+
+def commands(lines):
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_a_good_machine_has_no_hint(tree):
+    assert hinted(tree({**MEMINFO, HUGE: "always [madvise] never\n"})) == []
+
+
+def test_each_hint_is_a_command_below_its_findings(tree):
+    root = tree({**MEMINFO, "run/systemd/system/x": "", HUGE: "[always] madvise never\n"})
+    gpu = {"index": 0, "name": "G\nrm -rf /", "persistence_mode": "Disabled"}
+    lines = hinted(
+        root,
+        samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
+        load=host.Load(0.3, 0.05),
+        which=lambda name: name if name == "dnf" else None,
+        governor="powersave",
+        libraries=dict.fromkeys(set(inventory.EXTRAS) - {"onnx", "onnxscript"}, "1.0"),
+        gpus=(gpu,),
+    )
+    assert commands(lines) == [
+        "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1",
+        "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        f"echo madvise | sudo tee /{HUGE}",
+        "sudo sysctl kernel.perf_event_paranoid=2",
+        "sudo dnf install -y gcc-c++",
+        "pip install 'frameworktax[onnxruntime]'",
+        "sudo nvidia-smi -pm 1",
+    ]
+    at = lines.index("pip install 'frameworktax[onnxruntime]'")
+    assert lines[at - 2 : at] == [
+        "# library-onnx: onnx is not installed", "# library-onnxscript: onnxscript is not installed"
+    ]  # fmt: skip
+    assert "# load: others use 30% of the machine" in lines
+    stolen = lines.index("# virtualization: a hypervisor takes 5.0% of the processor time")
+    assert lines[stolen + 1].startswith("# use a dedicated host")
+
+
+def test_a_container_that_may_not_sample_is_started_anew(tree):
+    blocked = [("perf-event", False, "blocked"), ("py-spy", False, "ptrace")]
+    root = {**MEMINFO, "proc/sys/kernel/perf_event_paranoid": "2\n",
+            "proc/sys/kernel/yama/ptrace_scope": "1\n"}  # fmt: skip
+    inside = commands(hinted(tree(root), samplers=blocked, virtualization="KVM, container"))
+    assert inside[0].startswith("docker run --cap-add PERFMON")
+    assert inside[1] == "sudo sysctl kernel.yama.ptrace_scope=0"
+    outside = commands(hinted(tree(root), samplers=blocked))
+    assert outside[0] == "sudo sysctl kernel.perf_event_paranoid=2"
+    root["proc/sys/kernel/perf_event_paranoid"] = "4\n"
+    inside = commands(hinted(tree(root), samplers=blocked, virtualization="container"))
+    assert inside[0] == "sudo sysctl kernel.perf_event_paranoid=2"
+
+
+def test_the_switches_of_the_processor_are_hinted(tree):
+    root = tree({**MEMINFO, f"{CPU}/cpufreq/boost": "1", "proc/self/cgroup": "0::/\n",
+                 "sys/fs/cgroup/cpu.max": "200000 100000\n"})  # fmt: skip
+    assert commands(hinted(root, turbo=True, threads_per_core=2)) == [
+        "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost",
+        "echo off | sudo tee /sys/devices/system/cpu/smt/control",
+        "docker update --cpu-quota -1 --cpuset-cpus 0,1 CONTAINER",
+    ]
 
 
 def test_py_spy_alone_is_a_warning(tree):

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail
+from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail, introduce
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_seconds, parse_share, words
 from frameworktax.errors import UsageError
 
@@ -52,7 +53,8 @@ def ablate_command(
         Path | None, typer.Option(help="Write .md (the ladder) or .html (all its points).")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the waterfall: .svg .png .pdf.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Take optimisations one by one, alone and on top of each other: what does each buy?
 
@@ -62,6 +64,7 @@ def ablate_command(
 
       frameworktax ablate resnet-50 --paths eager,torchscript --time-budget 3min
     """
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     check_writable(None, figure)
     if report is not None and report.suffix not in (".md", ".html"):
@@ -74,12 +77,16 @@ def ablate_command(
     from frameworktax.ablate.words import markdown, plain
     from frameworktax.progress import Bar
     from frameworktax.records import Workload
+    from frameworktax.report.terminal import print_run
 
     if redraw:
         found = ablating.read(store, model)
     else:
         budget = parse_seconds(time_budget)
-        bar = None if quiet else Bar(console(stderr=True), budget)
+        aside = console(stderr=True)
+        if verbose:
+            introduce(aside)
+        bar = None if quiet else Bar(aside, budget, verbose=verbose)
         try:
             with bar or nullcontext():
                 found, _ = ablating.ablate(
@@ -125,3 +132,5 @@ def ablate_command(
         print(document)  # noqa: T201
     elif not quiet:
         print_ablation(found, console())
+        if verbose:
+            print_run(found.run, console(), full=True)

@@ -10,6 +10,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, console
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_pairs, parse_share
 from frameworktax.errors import UsageError
 
@@ -41,7 +42,8 @@ def compare_command(
         str | None,
         typer.Option("--format", help="markdown, junit, github-action-benchmark or json."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> int:
     """Compare two results: faster, slower, same or cannot tell, point by point.
 
@@ -55,7 +57,9 @@ def compare_command(
     """
     from frameworktax import comparing
     from frameworktax.report import compare_export
+    from frameworktax.report.compare_terminal import print_comparison
 
+    check_loudness(quiet, verbose)
     files = output or []
     for path in (*files, save_baseline):
         check_writable(json_file, path)
@@ -84,7 +88,7 @@ def compare_command(
     elif form is not None and not files:
         print(found.text(form), end="")  # noqa: T201
     elif not quiet:
-        console().print(found)
+        print_comparison(found.comparison, console(), full=verbose)
     return found.exit_code
 
 

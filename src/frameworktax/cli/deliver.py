@@ -79,12 +79,35 @@ def write_whole(path: Path, text: str) -> None:
         ) from error
 
 
-def deliver(results: Results, json_file: str | None, report: Path | None, quiet: bool) -> None:
-    deliver_run(results.run, json_file, report, quiet, [f"samples in {results.store}"])
+def introduce(out: Console) -> None:
+    """Say what measures, and where: for ``--verbose``."""
+    from frameworktax import host
+    from frameworktax.attribution import available_samplers
+    from frameworktax.report.terminal import print_environment
+
+    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+    print_environment(host.environment(sampler=sampler), out)
+
+
+def deliver(
+    results: Results,
+    json_file: str | None,
+    report: Path | None,
+    quiet: bool,
+    verbose: bool = False,
+) -> None:
+    kept = [f"samples in {results.store}"]
+    deliver_run(results.run, json_file, report, quiet, kept, verbose=verbose)
 
 
 def deliver_run(
-    run: Run, json_file: str | None, report: Path | None, quiet: bool, kept: Sequence[str] = ()
+    run: Run,
+    json_file: str | None,
+    report: Path | None,
+    quiet: bool,
+    kept: Sequence[str] = (),
+    *,
+    verbose: bool = False,
 ) -> None:
     """Write and print a document; ``kept`` says what else there is."""
     from frameworktax.report.json_document import dump
@@ -101,7 +124,7 @@ def deliver_run(
     if quiet or json_file == "-":
         return
     terminal = console()
-    print_run(run, terminal)
+    print_run(run, terminal, full=verbose)
     kept = list(kept)
     kept += [f"document in {json_file}"] if json_file else []
     kept += [f"report in {report}"] if report else []

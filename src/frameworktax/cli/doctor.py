@@ -14,8 +14,18 @@ from frameworktax.cli.deliver import console
 @app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    fix_hints: Annotated[
+        bool, typer.Option("--fix-hints", help="Print the commands that would help; run none.")
+    ] = False,
 ) -> None:
-    """Say whether this machine is fit to measure, and what would make it fitter."""
+    """Say whether this machine is fit to measure, and what would make it fitter.
+
+    Examples:
+
+      frameworktax doctor
+
+      frameworktax doctor --fix-hints
+    """
     from dataclasses import asdict
 
     from frameworktax import host
@@ -25,6 +35,10 @@ def doctor(
     checks = host.doctor(available_samplers())
     if as_json:
         print(json.dumps([asdict(check) for check in checks], indent=1))  # noqa: T201
+        return
+    if fix_hints:
+        for line in host.hints(checks) or ["# nothing to mend: this machine is fit to measure"]:
+            print(line)  # noqa: T201
         return
     print_rows(
         console(),

@@ -43,7 +43,12 @@ def create(
 def list_environments(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """What can be installed apart, and what is."""
+    """What can be installed apart, and what is.
+
+    Example:
+
+      frameworktax env list
+    """
     from frameworktax.report.terminal import print_rows
     from frameworktax.runtimes import environments
 
@@ -63,7 +68,12 @@ def list_environments(
 
 @environments_app.command("remove")
 def remove(names: Annotated[list[str], typer.Argument(help="Environments to delete.")]) -> None:
-    """Delete environments."""
+    """Delete environments.
+
+    Example:
+
+      frameworktax env remove executorch
+    """
     from frameworktax.runtimes import environments
 
     for name in names:

@@ -9,6 +9,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, deliver_run
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 
 
 @app.command("explain")
@@ -43,7 +44,8 @@ def explain_command(
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Explain where the time went, and what would change it.
 
@@ -56,6 +58,7 @@ def explain_command(
     from frameworktax.analysis.changes import WhatIf
     from frameworktax.explaining import explain_run
 
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     asked = WhatIf(
         device_speed=device_speed,
@@ -67,4 +70,4 @@ def explain_command(
         runtime=runtime,
     )
     run = explain_run(path, what_if=asked if asked != WhatIf() else None)
-    deliver_run(run, json_file, report, quiet)
+    deliver_run(run, json_file, report, quiet, verbose=verbose)

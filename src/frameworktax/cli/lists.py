@@ -20,7 +20,12 @@ app.add_typer(lister, name="list")
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Every model by name, and how to bring your own."""
+    """Every model by name, and how to bring your own.
+
+    Example:
+
+      frameworktax list models
+    """
     from dataclasses import asdict
 
     from frameworktax import models
@@ -47,7 +52,14 @@ def list_runtimes(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
 ) -> None:
-    """Every runtime by name, and why one is not available here."""
+    """Every runtime by name, and why one is not available here.
+
+    Examples:
+
+      frameworktax list runtimes
+
+      frameworktax list runtimes --json
+    """
     from frameworktax import api, runtimes
     from frameworktax.report.terminal import print_rows
     from frameworktax.runtimes.base import Target
@@ -85,7 +97,12 @@ def list_coverage(
     model: Annotated[str | None, typer.Option(help="Only this model, with reasons.")] = None,
     runtime: Annotated[str | None, typer.Option(help="Only this runtime, with reasons.")] = None,
 ) -> None:
-    """Which model runs in which runtime, and what stops the others."""
+    """Which model runs in which runtime, and what stops the others.
+
+    Example:
+
+      frameworktax list coverage --model bert-base
+    """
     from dataclasses import asdict
 
     from frameworktax import coverage
@@ -110,7 +127,12 @@ def list_coverage(
 def list_studies(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """The paper's studies, for `frameworktax reproduce`."""
+    """The paper's studies, for `frameworktax reproduce`.
+
+    Example:
+
+      frameworktax list studies
+    """
     from frameworktax.report.terminal import print_rows
     from frameworktax.reproduce import files
 

@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, deliver, fail
+from frameworktax.cli.deliver import (
+    INTERRUPTED,
+    check_writable,
+    console,
+    deliver,
+    fail,
+    introduce,
+)
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_input, parse_numbers, parse_seconds, parse_share, words
 
 
@@ -51,7 +59,8 @@ def measure(
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Measure one model in several runtimes: latency, tax, regime, advice.
 
@@ -68,6 +77,7 @@ def measure(
     from frameworktax import api
     from frameworktax.progress import Bar
 
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     budget = parse_seconds(time_budget)
     kind, mean, deviation = parse_input(input_)
@@ -102,12 +112,15 @@ def measure(
         if quiet:
             results = api.measure(model, **arguments)
         else:
-            with Bar(console(stderr=True), budget) as bar:
+            out = console(stderr=True)
+            if verbose:
+                introduce(out)
+            with Bar(out, budget, verbose=verbose) as bar:
                 results = api.measure(model, reporter=bar, **arguments)
     except KeyboardInterrupt:
         _interrupted(store)
         return
-    deliver(results, json_file, report, quiet)
+    deliver(results, json_file, report, quiet, verbose)
 
 
 def _interrupted(store: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, deliver
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.errors import UsageError
 
 
@@ -34,11 +35,12 @@ def report_command(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Redraw what a store holds, without measuring.
 
-    Example:
+    Examples:
 
       frameworktax report frameworktax-results -o report.html
 
@@ -53,6 +55,7 @@ def report_command(
     from frameworktax.report.html import PICTURES
     from frameworktax.store import Where
 
+    check_loudness(quiet, verbose)
     if output is not None:
         check(output)
     check_writable(json_file, output)
@@ -78,4 +81,4 @@ def report_command(
         write(results.run, output, beside, figure or "latency")
         if not quiet and json_file != "-":
             print(f"written: {output}")  # noqa: T201
-    deliver(results, json_file, None, quiet or output is not None)
+    deliver(results, json_file, None, quiet or output is not None, verbose)

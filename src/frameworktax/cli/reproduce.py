@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail
+from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail, introduce
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_seconds
 from frameworktax.errors import UsageError
 
@@ -47,7 +48,8 @@ def reproduce_command(
         Path | None, typer.Option(help="Write the page: .md beside its figures, or .html.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures, SVG and PNG.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run the paper's studies on this machine and judge its claims from intervals.
 
@@ -61,6 +63,7 @@ def reproduce_command(
         raise UsageError(f"no scale '{scale}'; choose {' or '.join(SCALES)}")
     if report is not None and report.suffix not in (".md", ".html"):
         raise UsageError(f"cannot write '{report.name}'; choose .md or .html")
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     from frameworktax.reproduce.plans import chosen
 
@@ -68,19 +71,22 @@ def reproduce_command(
     if dry_run:
         _dry_run(studies, scale, store)
         return
-    from frameworktax.progress import StudyBar
+    from frameworktax.live import StudyView
     from frameworktax.reproduce.run import reproduce
 
-    bar = None if quiet or redraw else StudyBar(console(stderr=True))
+    aside = console(stderr=True)
+    if verbose:
+        introduce(aside)
+    view = None if quiet or redraw else StudyView(aside, verbose=verbose)
     try:
-        with bar or nullcontext():
+        with view or nullcontext():
             found = reproduce(
                 [study.name for study in studies],
                 scale=scale,  # type: ignore[arg-type] # checked above
                 store=store,
                 redraw=redraw,
                 time_budget=None if time_budget is None else parse_seconds(time_budget),
-                reporter=bar,
+                reporter=view,
                 command=sys.argv[1:],
             )
     except KeyboardInterrupt:

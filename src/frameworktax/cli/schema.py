@@ -22,7 +22,12 @@ DOCUMENTS = {
 def schema(
     document: Annotated[str, typer.Argument(help="run, comparison or study.")] = "run",
 ) -> None:
-    """Print the JSON Schema of a document that --json writes, or of a study."""
+    """Print the JSON Schema of a document that --json writes, or of a study.
+
+    Example:
+
+      frameworktax schema study
+    """
     if document not in DOCUMENTS:
         raise UsageError(
             f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"

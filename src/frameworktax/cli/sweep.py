@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import check_writable, console, deliver, fail, write_whole
+from frameworktax.cli.deliver import (
+    check_writable,
+    console,
+    deliver,
+    fail,
+    introduce,
+    write_whole,
+)
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.streams import into_nothing, writable
 
 if TYPE_CHECKING:
@@ -60,7 +68,8 @@ def sweep(
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Measure a study: a grid of points, whatever happens each of them once.
 
@@ -73,27 +82,31 @@ def sweep(
       frameworktax sweep study.toml --engine ray
     """
     words = overrides or []
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     if dry_run:
         _dry_run(study, words, engine, store, resume, allow_code, json_file, quiet)
         return
     from frameworktax import campaign
-    from frameworktax.progress import StudyBar
+    from frameworktax.live import StudyView
 
-    bar = None if quiet else StudyBar(console(stderr=True))
+    out = console(stderr=True)
+    view = None if quiet else StudyView(out, verbose=verbose)
+    if verbose:
+        introduce(out)
     arguments: dict[str, Any] = {
         "store": store,
         "engine": engine,
         "resume": resume,
         "allow_code": allow_code,
-        "reporter": bar,
+        "reporter": view,
         "command": sys.argv[1:],
     }
     try:
         with _ends_once():
-            with bar or nullcontext():
+            with view or nullcontext():
                 results = campaign.sweep(study, *words, **arguments)
-            deliver(results, json_file, report, quiet)
+            deliver(results, json_file, report, quiet, verbose)
             if not quiet:
                 _summarise(results, json_file)
     except Ended as ended:

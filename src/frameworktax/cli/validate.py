@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import check_writable, console
+from frameworktax.cli.deliver import check_writable, console, introduce
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_seconds, words
 
 
@@ -28,7 +29,8 @@ def validate_command(
         str | None, typer.Option("--json", help="Write the document; - for standard output.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Measure predictions and what they speak of, and tell the errors of every formula.
 
@@ -40,6 +42,7 @@ def validate_command(
     from frameworktax.report.validation import markdown, print_validation
     from frameworktax.validate import validate
 
+    check_loudness(quiet, verbose)
     check_writable(json_file, report)
     budget = parse_seconds(time_budget)
     names = words(models) if models else None
@@ -47,7 +50,10 @@ def validate_command(
     if quiet:
         found = validate(names, **arguments)  # type: ignore[arg-type]
     else:
-        with Bar(console(stderr=True), budget) as bar:
+        out = console(stderr=True)
+        if verbose:
+            introduce(out)
+        with Bar(out, budget, verbose=verbose) as bar:
             found = validate(names, reporter=bar, **arguments)  # type: ignore[arg-type]
     document = found.document()
     if json_file == "-":

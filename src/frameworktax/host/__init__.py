@@ -2,6 +2,7 @@
 
 from frameworktax.host.cache import cache_folder
 from frameworktax.host.checks import Check, doctor
+from frameworktax.host.hints import hints
 from frameworktax.host.inventory import cpu_model, environment, gpu_present, gpus, libraries
 from frameworktax.host.machine import (
     Load,
@@ -27,6 +28,7 @@ __all__ = [
     "foreign_load",
     "gpu_present",
     "gpus",
+    "hints",
     "libraries",
     "memory_available_bytes",
     "pick_cpus",

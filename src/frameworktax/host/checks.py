@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +20,32 @@ MAX_STOLEN = 0.01
 """Share a hypervisor may take; above it wall time and CPU time part (METHOD: 1.05 is too much)."""
 MIN_FREE_BYTES = 2 * 1024**3
 """What eager BERT-base and its library take together."""
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+ROOMY = 4
+"""Processors from which two can be set aside for services."""
+PARANOID = "sudo sysctl kernel.perf_event_paranoid=2"
+INSTALLERS = {
+    "apt-get": "sudo apt-get install -y g++",
+    "dnf": "sudo dnf install -y gcc-c++",
+    "zypper": "sudo zypper install -y gcc-c++",
+    "apk": "sudo apk add g++",
+}
+"""Package managers → how they install a C++ compiler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; ``remedy`` is empty where nothing needs doing."""
+    """One finding; ``remedy`` is empty where nothing needs doing.
+
+    ``command`` is what a person would run in a shell for that, on the host of a container where it
+    begins with ``docker``; empty where no single one does it.
+    """
 
     code: str
     status: Literal["ok", "warning", "missing"]
     text: str
     remedy: str = ""
+    command: str = ""
 
 
 def _cores(found: Environment) -> Check:
@@ -41,14 +58,22 @@ def _cores(found: Environment) -> Check:
     return Check("cores", "ok", text)
 
 
-def _load(load: Load | None) -> Check:
+def _load(found: Environment, load: Load | None, root: Path) -> Check:
     if load is None:
         return Check("load", "warning", "the load by others cannot be read (/proc/stat)",
                      "mount /proc into the container")  # fmt: skip
     text = f"others use {round(load.foreign, 2) + 0.0:.0%} of the machine"  # no "-0%"
     if load.foreign > MAX_FOREIGN_LOAD:
-        return Check("load", "warning", text, "end other work, or measure when it has ended")
+        remedy = "end other work, or measure when it has ended"
+        return Check("load", "warning", text, remedy, _aside(found, root))
     return Check("load", "ok", text)
+
+
+def _aside(found: Environment, root: Path) -> str:
+    """Return what keeps the services of a larger machine on its first two processors."""
+    if found.cores < ROOMY or not (root / "run/systemd/system").is_dir():
+        return ""
+    return "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1"
 
 
 def _steal(found: Environment, load: Load | None) -> Check:
@@ -69,8 +94,11 @@ def _governor(found: Environment) -> Check:
     if found.governor is None:
         return Check("governor", "ok", "not visible here (usual in virtual machines)")
     if found.governor != "performance":
-        return Check("governor", "warning", f"{found.governor}: the clock follows the load",
-                     "sudo cpupower frequency-set -g performance")  # fmt: skip
+        return Check(
+            "governor", "warning", f"{found.governor}: the clock follows the load",
+            "sudo cpupower frequency-set -g performance",
+            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        )  # fmt: skip
     return Check("governor", "ok", found.governor)
 
 
@@ -91,7 +119,8 @@ def _turbo(found: Environment, root: Path) -> Check:
         if intel
         else "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
     )
-    return Check("turbo", "warning", "on: the clock depends on heat and on other cores", command)
+    text = "on: the clock depends on heat and on other cores"
+    return Check("turbo", "warning", text, command, command)
 
 
 def _smt(found: Environment) -> Check:
@@ -100,10 +129,26 @@ def _smt(found: Environment) -> Check:
     return Check(
         "smt", "warning", f"{found.threads_per_core} threads share a core",
         "echo off | sudo tee /sys/devices/system/cpu/smt/control, or keep the sibling idle",
+        "echo off | sudo tee /sys/devices/system/cpu/smt/control",
     )  # fmt: skip
 
 
-def _quota(root: Path) -> Check:
+def _huge_pages(root: Path) -> Check:
+    """Tell whether the kernel merges pages of a process behind its back (khugepaged).
+
+    Source: Documentation/admin-guide/mm/transhuge.rst of the kernel.
+    """
+    chosen = re.search(r"\[(\w+)\]", machine.read(root, HUGE_PAGES) or "")
+    if chosen is None:
+        return Check("huge-pages", "ok", "not visible here")
+    if chosen[1] != "always":
+        return Check("huge-pages", "ok", chosen[1])
+    command = f"echo madvise | sudo tee /{HUGE_PAGES}"
+    text = "always: the kernel merges pages of what is measured while it is measured"
+    return Check("huge-pages", "warning", text, command, command)
+
+
+def _quota(found: Environment, root: Path) -> Check:
     cpus = machine.cgroup_cpus(root)
     if cpus is None:
         return Check("cgroup-cpu", "ok", "no quota")
@@ -111,7 +156,12 @@ def _quota(root: Path) -> Check:
         "cgroup-cpu", "warning",
         f"a quota of {cpus:g} processors: the process is stopped when it is used up",
         "start the container with --cpuset-cpus instead of --cpus",
+        f"docker update --cpu-quota -1 --cpuset-cpus {_listed(found)} CONTAINER",
     )  # fmt: skip
+
+
+def _listed(found: Environment) -> str:
+    return ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
 
 
 def _memory(root: Path) -> Check:
@@ -125,24 +175,49 @@ def _memory(root: Path) -> Check:
     return Check("memory", "ok", text)
 
 
-def _sampler(samplers: Sequence[tuple[str, bool, str]]) -> Check:
+def _sampler(
+    found: Environment, samplers: Sequence[tuple[str, bool, str]], root: Path
+) -> list[Check]:
     usable = [name for name, ok, _ in samplers if ok]
     why = "; ".join(f"{name}: {reason}" for name, ok, reason in samplers if not ok)
-    if not usable:
-        return Check("sampler", "missing", f"kernel time cannot be sampled ({why or 'not asked'})",
-                     "sudo sysctl kernel.perf_event_paranoid=2")  # fmt: skip
-    if usable[0] == "py-spy":
-        return Check("sampler", "warning", f"py-spy, whose shares are rough ({why})",
-                     "sudo sysctl kernel.perf_event_paranoid=2")  # fmt: skip
-    return Check("sampler", "ok", usable[0])
+    if usable and usable[0] != "py-spy":
+        return [Check("sampler", "ok", usable[0])]
+    command = _allow_sampling(found, root)
+    if usable:
+        return [
+            Check("sampler", "warning", f"py-spy, whose shares are rough ({why})", command, command)
+        ]
+    text = f"kernel time cannot be sampled ({why or 'not asked'})"
+    return [Check("sampler", "missing", text, command, command), *_tracing(found, root)]
+
+
+def _allow_sampling(found: Environment, root: Path) -> str:
+    """Return what lets ``perf_event_open`` work: the kernel's word, or the container's."""
+    level = machine.read_int(root, "proc/sys/kernel/perf_event_paranoid")
+    if level is None or level > 2 or "container" not in (found.virtualization or ""):
+        return PARANOID
+    return "docker run --cap-add PERFMON --security-opt seccomp=unconfined IMAGE"
+
+
+def _tracing(found: Environment, root: Path) -> list[Check]:
+    """Return what keeps py-spy, the last way to sample, from reading other processes."""
+    scope = machine.read_int(root, "proc/sys/kernel/yama/ptrace_scope")
+    if not scope or "py-spy" not in found.libraries:
+        return []
+    command = "sudo sysctl kernel.yama.ptrace_scope=0"
+    text = f"kernel.yama.ptrace_scope is {scope}: py-spy may not read other processes"
+    return [Check("ptrace", "warning", text, command, command)]
 
 
 def _compilers(which: Callable[[str], str | None]) -> Check:
     found = [name for name in ("g++", "clang++", "c++") if which(name)]
     if found:
         return Check("compiler", "ok", found[0])
-    return Check("compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
-                 "install g++ (Debian, Ubuntu: sudo apt install g++)")  # fmt: skip
+    return Check(
+        "compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
+        "install g++ (Debian, Ubuntu: sudo apt install g++)",
+        next((command for name, command in INSTALLERS.items() if which(name)), ""),
+    )  # fmt: skip
 
 
 def _libraries(found: Environment) -> list[Check]:
@@ -155,7 +230,8 @@ def _libraries(found: Environment) -> list[Check]:
             checks.append(Check(f"library-{name}", "ok", f"{name} {version}"))
         elif name != "py-spy":  # the last resort of sampling: not missed where perf works
             remedy = f"pip install 'frameworktax[{extra}]'"
-            checks.append(Check(f"library-{name}", "missing", f"{name} is not installed", remedy))
+            text = f"{name} is not installed"
+            checks.append(Check(f"library-{name}", "missing", text, remedy, remedy))
     return checks
 
 
@@ -170,8 +246,8 @@ def _gpus(found: Environment) -> list[Check]:
             f"driver {gpu.get('driver')}, {clock} of {top} MHz"
         )
         if gpu.get("persistence_mode") == "Disabled":
-            checks.append(Check("gpu", "warning", f"{text}; the driver unloads between processes",
-                                "sudo nvidia-smi -pm 1"))  # fmt: skip
+            text, command = f"{text}; the driver unloads between processes", "sudo nvidia-smi -pm 1"
+            checks.append(Check("gpu", "warning", text, command, command))
         else:
             checks.append(Check("gpu", "ok", text))
     return checks
@@ -198,15 +274,16 @@ def doctor(
     load = machine.foreign_load(root=root) if load is None else load
     return [
         _cores(found),
-        _load(load),
+        _load(found, load, root),
         _governor(found),
         _frequency(found),
         _turbo(found, root),
         _smt(found),
+        _huge_pages(root),
         _steal(found, load),
-        _quota(root),
+        _quota(found, root),
         _memory(root),
-        _sampler(samplers),
+        *_sampler(found, samplers, root),
         _compilers(which),
         *_libraries(found),
         *_gpus(found),

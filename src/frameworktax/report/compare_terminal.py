@@ -27,8 +27,8 @@ CHANGE_WIDTH = 24
 VERDICT_WIDTH = 13
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print headline, points, reasons and what else is to be known."""
+def print_comparison(comparison: Comparison, console: Console, *, full: bool = False) -> None:
+    """Print headline, points, reasons (``full``: each point by name) and what else is known."""
     console.print()
     style = "bold red" if comparison.exit_code == 1 else "bold"
     console.print(Text(flat(comparison.headline), style=style))
@@ -51,7 +51,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         )
     console.print(table)
     for said, points in _reasons(comparison).items():
-        who = points[0] if len(points) == 1 else f"{len(points)} points"
+        who = "; ".join(points) if full or len(points) == 1 else f"{len(points)} points"
         console.print(Text(f"  {who}: {said}", style="dim"))
     for text in footers(comparison):
         console.print(Text(f"• {text}", style="dim"))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from frameworktax.analysis.words import times
 from frameworktax.records import BILL, Advice, Environment, Measurement, Run
 from frameworktax.report import words
+from frameworktax.report.environment import facts
 from frameworktax.report.overview import ranked
 from frameworktax.report.quantities import Quantities, tables_of
 from frameworktax.report.tables import Family
@@ -276,25 +277,5 @@ def environment_section(environment: Environment | None) -> str:
     """Return where it ran."""
     if environment is None:
         return ""
-    e = environment
-    memory = f"{e.memory_bytes / 2**30:.1f} GiB" if e.memory_bytes else None
-    frequency = f"{e.frequency_mhz:.0f} MHz" if e.frequency_mhz else None
-    facts = [
-        ("host", e.host),
-        ("system", e.system),
-        ("processor", e.cpu),
-        ("cores", f"{e.cores}, {e.threads_per_core or 'unknown'} threads a core"),
-        ("memory", memory),
-        ("load at the start", e.load_1min),
-        ("governor", e.governor),
-        ("frequency", frequency),
-        ("turbo", e.turbo),
-        ("virtualisation", e.virtualization),
-        ("affinity", ", ".join(map(str, e.affinity)) or None),
-        ("sampler", e.sampler),
-        ("python", e.python),
-        ("libraries", ", ".join(f"{name} {v}" for name, v in e.libraries.items()) or None),
-        *(("GPU", ", ".join(f"{k} {v}" for k, v in gpu.items())) for gpu in e.gpus),
-    ]
-    rows = "".join(f"<dt>{esc(k)}</dt><dd>{esc(v)}</dd>" for k, v in facts if v is not None)
+    rows = "".join(f"<dt>{esc(k)}</dt><dd>{esc(v)}</dd>" for k, v in facts(environment))
     return f'<section><h2>Environment</h2><dl class="facts">{rows}</dl></section>'

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from frameworktax.analysis.words import times
-from frameworktax.records import BILL, Measurement, Run
+from frameworktax.records import BILL, Environment, Measurement, Run
 from frameworktax.report import trace_terminal
+from frameworktax.report.environment import facts
 from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import (
@@ -53,12 +54,13 @@ BAR_WIDTH = 22
 LEADER_WIDTH = 16
 
 
-def print_run(run: Run, console: Console) -> None:
+def print_run(run: Run, console: Console, *, full: bool = False) -> None:
     """Print headline, latencies, bills, what failed, advice and notes.
 
     Args:
         run: the document.
         console: from rich; its width decides how many batch sizes stand beside each other.
+        full: every note with its own numbers, and where it was measured.
     """
     console.print()
     console.print(Text(run.headline, style="bold"))
@@ -70,12 +72,23 @@ def print_run(run: Run, console: Console) -> None:
             _bills(family, console)
             _quantities(family, console)
         _lost(family, console)
-        _notes(family, console)
+        _notes(family, console, full)
     if run.trace:
         trace_terminal.print_trace(run.trace, console)
     _advice(run, console)
     trace_terminal.print_predictions(run.predictions, console)
     _footer(run, console)
+    if full and run.environment is not None:
+        print_environment(run.environment, console)
+
+
+def print_environment(environment: Environment, console: Console) -> None:
+    """Print everything that is known of where it was measured."""
+    _heading("Environment", console)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in facts(environment):
+        table.add_row(Text(name, style="dim"), Text(value))
+    console.print(table)
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -266,10 +279,10 @@ def _item(console: Console, lead: str, text: str, style: str = "") -> None:
     console.print(table)
 
 
-def _notes(family: Family, console: Console) -> None:
+def _notes(family: Family, console: Console, full: bool) -> None:
     if family.notes:
-        _heading("Notes (all of them: --report, --json)", console)
-    for who, text in family.brief_notes():
+        _heading("Notes" if full else "Notes (all of them: --verbose, --report, --json)", console)
+    for who, text in family.notes if full else family.brief_notes():
         _item(console, f"{who}:", text, "dim")
 
 

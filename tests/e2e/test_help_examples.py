@@ -1,0 +1,91 @@
+"""Every command's help has examples; all of them are commands that exist, the cheap ones run."""
+
+import gzip
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as comparison
+import sample_records as data
+
+from frameworktax import cli
+from frameworktax.host import cache
+from frameworktax.runtimes import environments
+
+DATA = Path(__file__).parents[1] / "data"
+SLOW = {"measure", "sweep", "reproduce", "ablate", "validate"}
+"""What measures."""
+ELSEWHERE = {"env create", "store push", "store pull"}
+"""What reaches for the network."""
+
+
+def leaves(command, name=""):
+    """Yield (name, command) of every verb."""
+    for word, one in getattr(command, "commands", {}).items():
+        yield from leaves(one, f"{name} {word}".strip())
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+VERBS = dict(leaves(get_command(cli.app)))
+
+
+def examples(command):
+    """Return the lines of a command's help that are commands."""
+    return re.findall(r"^ *(frameworktax .+)$", command.help or "", re.MULTILINE)
+
+
+EXAMPLES = [(name, line) for name, one in VERBS.items() for line in examples(one)]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_an_example_of_itself(name):
+    found = examples(VERBS[name])
+    assert found, f"the help of {name} has no example"
+    assert all(line.startswith(f"frameworktax {name}") for line in found)
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_every_example_is_a_command_with_real_options(name, line):
+    words = shlex.split(line)[1 + len(name.split()) :]
+    context = VERBS[name].make_context(name, words)  # raises for an option that is none
+    assert not context.args
+
+
+def test_an_option_that_is_none_is_found():
+    with pytest.raises(cli.USAGE_ERROR):
+        VERBS["measure"].make_context("measure", ["bert-base", "--no-such"])
+
+
+CHEAP = [e for e in EXAMPLES if e[0] not in SLOW | ELSEWHERE]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the examples speak of: stores, a trace."""
+    made = tmp_path_factory.mktemp("examples")
+    for name in ("frameworktax-results", "results", "node-1", "node-2"):
+        comparison.write(made / name, data.sample_records())
+    comparison.write(made / "before", comparison.session())
+    comparison.write(made / "after", comparison.session(comparison.NEW))
+    trace = (DATA / "h100-bert-small-step.json").read_bytes()
+    (made / "trace.json.gz").write_bytes(gzip.compress(trace))
+    return made
+
+
+@pytest.mark.parametrize(("name", "line"), CHEAP, ids=[line for _, line in CHEAP])
+def test_a_cheap_example_runs(name, line, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(cache.VARIABLE, str(folder / "cache"))
+    monkeypatch.setenv(environments.FOLDER_VARIABLE, str(folder / "environments"))
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    said = capsys.readouterr()
+    assert leaving.value.code in (0, None), said.err
+    assert said.out and not said.err

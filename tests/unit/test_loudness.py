@@ -1,0 +1,88 @@
+"""--quiet and --verbose: the same on every verb, and not both."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as made
+import sample_records as data
+
+from frameworktax import cli
+from frameworktax.records import Note, Outcome
+
+VERBS = {
+    "measure": ["mlp"],
+    "sweep": ["study.toml"],
+    "reproduce": ["figure-4"],
+    "ablate": ["mlp"],
+    "validate": [],
+    "explain": ["trace.json"],
+    "compare": ["before", "after"],
+    "report": ["store"],
+}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    noted = [
+        replace(r, notes=(Note("not-settled", f"round {i} was odd"),))
+        if isinstance(r, Outcome) and r.status == "ok"
+        else r
+        for i, r in enumerate(data.sample_records())
+    ]
+    made.write(tmp_path / "store", noted)
+    made.write(tmp_path / "before", made.session(batches=(1, 2)))
+    slower = dict.fromkeys(made.LATENCY_NS, 1.5)
+    made.write(tmp_path / "after", made.session(made.NEW, batches=(1, 2), factors=slower))
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return leaving.value.code or 0, printed.out, printed.err
+
+    return command
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_both_are_an_error_of_one_line(run, verb):
+    code, out, err = run(verb, *VERBS[verb], "--quiet", "--verbose")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "frameworktax: --quiet and --verbose are opposites; give one of them"
+    )
+
+
+def test_a_report_in_full_tells_every_note_and_where(run):
+    _, brief, _ = run("report", "store")
+    _, full, _ = run("report", "store", "--verbose")
+    assert "more like it" in brief and "more like it" not in full
+    assert full.count("was odd") > brief.count("was odd")
+    assert "Environment" in full and "Environment" not in brief
+    assert data.ENVIRONMENT.cpu in full
+    assert max(map(len, full.splitlines())) <= 80
+    assert run("report", "store", "--quiet") == (0, "", "")
+
+
+def test_a_comparison_in_full_names_every_point(run):
+    words = ("compare", "before", "after", "--gate", "5%")
+    _, brief, _ = run(*words)
+    _, full, _ = run(*words, "--verbose")
+    assert "  6 points: beyond the gate" in brief.splitlines()
+    assert "6 points: beyond the gate" not in full and "beyond the gate" in full
+    assert " ".join(full.split()).count("batch 2, length 128, eager") == 1
+
+
+def test_an_error_is_traced_on_request_alone(run):
+    code, _, err = run("report", "nowhere")
+    assert code == 2 and len(err.splitlines()) == 1
+    code, _, err = run("report", "nowhere", "--verbose")
+    assert code == 2 and "Traceback" in err
+    assert err.splitlines()[-1].startswith("frameworktax: ")
