@@ -72,6 +72,23 @@ def test_a_session_that_was_cut_off_half_way_does_not_hide_one_that_was_not():
     assert one([*both, *whole, ended]).session == "20260102T000000-b"
 
 
+def test_a_later_crash_does_not_hide_what_was_measured():
+    old, new = "20260101T000000-a", "20260102T000000-b"
+    crash = replace(outcome(AT, "crashed", "segmentation fault"), session=new)
+    records = [subject(AT, old), subject(AT, new), crash, *data.blocks(AT, 5_000_000, session=old)]
+    found = one(records)
+    assert (found.session, points.status(found)) == (old, ("ok", None))
+    (note,) = points.notes(found)
+    assert note.code == "last-try-failed"
+    assert f"session {new}, ended crashed: segmentation fault" in note.text
+    again = [subject(AT, "20260103T000000-c"),
+             *data.blocks(AT, 4_000_000, session="20260103T000000-c")]  # fmt: skip
+    assert points.notes(one([*records, *again])) == []  # what was measured since is what counts
+    cut = data.blocks(AT, 5_000_000, session=old)[:4]
+    half = one([subject(AT, old), subject(AT, new), crash, *cut])
+    assert points.status(half) == ("crashed", "segmentation fault")
+
+
 def test_blocks_of_an_unknown_point_are_named_not_shown():
     found, notes = points.gather(data.blocks(AT, 1_000_000))
     assert found == []

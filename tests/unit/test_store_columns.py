@@ -102,6 +102,16 @@ def test_one_block_has_no_interval_and_a_failure_has_a_reason(tmp_path):
     assert (failed.point, failed.status, failed.reason) == (other, "crashed", "SIGSEGV")
 
 
+def test_a_later_crash_is_told_beside_what_was_measured(tmp_path):
+    first, second = "20260101T000000-a", "20260102T000000-b"
+    fill(tmp_path, first, [subject(first), *blocks(first, [100, 102])])
+    crash = Outcome(session=second, point=AT.key(), process=0, status="crashed", reason="SIGSEGV")
+    fill(tmp_path, second, [subject(second), crash])
+    (line,) = summarise(columns(tmp_path))
+    assert (line.session, line.status, line.latency_ns.value) == (first, "ok", 101)
+    assert line.reason == "the last try ended crashed: SIGSEGV"
+
+
 def test_an_empty_store_has_no_lines(tmp_path):
     fill(tmp_path, "s", [])
     assert summarise(columns(tmp_path)) == []

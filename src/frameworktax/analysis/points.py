@@ -53,6 +53,7 @@ class PointRecords:
 
     ``calibrator_spread`` is the relative standard deviation of the session's calibrator from round
     to round: how far the host's own speed moved. ``calibrator`` holds round → its median, ns.
+    ``last_try`` says that a later session tried the point in vain.
     """
 
     point: Point
@@ -64,6 +65,7 @@ class PointRecords:
     parity: Parity | None = None
     calibrator_spread: float = 0.0
     calibrator: Mapping[int, float] = field(default_factory=dict)
+    last_try: Note | None = None
 
     @property
     def measured(self) -> bool:
@@ -110,7 +112,8 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """Group records by point, in the order the points first appear.
 
     A point measured in several sessions is told from the newest that measured it and was not cut
-    off half-way, because sessions are not comparable block by block.
+    off half-way, because sessions are not comparable block by block. Where a later one tried in
+    vain, what was measured stays, and ``last_try`` says so.
 
     Returns:
         The points, and a note if records had to be left aside because nothing says what they
@@ -162,18 +165,22 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     if orphans:
         text = f"{orphans} points have numbers but no description; they are not shown"
         notes.append(Note("no-subject", text))
-    newest = [
-        max(
-            sessions,
-            key=lambda p: (
-                p.measured,
-                not p.cut_off,
-                session_order(p.session, started.get(p.session, "")),
-            ),
-        )
-        for sessions in points.values()
-    ]
+    newest = []
+    for sessions in points.values():
+        sessions.sort(key=lambda p: session_order(p.session, started.get(p.session, "")))
+        # of equals the last: max takes the first
+        told = max(reversed(sessions), key=lambda p: (p.measured, not p.cut_off, bool(p.blocks)))
+        later = sessions[sessions.index(told) + 1 :]
+        vain = next((p for p in reversed(later) if p.measured and not p.blocks), None)
+        newest.append(replace(told, last_try=_in_vain(vain)) if told.blocks and vain else told)
     return newest, notes
+
+
+def _in_vain(last: PointRecords) -> Note:
+    """Return a note on a session that tried a point which an earlier one had measured."""
+    how, reason = status(last)
+    text = f"the last try, in session {last.session}, ended {how}: {reason}; told is an earlier one"
+    return Note("last-try-failed", text)
 
 
 def relative_spread(rounds: Sequence[float]) -> float:
@@ -323,6 +330,7 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
     recorded: list[Note] = [*records.subject.notes]
     recorded.extend(note for outcome in records.outcomes for note in outcome.notes)
     recorded.extend(note for a in records.attributions for note in a.notes)
+    recorded += [records.last_try] if records.last_try else []
     unique = list(dict.fromkeys(recorded))
     if not records.blocks:
         return unique

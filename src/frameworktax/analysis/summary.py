@@ -37,6 +37,7 @@ class PointSummary:
     """What a store holds of a point, told from the newest session that measured it.
 
     Attributes:
+        reason: why it was not measured; of one that was, how a later try ended.
         sessions: how many have timed it.
         processes: of the session told, like ``blocks`` and ``calls``.
         latency_ns: as in a report; None where one block or none was timed.
@@ -64,9 +65,10 @@ def summarise(columns: Columns) -> list[PointSummary]:
     rows = {pair: i for i, pair in enumerate(columns.groups)}
     blocks = _blocks(columns)
 
-    def age(candidate: tuple[str, Subject]) -> tuple[str, str]:
-        session = candidate[0]
-        return session_order(session, sessions[session].started if session in sessions else "")
+    def age(candidate: tuple[str, Subject]) -> tuple[bool, tuple[str, str]]:
+        session, subject = candidate
+        started = sessions[session].started if session in sessions else ""
+        return (session, subject.point.key()) in rows, session_order(session, started)
 
     found: dict[str, list[tuple[str, Subject]]] = defaultdict(list)
     for (session, key), subject in columns.subjects.items():
@@ -78,7 +80,11 @@ def summarise(columns: Columns) -> list[PointSummary]:
     for key, candidates in found.items():
         session, subject = candidates[0] if len(candidates) == 1 else max(candidates, key=age)
         row = rows.get((session, key))
+        last, _ = max(candidates, key=lambda one: age(one)[1])
         status, reason = ("ok", None) if row is not None else _worst(failures[session, key])
+        if last != session:
+            how, why = _worst(failures[last, key])
+            reason = f"the last try ended {how}: {why}"
         lines.append(
             PointSummary(
                 point=subject.point,
