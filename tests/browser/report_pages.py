@@ -1,7 +1,9 @@
 """Opening a report in a real browser, for the tests of this folder."""
 
 import contextlib
+import importlib.util
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,12 @@ def needed():
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     if CHROMIUM is None:
         pytest.skip("no chromium on the path", allow_module_level=True)
+
+
+def axe():
+    """Return where axe-core lies, in the package that carries it; None where that is missing."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    return found and Path(found.origin).with_name("axe.min.js")
 
 
 @contextlib.contextmanager
