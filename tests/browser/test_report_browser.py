@@ -69,6 +69,24 @@ def test_draws_quietly_and_alone(browser, run, tmp_path, options):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 22, 26)"
 
 
+WATCH = """new MutationObserver(() => {
+  window.atOpen ??= document.querySelectorAll('.chart svg.marks').length;
+}).observe(document, { subtree: true, attributeFilter: ['data-open'] })"""
+
+
+def test_what_the_screen_shows_is_drawn_first(browser, light):
+    page = browser.new_context(viewport={"width": 1280, "height": 1800}).new_page()
+    page.add_init_script(WATCH)
+    page.goto(light.url)
+    page.wait_for_selector("body[data-drawn=yes]", timeout=20_000)
+    seen = page.evaluate(
+        """[...document.querySelectorAll('.chart')]
+        .filter(c => c.getBoundingClientRect().top < innerHeight).length"""
+    )
+    assert page.evaluate("window.atOpen") >= seen > 0
+    assert page.evaluate("window.atOpen") < page.locator(".chart svg.marks").count() == 8
+
+
 def opacities(page, chart):
     lines = page.locator(f"#{chart} .mark-line path")
     return [lines.nth(i).get_attribute("opacity") for i in range(lines.count())]

@@ -44,14 +44,25 @@
 
   // Drawing is queued, so that a resize meanwhile never leaves two charts in one place.
   let queue = Promise.resolve();
-  function draw(some = charts) {
+  function draw(some = charts, pause = setTimeout) {
     queue = queue.then(async () => {
       for (const chart of some) {
         await render(chart);
-        await new Promise((next) => setTimeout(next));
+        await new Promise((next) => pause(() => next()));
       }
     });
     return queue;
+  }
+
+  // What is on the screen comes first; the rest is drawn while nobody waits for it.
+  async function open() {
+    const seen = charts.filter((chart) => chart.place.getBoundingClientRect().top < innerHeight);
+    await draw(seen);
+    document.body.dataset.open = "yes";
+    const idle = window.requestIdleCallback ?? setTimeout; // Safari has none
+    await draw(charts.filter((chart) => !seen.includes(chart)),
+      (next) => idle(next, window.requestIdleCallback ? { timeout: 200 } : 0));
+    document.body.dataset.drawn = "yes";
   }
 
   function save(name, url) {
@@ -123,6 +134,6 @@
       draw();
     }
   });
-  window.frameworktax = { ...window.frameworktax, data, charts, add, draw, saveText, button,
+  window.frameworktax = { ...window.frameworktax, data, charts, add, draw, open, saveText, button,
     element, ms, duration };
 })();

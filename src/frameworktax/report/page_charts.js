@@ -207,5 +207,5 @@
   if (explore) explorer(explore);
   if (flops) ft.add(flops, operations, null, columns.flops.length > MANY);
   window.frameworktax = { ...window.frameworktax, cell, latency, fill };
-  ft.draw().then(() => { document.body.dataset.drawn = "yes"; });
+  ft.open();
 })();
