@@ -1,14 +1,18 @@
 """What can be known of the GPU runtimes without a GPU: reasons, in words and without torch."""
 
+import gc
 import subprocess
 import sys
+import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from frameworktax import runtimes
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes import cuda_graph, onnxruntime_cuda
+from frameworktax.models.base import Inputs, Model
+from frameworktax.runtimes import cuda_graph, onnxruntime_cuda, torch_common
 from frameworktax.runtimes.base import Target
 
 CUDA = Target(device="cuda:0")
@@ -220,8 +224,7 @@ def loaded(monkeypatch, tmp_path):
 
 
 def test_a_graph_is_recorded_with_outputs_in_their_final_place(loaded):
-    runtime = loaded("onnxruntime-cuda-graph")
-    call = runtime.bind(1)
+    call = loaded("onnxruntime-cuda-graph").bind(1)
     (session,) = FakeSession.sessions
     (_, settings), *_ = session.providers
     assert settings == {
@@ -230,7 +233,6 @@ def test_a_graph_is_recorded_with_outputs_in_their_final_place(loaded):
     assert session.recorded is None, "the run that tells shapes must not be recorded"
     call()
     assert session.recorded == {"y": "its final place"}
-    assert "replay-synchronises" in [code for code, _ in runtime.notes()]
 
 
 def test_without_a_graph_every_run_is_the_same(loaded):
@@ -252,9 +254,18 @@ def test_tensorrt_comes_before_cuda_and_keeps_its_engines(loaded, tmp_path, prec
     assert session.get_providers() == [onnxruntime_cuda.TENSORRT, onnxruntime_cuda.PROVIDER]
     settings = session.providers[0][1]
     assert settings["trt_fp16_enable"] == half
-    assert settings["trt_engine_cache_path"] == str(tmp_path / "engines")
-    assert (tmp_path / "engines").is_dir()
+    assert settings["trt_engine_cache_path"] == str(tmp_path / "engines" / "1")
+    assert settings["trt_timing_cache_path"] == str(tmp_path / "engines")
+    assert (tmp_path / "engines" / "1").is_dir()
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+def test_tensorrt_keeps_the_engines_of_each_batch_size_apart(loaded):
+    runtime = loaded("tensorrt")
+    runtime.bind(1)
+    runtime.bind(4)
+    first, second = (s.providers[0][1]["trt_engine_cache_path"] for s in FakeSession.sessions)
+    assert first != second
 
 
 def test_tensorrt_that_does_not_start_is_an_error_and_not_cuda(loaded, monkeypatch):
@@ -266,3 +277,70 @@ def test_tensorrt_that_does_not_start_is_an_error_and_not_cuda(loaded, monkeypat
 def test_graphs_of_inductor_are_refused_on_a_cpu():
     reason = runtimes.get("inductor-reduce-overhead").missing(Target())
     assert reason == "runs on cuda only; choose --device cuda"
+
+
+# --- what torch is asked, on a fake of it ------------------------------------------------------
+
+
+class Input:
+    """Stands for a tensor that a graph reads at its address."""
+
+
+class Graph:
+    def replay(self):
+        pass
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """A torch that captures what is called and replays nothing."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    cuda = SimpleNamespace(
+        CUDAGraph=Graph,
+        Stream=lambda: stream,
+        current_stream=lambda: stream,
+        graph=lambda graph: nullcontext(),
+        stream=lambda stream: nullcontext(),
+        set_device=lambda device: cuda.devices.append(device),
+        devices=[],
+    )
+    fake = SimpleNamespace(
+        backends=SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True)),
+        cuda=cuda,
+        get_num_interop_threads=lambda: 1,
+        inference_mode=nullcontext,
+        set_float32_matmul_precision=lambda kind: None,
+        set_num_threads=lambda threads: None,
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+def test_what_a_graph_reads_lives_as_long_as_its_replay(torch, tmp_path):
+    """Freed, its place would be the next batch size's, and the replay would read that."""
+    made = []
+
+    def inputs(batch):
+        given = Input()
+        made.append(weakref.ref(given))
+        return Inputs(args=(given,))
+
+    model = Model(module=lambda given: "output", inputs=inputs, batch_dims={})
+    loaded = runtimes.get("cuda-graph").load(model, CUDA, tmp_path)
+    replays = [loaded.bind(batch) for batch in (1, 4)]
+    del loaded
+    gc.collect()
+    assert [replay() for replay in replays] == ["output"] * 2
+    assert all(given() is not None for given in made)
+    replays.clear()
+    gc.collect()
+    assert all(given() is None for given in made)
+
+
+@pytest.mark.parametrize(("precision", "stays"), [("float32", False), ("float16", True)])
+def test_the_device_asked_for_is_the_current_one_and_float32_is_no_tf32(torch, precision, stays):
+    torch_common.configure(Target(device="cuda:1", precision=precision))
+    assert torch.cuda.devices == ["cuda:1"]
+    assert torch.backends.cudnn.allow_tf32 is stays
+    torch_common.configure(Target())
+    assert torch.cuda.devices == ["cuda:1"]

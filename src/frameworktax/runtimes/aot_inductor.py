@@ -42,8 +42,7 @@ class _Loaded(TorchArtifactLoaded):
         unpacked = tempfile.mkdtemp(prefix="unpacked-", dir=self._directory)
         os.environ["TMPDIR"] = unpacked
         try:
-            index = int(self._target.device.partition(":")[2] or 0) if self._target.is_cuda else -1
-            program = torch._inductor.aoti_load_package(str(path), device_index=index)
+            program = torch._inductor.aoti_load_package(str(path))  # on the current device
         finally:
             if before is None:
                 del os.environ["TMPDIR"]

@@ -145,11 +145,12 @@ class OnnxCudaLoaded(OnnxLoaded):
             options.add_free_dimension_override_by_name(symbol, batch)
         path = str(self._artifact.file(batch))
         return onnxruntime.InferenceSession(
-            path, options, providers=self.providers(), enable_fallback=0
+            path, options, providers=self.providers(batch), enable_fallback=0
         )
 
-    def providers(self) -> list[tuple[str, dict[str, str]]]:
+    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
         """Return the providers in the order they may take nodes, with their options."""
+        del batch
         return [(PROVIDER, self._common() | {"use_tf32": "0"})]  # TF32 is on by default
 
     def _common(self) -> dict[str, str]:
@@ -204,12 +205,13 @@ class OnnxCudaLoaded(OnnxLoaded):
 class OnnxCudaGraphLoaded(OnnxCudaLoaded):
     """Sessions that replay; every node must be on the device, or starting one raises.
 
-    A replay always waits for the device, whatever the run options say.
+    Before microsoft/onnxruntime#28686 a replay waits for the device, whatever the run options say:
+    then nothing queues up behind it, and there is no span.
     """
 
-    def providers(self) -> list[tuple[str, dict[str, str]]]:
+    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
         """Return the CUDA provider, told to record."""
-        ((name, settings),) = super().providers()
+        ((name, settings),) = super().providers(batch)
         return [(name, settings | {"enable_cuda_graph": "1"})]
 
     def trial_options(self, options: Any) -> Any:
@@ -225,11 +227,6 @@ class OnnxCudaGraphLoaded(OnnxCudaLoaded):
         trial.add_run_config_entry("gpu_graph_id", "-1")
         return trial
 
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what there is to say of the sessions, and of the replay."""
-        text = "each replay waits for the device, so nothing queues up behind it"
-        return [*super().notes(), ("replay-synchronises", text)]
-
 
 class TensorRtLoaded(OnnxCudaLoaded):
     """Sessions on TensorRT, with CUDA for what TensorRT leaves."""
@@ -241,19 +238,24 @@ class TensorRtLoaded(OnnxCudaLoaded):
         # Its wheel holds libnvinfer; once loaded, the provider finds it by name.
         importlib.import_module("tensorrt")
         super().__init__(artifact, target)
-        engines.mkdir(parents=True, exist_ok=True)
-        self._engines = str(engines)
+        self._engines = engines
 
-    def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """Return TensorRT and, behind it, CUDA."""
+    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
+        """Return TensorRT and, behind it, CUDA.
+
+        Engines are kept by names of the graph, which no size is part of
+        (microsoft/onnxruntime#32254): each batch size has a folder of its own.
+        """
+        own = self._engines / str(batch)
+        own.mkdir(parents=True, exist_ok=True)
         settings = {
             "trt_engine_cache_enable": "1",
-            "trt_engine_cache_path": self._engines,
+            "trt_engine_cache_path": str(own),
             "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": self._engines,
+            "trt_timing_cache_path": str(self._engines),
             "trt_fp16_enable": "1" if self._target.precision == "float16" else "0",
         }
-        return [(TENSORRT, self._common() | settings), *super().providers()]
+        return [(TENSORRT, self._common() | settings), *super().providers(batch)]
 
 
 def missing_provider(library: str) -> str | None:

@@ -23,20 +23,23 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def configure(target: Target) -> None:
-    """Set torch's threads, and have float32 mean float32 on a GPU.
+    """Set torch's threads and its current device, and have float32 mean float32 on a GPU.
 
     One thread between operators. Compilers bake the number into the loops they write, so it is
-    set before compiling too. By default cuDNN computes float32 convolutions in TF32, which other
-    runtimes do not: a workload says float32, so TF32 is off.
+    set before compiling too. Events, graphs and compiled programs take the current device, and an
+    operator on another one switches to it and back. By default cuDNN computes float32 convolutions
+    in TF32, which other runtimes do not: a workload says float32, so TF32 is off.
     """
     import torch
 
     torch.set_num_threads(target.threads)
     if torch.get_num_interop_threads() != 1:  # settable once, and only before the pool starts
         torch.set_num_interop_threads(1)
-    if target.is_cuda and target.precision == "float32":
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+    if target.is_cuda:
+        torch.cuda.set_device(target.device)
+        if target.precision == "float32":
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.allow_tf32 = False
 
 
 def quantized(module: torch.nn.Module) -> torch.nn.Module:
