@@ -2,7 +2,8 @@
 
 A round times one block of every cell still active, in shuffled order, after a block of the
 calibrator. After the first rounds every cell is asked once where its time goes, in a run of its
-own. A point leaves when its interval is narrow enough, or when only more processes could narrow it.
+own; what a device does is asked last, when nothing is timed in these processes any more. A point
+leaves when its interval is narrow enough, or when only more processes could narrow it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SAMPLE_NS = (100_000_000, 1_000_000_000)
 """Shortest and longest attribution run of one cell, at one sample a millisecond."""
 STRETCHES = 5
 DEVICE_CALLS = 10
+DEVICE_S = 2.0
+"""What asking a device about one cell takes: twice half a second under load, a profile, spans."""
 
 
 class Rounds:
@@ -72,7 +75,8 @@ class Rounds:
         return self._round > 0
 
     def run(self, deadline: float) -> None:
-        """Measure every cell that is not done; returns soon after ``deadline`` (monotonic)."""
+        """Measure every cell that is not done; returns soon after ``until(deadline)``."""
+        deadline = self.until(deadline)
         self._reporter.phase("measuring")
         self._pin()
         attributed = False
@@ -96,6 +100,34 @@ class Rounds:
         for series in self._series:
             for cell in series.cells.values():
                 cell.done = True
+
+    def until(self, deadline: float) -> float:
+        """Return when timing is to end (monotonic), so that devices are asked by ``deadline``."""
+        asking_s = DEVICE_S * len(self._unprofiled())
+        return deadline - min(asking_s, SAMPLE_SHARE * self._plan.budget_s)
+
+    def profile(self) -> None:
+        """Ask every cell on a device, once, what the device does.
+
+        Nothing is to be timed in these processes afterwards: a device profile leaves hooks on the
+        launch path, which made what followed 10 to 20 % slower (pytorch/pytorch#146604).
+        """
+        cells = self._unprofiled()
+        for _, cell in cells:
+            cell.profiled = True
+        self._ask(cells, "device", calls=DEVICE_CALLS)
+
+    def _unprofiled(self) -> list[tuple[Series, Cell]]:
+        return [(s, c) for s, c in self._asked_for() if s.target.is_cuda and not c.profiled]
+
+    def _asked_for(self) -> list[tuple[Series, Cell]]:
+        """Return cells whose bill is wanted and whose process lives."""
+        return [
+            (series, cell)
+            for series in self._series
+            for cell in series.cells.values()
+            if cell.process in series.workers and not series.is_twin and not series.is_floor
+        ]
 
     def _active(self) -> list[tuple[Series, Cell]]:
         return [
@@ -171,51 +203,42 @@ class Rounds:
         return told or count >= MAX_BLOCKS or processes_differ(medians)
 
     def _attribute(self, deadline: float) -> None:
-        """Ask every cell where its time goes: once, in a run of its own."""
+        """Ask every cell where its time on the host goes: once, in a run of its own."""
         cells = [
             (series, cell)
-            for series in self._series
-            for cell in series.cells.values()
-            if not cell.sampled and cell.process in series.workers and self._can_attribute(series)
+            for series, cell in self._asked_for()
+            if self._has_sampler and series.runtime.has_symbols and not cell.sampled
         ]
         if not cells:
             return
-        self._reporter.phase("attributing")
+        for _, cell in cells:
+            cell.sampled = True
         left_ns = (deadline - time.monotonic()) * 1e9
         duration_ns = int(min(SAMPLE_NS[1], max(SAMPLE_NS[0], SAMPLE_SHARE * left_ns / len(cells))))
+        self._ask(cells, "sample", duration_ns=duration_ns, stretches=STRETCHES)
+
+    def _ask(self, cells: list[tuple[Series, Cell]], do: str, **arguments: Any) -> None:
+        if cells:
+            self._reporter.phase("attributing")
         for number, (series, cell) in enumerate(cells):
-            cell.sampled = True
             if cell.process in series.workers:
                 self._reporter.now(cell.point)
-                self._attribute_cell(series, cell, duration_ns)
+                self._ask_one(series, cell, do, arguments)
             self._reporter.progress(number + 1, len(cells), "where the time goes")
 
-    def _can_attribute(self, series: Series) -> bool:
-        if series.is_twin or series.is_floor:
-            return False
-        return series.target.is_cuda or (series.runtime.has_symbols and self._has_sampler)
-
-    def _attribute_cell(self, series: Series, cell: Cell, duration_ns: int) -> None:
-        batch = cell.point.workload.batch
-        asks: list[dict[str, Any]] = []
-        if self._has_sampler and series.runtime.has_symbols:
-            asks.append({"do": "sample", "duration_ns": duration_ns, "stretches": STRETCHES})
-        if series.target.is_cuda:
-            # Last: the device profiler may leave hooks on the launch path.
-            asks.append({"do": "device", "calls": DEVICE_CALLS})
-        for ask in asks:
-            try:
-                answer = series.workers[cell.process].request(
-                    **ask, batch=batch, timeout_s=60.0 + 40 * cell.call_ns / 1e9
-                )
-            except WorkerError as error:
-                text = f"where the time goes is missing: {error}"
-                cell.notes.append(Note("not-attributed", text))
-                if not series.workers[cell.process].alive:
-                    self._ledger.fail(series, cell.process, [batch], error)
-                    return
-            else:
-                self._ledger.attribution(cell, answer)
+    def _ask_one(self, series: Series, cell: Cell, do: str, arguments: dict[str, Any]) -> None:
+        batch, worker = cell.point.workload.batch, series.workers[cell.process]
+        try:
+            answer = worker.request(
+                do, timeout_s=60.0 + 40 * cell.call_ns / 1e9, batch=batch, **arguments
+            )
+        except WorkerError as error:
+            text = f"where the time goes is missing: {error}"
+            cell.notes.append(Note("not-attributed", text))
+            if not worker.alive:
+                self._ledger.fail(series, cell.process, [batch], error)
+        else:
+            self._ledger.attribution(cell, answer)
 
 
 def processes_differ(medians: Sequence[Sequence[float]]) -> bool:

@@ -40,6 +40,7 @@ class Cell:
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     sampled: bool = False
+    profiled: bool = False
     done: bool = False
 
 

@@ -33,6 +33,7 @@ from frameworktax.outputs import Outputs
 from frameworktax.plan import Plan
 from frameworktax.records import Note, Point, device_of
 from frameworktax.rounds import BLOCK_NS, Rounds
+from frameworktax.runtimes.base import Target
 from frameworktax.series import Cell, Series, is_fixed, series_of
 from frameworktax.setup import Reporter, Setup, await_all
 from frameworktax.store import Writer
@@ -247,13 +248,14 @@ class MeasuringSession:
             if batch not in series.failed
         }
         try:
-            while todo and (wave := self._wave(todo, len(processes), deadline)):
+            while todo and (wave := self._wave(todo, len(processes), self._rounds.until(deadline))):
                 todo -= {(series.key, batch) for series, batch in wave}
                 self._bind_wave(pool, wave)
                 self._rounds.run(deadline)
                 if self._plan.stop_when_linear:
                     self._admission.stop_linear(todo)
             self._outputs.compare_late(last=True)
+            self._rounds.profile()
         finally:
             astray = self._astray()
             for series in self._series:
@@ -366,6 +368,24 @@ def _cell(point: Point, process: int, answer: Mapping[str, Any]) -> Cell:
         text = "warm-up ended at its time limit while calls were still getting faster"
         cell.notes.append(Note("not-settled", text))
     return cell
+
+
+def refuse_unavailable(points: Iterable[Point]) -> None:
+    """Refuse to begin a session of which nothing can run here.
+
+    Raises:
+        UsageError: why no runtime can, and what to install or choose for each.
+    """
+    reasons: dict[str, str] = {}
+    for point in points:
+        runtime = runtimes.get(point.runtime)
+        target = Target(device_of(point.platform), point.workload.precision, point.threads)
+        reason = runtime.missing(target) or runtime.cannot(point.workload)
+        if reason is None:
+            return
+        reasons.setdefault(runtime.name, reason)
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise UsageError(f"nothing that was asked for can run here: {told}")
 
 
 def known_runtimes(names: Iterable[str], input_kind: str = "dense") -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """When a point is done, what is asked of whom, and what a dying process leaves behind."""
 
 import random
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import Plan
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
-from frameworktax.rounds import MAX_BLOCKS, Rounds, processes_differ
+from frameworktax.rounds import DEVICE_S, MAX_BLOCKS, SAMPLE_SHARE, Rounds, processes_differ
 from frameworktax.series import Cell, Series
 from frameworktax.session import Silent
 from frameworktax.testing import FakeRuntime
@@ -41,7 +43,7 @@ class FakeWorker:
                 "cpu_ns": 5 * value,
                 "enqueue_ns": None,
             }
-        if do == "sample":
+        if do in ("sample", "device"):
             return {
                 "method": "perf-event",
                 "calls": 1,
@@ -56,20 +58,32 @@ class FakeWorker:
         self.alive = False
 
 
-def run(tmp_path, scripts, *, deadline=FOREVER, until=0.03):
-    """Run one point with a process per script; return (records, workers)."""
-    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+def series_of(tmp_path, point, scripts):
+    """One point in a process per script."""
     series = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
     for process, script in enumerate(scripts):
         series.workers[process] = FakeWorker(script)
         series.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
-    workers = dict(series.workers)
-    plan = Plan(points=(point,), folder=tmp_path, until=until, budget_s=0.001)
+    return series
+
+
+@contextmanager
+def rounds_of(tmp_path, series, *, until=0.03, budget_s=0.001, has_sampler=False):
+    plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Rounds(
-            plan, [series], Ledger(writer, "session"), Silent(),
-            cpus=[0], has_sampler=True, seed="seed",
-        ).run(deadline)  # fmt: skip
+        yield Rounds(
+            plan, series, Ledger(writer, "session"), Silent(),
+            cpus=[0], has_sampler=has_sampler, seed="seed",
+        )  # fmt: skip
+
+
+def run(tmp_path, scripts, *, deadline=FOREVER, until=0.03):
+    """Run one point with a process per script; return (records, workers)."""
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+    series = series_of(tmp_path, point, scripts)
+    workers = dict(series.workers)
+    with rounds_of(tmp_path, [series], until=until, has_sampler=True) as rounds:
+        rounds.run(deadline)
     records, notes = store.read(tmp_path / "s")
     assert notes == []
     return records, workers
@@ -132,42 +146,59 @@ def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):
 
 def test_points_that_are_compared_leave_together(tmp_path):
     """A steady runtime stays in until the noisy one beside it is told as well."""
-    series, workers = [], []
-    for name, scripts in (("steady", [[100]] * 3), ("noisy", noise(0.2))):
-        point = Point(workload=Workload(model="m", batch=1), runtime=name)
-        made = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
-        for process, script in enumerate(scripts):
-            made.workers[process] = FakeWorker(script)
-            made.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
-        series.append(made)
-        workers.append(list(made.workers.values()))
-    plan = Plan(points=(), folder=tmp_path, budget_s=0.001)
-    with store.Writer(tmp_path / "s", "session") as writer:
-        Rounds(
-            plan, series, Ledger(writer, "session"), Silent(),
-            cpus=[0], has_sampler=False, seed="seed",
-        ).run(FOREVER)  # fmt: skip
-    asked = [[worker.asked.count("block") for worker in group] for group in workers]
+    series = [
+        series_of(tmp_path, Point(workload=Workload(model="m", batch=1), runtime=name), scripts)
+        for name, scripts in (("steady", [[100]] * 3), ("noisy", noise(0.2)))
+    ]
+    with rounds_of(tmp_path, series) as rounds:
+        rounds.run(FOREVER)
+    asked = [[worker.asked.count("block") for worker in s.workers.values()] for s in series]
     assert asked == [[MAX_BLOCKS // 3] * 3] * 2
 
 
 def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
-    series = []
-    for twin, scripts in ((False, [[100]] * 3), (True, noise(0.2)[:1])):
-        point = Point(workload=Workload(model="m", batch=1, twin=twin), runtime="fake")
-        made = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
-        for process, script in enumerate(scripts):
-            made.workers[process] = FakeWorker(script)
-            made.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
-        series.append(made)
+    series = [
+        series_of(
+            tmp_path, Point(workload=Workload(model="m", batch=1, twin=twin), runtime="f"), scripts
+        )
+        for twin, scripts in ((False, [[100]] * 3), (True, noise(0.2)[:1]))
+    ]
+    with rounds_of(tmp_path, series) as rounds:
+        rounds.run(FOREVER)
     workers = [worker for made in series for worker in made.workers.values()]
-    plan = Plan(points=(), folder=tmp_path, budget_s=0.001)
-    with store.Writer(tmp_path / "s", "session") as writer:
-        Rounds(
-            plan, series, Ledger(writer, "session"), Silent(),
-            cpus=[0], has_sampler=False, seed="seed",
-        ).run(FOREVER)  # fmt: skip
     assert [worker.asked.count("block") for worker in workers] == [3, 3, 3, 5]
+
+
+def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
+    """A device profile slows down what is timed after it, in any wave of the same processes."""
+    workload = Workload(model="m", batch=1)
+    point = Point(workload=workload, runtime="fake", platform="cuda:0")
+    series = series_of(tmp_path, point, [[100], [101]])
+    with rounds_of(tmp_path, [series], has_sampler=True) as rounds:
+        rounds.run(FOREVER)
+        larger = replace(point, workload=replace(workload, batch=2))
+        for process in series.workers:
+            series.cells[2, process] = Cell(point=larger, process=process, calls=5, call_ns=1)
+        rounds.run(FOREVER)
+        rounds.profile()
+        rounds.profile()
+    for worker in series.workers.values():
+        told = [do for do in worker.asked if do in ("block", "sample", "device")]
+        assert told.count("sample") == 2
+        assert told[-2:] == ["device", "device"] and "device" not in told[:-2]
+
+
+def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake", platform="cuda:0")
+    series = series_of(tmp_path, point, [[100], [101]])
+    with rounds_of(tmp_path, [series], budget_s=60.0) as rounds:
+        assert rounds.until(1000.0) == 1000.0 - 2 * DEVICE_S
+        for cell in series.cells.values():
+            cell.profiled = True
+        assert rounds.until(1000.0) == 1000.0
+    series = series_of(tmp_path, point, [[100]] * 100)
+    with rounds_of(tmp_path / "many", [series], budget_s=60.0) as rounds:
+        assert rounds.until(1000.0) == 1000.0 - SAMPLE_SHARE * 60.0
 
 
 def test_no_calibrator_no_calibration(tmp_path):
