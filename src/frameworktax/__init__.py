@@ -12,8 +12,20 @@ if TYPE_CHECKING:
     from frameworktax.campaign import sweep
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import explain
+    from frameworktax.predicting import Predictions, whatif
 
-__all__ = ["Compared", "Results", "__version__", "compare", "explain", "measure", "sweep", "tax"]
+__all__ = [
+    "Compared",
+    "Predictions",
+    "Results",
+    "__version__",
+    "compare",
+    "explain",
+    "measure",
+    "sweep",
+    "tax",
+    "whatif",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +42,10 @@ def __getattr__(name: str) -> Any:
         from frameworktax import explaining
 
         return explaining.explain
+    if name in ("Predictions", "whatif"):
+        from frameworktax import predicting
+
+        return getattr(predicting, name)
     if name == "tax":
         from frameworktax import block
 

@@ -17,14 +17,16 @@ from frameworktax import host, models, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
+from frameworktax.models.ready_made import Live, unpack
 from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
-from frameworktax.session import MeasuringSession, known_runtimes
+from frameworktax.session import MeasuringSession, known_runtimes, refuse_unavailable
 from frameworktax.setup import Reporter
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -46,7 +48,7 @@ class Results(Sequence[Measurement]):
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self.run.measurements)
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """Return one row a point, times in ns, intervals as ``_low`` and ``_high`` columns.
 
         Raises:
@@ -56,11 +58,53 @@ class Results(Sequence[Measurement]):
             import pandas as pd
         except ImportError as error:
             raise UsageError(
-                "to_dataframe needs pandas; pip install 'frameworktax[pandas]'"
+                "to_pandas needs pandas; pip install 'frameworktax[pandas]'"
             ) from error
         from frameworktax.report.markdown import csv_rows
 
         return pd.DataFrame(csv_rows(self.run))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows and columns of ``to_pandas``.
+
+        Raises:
+            UsageError: polars is not installed.
+        """
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise UsageError(
+                "to_polars needs polars; pip install 'frameworktax[polars]'"
+            ) from error
+        from frameworktax.report.markdown import csv_rows
+
+        return pl.DataFrame(csv_rows(self.run), infer_schema_length=None)
+
+    def to_mlflow(self, experiment: str | None = None) -> str:
+        """Log the whole and each point to MLflow; see ``report.trackers.to_mlflow``."""
+        from frameworktax.report.trackers import to_mlflow
+
+        return to_mlflow(self.run, experiment=experiment)
+
+    def to_wandb(self, project: str | None = None) -> str:
+        """Log the whole and each point to Weights & Biases; see ``report.trackers.to_wandb``."""
+        from frameworktax.report.trackers import to_wandb
+
+        return to_wandb(self.run, project=project)
+
+    def timeline(self, path: str | Path) -> Path:
+        """Write the sessions behind these results as a trace for ui.perfetto.dev; return its path.
+
+        Raises:
+            StoreError: the results were not read from a store.
+            UsageError: nothing was timed, or the file cannot be written.
+        """
+        from frameworktax.report import timeline
+
+        records, _ = store.read(self.store)
+        sessions = {m.session for m in self.run.measurements}
+        timeline.write([r for r in records if r.session in sessions], Path(path))
+        return Path(path)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``--json`` as plain data."""
@@ -125,8 +169,10 @@ def measure(
 
     Args:
         model: a name (see ``frameworktax list models``), ``file.py:function``,
-            ``package.module:function``, or a live ``torch.nn.Module``.
-        inputs: example inputs of a live module: a tensor, tuple, list or dict of tensors.
+            ``package.module:function``, or a live ``torch.nn.Module``; of a ``transformers``
+            pipeline or a ``SentenceTransformer`` the model in it.
+        inputs: example inputs of a live module: a tensor, tuple, list or dict of tensors; of a
+            pipeline or sentence encoder what it is called with, a list of them for a batch.
         runtimes: names, or ``all``.
         batch: one or several batch sizes; powers of two from 1 to 64 if left out.
         length: tokens per sample, for sequence models; samples of sound, for speech models.
@@ -165,9 +211,9 @@ def measure(
     names = known_runtimes([runtimes] if isinstance(runtimes, str) else runtimes, input)
     where = pick_device(device)
     batches = DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch
-    live = not isinstance(model, str)
+    live = None if isinstance(model, str) else unpack(model, inputs)
     workload = Workload(
-        model=type(model).__name__ if live else str(model),
+        model=str(model) if live is None else live.name,
         length=length,
         image_size=image_size,
         width=width,
@@ -194,8 +240,9 @@ def measure(
         raise UsageError("processes, threads, time budget and until must be above zero")
     if twin not in ("auto", "all", "none"):
         raise UsageError(f"no twin mode '{twin}'; choose auto, all or none")
-    if not live:
+    if live is None:
         models.check(points[0].workload)
+    refuse_unavailable(points)
     plan = Plan(
         points=points,
         processes=processes,
@@ -203,24 +250,22 @@ def measure(
         budget_s=time_budget,
         twin=twin,
     )
-    if live:
-        plan = _with_live(plan, model, inputs)
+    if live is not None:
+        plan = _with_live(plan, live)
     return run_plan(plan, folder, resume=resume, reporter=reporter, command=command or sys.argv)
 
 
-def _with_live(plan: Plan, module: Any, inputs: Any) -> Plan:
+def _with_live(plan: Plan, live: Live) -> Plan:
     """Send a live module to processes of its own, or measure it in place where it cannot go."""
     from frameworktax.models.live import send
 
-    if inputs is None:
-        raise UsageError("a live module needs its example inputs: measure(module, inputs)")
     path = plan.folder / f"live-{store.new_session_id()}.pkl"
     try:
-        send(module, inputs, path)
+        send(live, path)
     except Exception as error:  # noqa: BLE001 - pickling runs the module's own code: any error
         path.unlink(missing_ok=True)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return replace(plan, live=(module, inputs), in_place=True, processes=1, why=reason)
+        return replace(plan, live=live, in_place=True, processes=1, why=reason)
     return replace(plan, live=str(path.resolve()))
 
 

@@ -16,39 +16,31 @@ those of the program as it ran, with everything that ran beside it; for a compar
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from frameworktax.analysis.bill import from_samples
 from frameworktax.attribution.buckets import itemise
-from frameworktax.attribution.sampler import Pausable, Sampler, SampleRun, Stretch, open_sampler
+from frameworktax.attribution.sampler import SampleRun
 from frameworktax.clock import REAL, Clock
+from frameworktax.notebook import Shown
 from frameworktax.records import Attribution, Estimate, Note
 from frameworktax.stats import mean_interval
+from frameworktax.watching import Ended, PausableSampler, Watcher, perf_event_sampler
 
-STRETCH_NS = 100_000_000
-"""Sampled time after which samples are set aside, so that the spread gives an interval."""
-RING_NS = 2_000_000_000
-"""The longest run whose samples the ring buffer holds; what is lost of a longer one is counted."""
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
 TRIALS = 64
 """Empty runs from which the cost of watching is told."""
 
 
-class PausableSampler(Sampler, Pausable, Protocol):
-    """A sampler that can leave out what lies between runs of the block."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTax:
+class BlockTax(Shown):
     """What is known of a block; times in ns.
 
     Attributes:
@@ -95,114 +87,6 @@ class BlockTax:
         )
 
 
-@dataclass
-class _Watcher:
-    """What one thread saw of the block."""
-
-    clock: Clock
-    sampler: PausableSampler | None
-    refused: str | None
-    coin: random.Random = field(default_factory=lambda: random.Random(0))
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    depth: int = 0
-    sampling: bool = False
-    running: bool = False
-    final: SampleRun | None = None
-    thread: threading.Thread = field(default_factory=threading.current_thread)
-    plain: array[int] = field(default_factory=lambda: array("q"))
-    sampled: array[int] = field(default_factory=lambda: array("q"))
-    stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
-    calls: int = 0
-    wall_ns: int = 0
-    cpu_ns: int = 0
-    queued_ns: int | None = 0
-    """The four of the open stretch."""
-    begin: tuple[int, int, int | None] = (0, 0, None)
-
-    def enter(self) -> None:
-        self.depth += 1
-        if self.depth > 1:
-            return
-        # The first run is sampled, the second is not: two runs already tell both.
-        runs = len(self.plain) + len(self.sampled)
-        first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
-        self.sampling = self.sampler is not None and first
-        if self.sampling and self.sampler is not None:
-            with self.lock:
-                self.running = True
-            cpu = self.clock.cpu_ns()
-            (self.sampler.resume if self.calls else self.sampler.start)()
-            self.begin = self.clock.wall_ns(), cpu, self.clock.queued_ns()
-        else:
-            self.begin = self.clock.wall_ns(), 0, None
-
-    def leave(self) -> None:
-        now = self.clock.wall_ns()
-        self.depth -= 1
-        if self.depth:
-            return
-        begin, cpu, queued = self.begin
-        if not self.sampling or self.sampler is None:
-            self.plain.append(now - begin)
-            return
-        after = self.clock.queued_ns()
-        self.sampler.pause()
-        self.cpu_ns += self.clock.cpu_ns() - cpu
-        if queued is None or after is None or self.queued_ns is None:
-            self.queued_ns = None
-        else:
-            self.queued_ns += after - queued
-        self.sampled.append(now - begin)
-        self.calls += 1
-        self.wall_ns += now - begin
-        with self.lock:
-            self.running = False
-            if self.wall_ns >= STRETCH_NS:
-                self._set_aside()
-
-    def _set_aside(self) -> None:
-        if self.sampler is not None and self.calls:
-            self.sampler.stop()
-            self.stretches.append((self.calls, self.wall_ns, self.cpu_ns, self.queued_ns))
-            self.calls = self.wall_ns = self.cpu_ns = 0
-            self.queued_ns = 0
-
-    def run(self) -> SampleRun | None:
-        """Return what was sampled, None if nothing was; a run that has not ended is left out."""
-        with self.lock:
-            if self.sampler is None:
-                return self.final
-            if not self.running:
-                self._set_aside()
-            if not self.stretches:
-                return None
-            ticks = self.sampler.ticks()
-            return SampleRun(
-                method=self.sampler.name,
-                period_ns=self.sampler.period_ns,
-                stretches=tuple(
-                    Stretch(seen, *clocks)
-                    for seen, clocks in zip(ticks, self.stretches, strict=True)
-                ),
-                latency_ns=round(median(self.sampled)),
-                counts_cpu_time=self.sampler.counts_cpu_time,
-            )
-
-    def close(self) -> None:
-        """Keep what was sampled and give the sampler back."""
-        self.final = self.run()
-        if self.sampler is not None:
-            self.sampler.__exit__(None, None, None)
-            self.sampler = None
-
-
-def perf_event_sampler() -> PausableSampler:
-    """Return a sampler of this thread that can pause; raises OSError where that is not allowed."""
-    sampler = open_sampler("perf-event", RING_NS)
-    assert isinstance(sampler, Pausable)
-    return sampler
-
-
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
@@ -230,7 +114,9 @@ class Block:
         self._clock = clock
         self._open = sampler
         self._local = threading.local()
-        self._watchers: list[_Watcher] = []
+        self._watchers: list[Watcher] = []
+        self._ended = Ended()
+        self._lock = threading.Lock()
 
     def __call__(self, func: Callable[P, R]) -> Watched[P, R]:
         """Return the function watched; its ``block`` is this."""
@@ -253,24 +139,37 @@ class Block:
     def __exit__(self, *exception: object) -> None:
         self._local.watcher.leave()
 
-    def _watch(self) -> _Watcher:
+    def _watch(self) -> Watcher:
         try:
-            made = _Watcher(self._clock, self._open(), None)
+            made = Watcher(self._clock, self._open(), None)
         except OSError as error:
-            made = _Watcher(self._clock, None, str(error.strerror or error))
-        for watcher in self._watchers:
-            if not watcher.thread.is_alive():  # a pool's threads come and go
-                watcher.close()
+            made = Watcher(self._clock, None, str(error.strerror or error))
         self._local.watcher = made
-        self._watchers.append(made)
+        with self._lock:
+            self._watchers = [*self._living(), made]
         return made
+
+    def _living(self) -> list[Watcher]:
+        """Return the watchers of living threads; a pool's threads come and go."""
+        living = []
+        for watcher in self._watchers:
+            if watcher.thread.is_alive():
+                living.append(watcher)
+            else:
+                self._ended.take(watcher)
+        return living
 
     def result(self) -> BlockTax:
         """Return what is known so far; a run that has not ended is not in it."""
-        watchers = list(self._watchers)
-        runs = [run for watcher in watchers if (run := watcher.run()) is not None]
-        plain = [ns for watcher in watchers for ns in watcher.plain]
-        sampled = [ns for watcher in watchers for ns in watcher.sampled]
+        with self._lock:
+            watchers = self._watchers = self._living()
+            ended = self._ended.run()
+            plain, sampled = list(self._ended.plain), list(self._ended.sampled)
+            refused = self._ended.refused
+        runs = [ended] if ended is not None else []
+        runs += [run for watcher in watchers if (run := watcher.run()) is not None]
+        plain += [ns for watcher in watchers for ns in watcher.plain]
+        sampled += [ns for watcher in watchers for ns in watcher.sampled]
         latency = _latency(plain, sampled)
         known = BlockTax(
             name=self.name,
@@ -279,7 +178,7 @@ class Block:
             latency=latency,
             own_cost_ns=self._own_cost_ns(),
         )
-        refused = next((w.refused for w in watchers if w.refused), None)
+        refused = refused or next((w.refused for w in watchers if w.refused), None)
         reason = refused or _hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import TraceError, UsageError
-from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Run
+from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Prediction, Run
 from frameworktax.traces.blocks import DamagedError, blocks
 
 if TYPE_CHECKING:
     from frameworktax.analysis.whatif import WhatIf
     from frameworktax.api import Results
+    from frameworktax.traces.timeline import Timeline
 
 ACCEPTED = (
     "explain takes a profiler trace (Kineto or Chrome JSON, .xplane.pb, Nsight Systems' .sqlite), "
@@ -32,6 +33,7 @@ DOCUMENT_BYTES = 256 << 20
 """A document that does not begin with its schema is not looked for in more."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
+_TIMELINE = re.compile(rb'"schema"\s*:\s*"' + re.escape(TIMELINE_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
 
@@ -54,21 +56,41 @@ def explain(path: str | Path, *, what_if: WhatIf | None = None) -> Results:
     return Results(explain_run(path, what_if=what_if), path)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a file tells, and what a prediction can start from: its points, or the trace's steps."""
+
+    run: Run
+    timeline: Timeline | None = None
+    subject: str = ""
+
+    def predict(self, asked: WhatIf) -> tuple[Prediction, ...]:
+        """Return what changes would give."""
+        from frameworktax.analysis.whatif import predict
+
+        if self.timeline is None:
+            return predict(asked, self.run)
+        steps = self.timeline.steps()
+        steps = [step for step in steps if len(step)] or steps
+        return predict(asked, steps=steps, subject=self.subject)
+
+
 def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
     """Return the document of ``explain``."""
     if what_if is not None:
         from frameworktax.analysis.changes import check
 
         check(what_if)
-    reader = _reader(path)
-    if reader is not None:
-        return _trace(path, reader, what_if)
-    run = _document(path)
+    told = tell(path)
     if what_if is None:
-        return run
-    from frameworktax.analysis.whatif import predict
+        return told.run
+    return replace(told.run, predictions=told.run.predictions + told.predict(what_if))
 
-    return replace(run, predictions=run.predictions + predict(what_if, run))
+
+def tell(path: Path) -> Told:
+    """Return what a file or folder tells; raises as ``explain`` does."""
+    reader = _reader(path)
+    return Told(_document(path)) if reader is None else _trace(path, reader)
 
 
 def _reader(path: Path) -> Callable[[Path], Any] | None:
@@ -83,6 +105,11 @@ def _reader(path: Path) -> Callable[[Path], Any] | None:
     if path.is_dir():
         return None
     head, source = _head(path)
+    if _TIMELINE.search(head):
+        raise UsageError(
+            f"{path} is a timeline that frameworktax wrote, for ui.perfetto.dev; "
+            "explain the store that it was made of"
+        )
     text = head.lstrip()
     if head.startswith(SQLITE):
         from frameworktax.traces.nsys import read as read_nsys
@@ -142,7 +169,7 @@ def _is_ours(head: bytes) -> bool:
     return bool(_RUN.search(head)) or (b'"schema"' in first and STORE_SCHEMA.encode() in first)
 
 
-def _trace(path: Path, read: Callable[[Path], Any], what_if: WhatIf | None) -> Run:
+def _trace(path: Path, read: Callable[[Path], Any]) -> Told:
     from frameworktax.analysis import trace
     from frameworktax.traces import timeline
 
@@ -154,13 +181,7 @@ def _trace(path: Path, read: Callable[[Path], Any], what_if: WhatIf | None) -> R
         raise TraceError(
             f"{path}: too large for the memory of this process; record fewer steps"
         ) from error
-    if what_if is None:
-        return run
-    from frameworktax.analysis.whatif import predict
-
-    steps = [step for step in ordered.steps() if len(step)] or ordered.steps()
-    subject = f"{path.name}, a step" if ordered.windows.marked else path.name
-    return replace(run, predictions=predict(what_if, steps=steps, subject=subject))
+    return Told(run, ordered, f"{path.name}, a step" if ordered.windows.marked else path.name)
 
 
 def _document(path: Path) -> Run:

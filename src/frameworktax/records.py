@@ -16,10 +16,14 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal
 
+from frameworktax.notebook import Shown
+
 STORE_SCHEMA = "frameworktax.store"
 STORE_VERSION = 1
 RUN_SCHEMA = "frameworktax.run"
 RUN_VERSION = 1
+TIMELINE_SCHEMA = "frameworktax.timeline"
+TIMELINE_VERSION = 1
 
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 STATUSES: tuple[str, ...] = ("ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed")
@@ -149,7 +153,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Shown):
     """Where a session ran: everything that moves a number."""
 
     host: str
@@ -171,7 +175,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Shown):
     """A value with its interval.
 
     ``method`` names how it was got; ``n`` is the number of independent values behind it.
@@ -383,7 +387,7 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Shown):
     """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``.
 
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
@@ -436,7 +440,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(Shown):
     """One axis of one model in one runtime, everything else fixed."""
 
     model: str
@@ -453,7 +457,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Shown):
     """What to do, with its evidence; ``gain`` is a factor on latency (1.9 = 1.9 times faster)."""
 
     action: str
@@ -463,7 +467,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Shown):
     """What a change nobody measured would give; refused where no formula has earned trust.
 
     Attributes:

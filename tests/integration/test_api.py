@@ -39,7 +39,7 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
     assert "in-place" not in [n.code for n in results.run.notes]
     assert list(cache.iterdir()) == []  # neither the module, nor what was made from it, nor scratch
     assert [p.suffix for p in (tmp_path / "s").iterdir()] == [".jsonl"]
-    frame = results.to_dataframe()
+    frame = results.to_pandas()
     assert len(frame) == len(results) and frame["latency_ns"].notna().any()
     assert "<table" in results._repr_html_() and "Scale" in repr(results)
 

@@ -7,8 +7,9 @@ import pytest
 
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Leaf
-from frameworktax.block import STRETCH_NS, Block
+from frameworktax.block import Block
 from frameworktax.testing import FakeClock
+from frameworktax.watching import STRETCH_NS
 
 KERNEL = Leaf("libtorch_cpu.so", "at::native::gemm")
 PYTHON = Leaf("python3.11", "_PyEval_EvalFrameDefault")
@@ -156,6 +157,29 @@ def test_threads_are_added_up_and_those_that_ended_give_their_sampler_back(block
     assert [sampler.closed for sampler in made[:3]] == [True, True, False]
     found = block.result()
     assert (found.calls, found.share.value) == (3, 0.25)
+    assert made[2].closed
+
+
+def test_threads_that_ended_leave_their_numbers_and_no_more(block, clock):
+    def work():
+        for _ in range(2):  # the first is sampled, the second is not
+            with block:
+                clock.work(STRETCH_NS // 5)
+
+    for _ in range(40):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    before = block.result()
+    assert (before.calls, before.wall_ns) == (80, 80 * STRETCH_NS // 5)
+    assert (before.latency.value, before.share.value) == (STRETCH_NS // 5, 0.25)
+    assert before.share.n == 8  # five threads to a stretch, as one thread would have had
+    assert block._watchers == []
+    assert block.result() == before
+    with block:
+        clock.work(STRETCH_NS // 5)
+    assert len(block._watchers) == 1
+    assert block.result().calls == 81
 
 
 def test_without_a_sampler_the_tax_is_missing_and_says_why(clock):

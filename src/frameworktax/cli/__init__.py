@@ -21,6 +21,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     reproduce,
     schema,
     store,
+    store_export,
     sweep,
     validate,
 )

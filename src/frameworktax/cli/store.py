@@ -69,7 +69,7 @@ def list_points(
         ["point", "runtime", "latency, ms", "blocks", "sessions", "status"],
         [_row(line) for line in lines[:SHOWN]],
     )
-    _say_notes(found.notes)
+    say_notes(found.notes)
     if len(lines) > SHOWN:
         print(f"the first {SHOWN}; --where tells others, --json all")  # noqa: T201
     sessions = len({line.session for line in lines})
@@ -102,7 +102,7 @@ def merge(
     from frameworktax.store.merge import merge as merged_into
 
     merged = merged_into(stores, output)
-    _say_notes(merged.notes)
+    say_notes(merged.notes)
     _say(merged.conflicts)
     print(  # noqa: T201
         f"{output}: {merged.records} records in {merged.shards} shards; "
@@ -135,45 +135,6 @@ def check(
         print(f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}")  # noqa: T201
     if health.damage:
         raise typer.Exit(1)
-
-
-@keeper.command()
-def export(
-    store: Folder,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", help="File: .parquet .csv .jsonl.", show_default=False),
-    ],
-    where: Conditions = None,
-    table: Annotated[str, typer.Option(help="blocks (with every sample) or measurements.")] = (
-        "blocks"
-    ),
-) -> None:
-    """Write what a store holds as a table.
-
-    Example:
-
-      frameworktax store export frameworktax-results -o blocks.parquet
-    """
-    from frameworktax import api
-    from frameworktax.cli.deliver import check_writable
-    from frameworktax.report import export as reports
-    from frameworktax.store import Where
-    from frameworktax.store import export as tables
-
-    if table not in ("blocks", "measurements"):
-        raise UsageError(f"no table '{table}'; choose blocks or measurements")
-    tables.check_suffix(output)
-    check_writable(None, output)
-    conditions = Where.parse(where) if where else None
-    if table == "blocks":
-        count, notes = tables.export(store, output, conditions)
-        _say_notes(notes)
-    else:
-        results = api.read_store(store, conditions)
-        reports.write_table(results.run, output)
-        count = len(results)
-    print(f"written: {output}, {count} {table}")  # noqa: T201
 
 
 @keeper.command()
@@ -271,7 +232,7 @@ def _say_transfer(done: Transfer, target: str) -> None:
         raise typer.Exit(1)
 
 
-def _say_notes(notes: Iterable[Note]) -> None:
+def say_notes(notes: Iterable[Note]) -> None:
     _say([note.text for note in notes])
 
 

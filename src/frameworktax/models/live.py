@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.models import torchvision_operators
 from frameworktax.models.base import Model
 from frameworktax.models.place import finish
+from frameworktax.models.ready_made import Live
 from frameworktax.models.user import as_inputs, wrap
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 
-def send(module: Any, inputs: Any, path: Path) -> None:
+def send(live: Live, path: Path) -> None:
     """Write a module and its example inputs for the measuring processes.
 
     Raises:
@@ -32,11 +33,11 @@ def send(module: Any, inputs: Any, path: Path) -> None:
         path.chmod(0o600)
         # What can be imported travels by name: the other side must look where this one looks.
         cloudpickle.dump(sys.path, file)
-        cloudpickle.dump((module, inputs), file)
+        cloudpickle.dump(live, file)
 
 
 def build_live(live: Any, workload: Workload, device: str) -> Model:
-    """Return a sent module (a path) or one held in this process (a pair) as a model.
+    """Return a sent module (a path) or one held in this process (``Live``) as a model.
 
     Raises:
         UserModelError: the inputs are no tensor, tuple, list or dict, or the batch dimension
@@ -48,10 +49,12 @@ def build_live(live: Any, workload: Workload, device: str) -> Model:
 
         with Path(live).open("rb") as file:
             sys.path.extend(p for p in pickle.load(file) if p not in sys.path)
-            module, inputs = pickle.load(file)
+            sent = pickle.load(file)
+        module = sent.module
     else:
-        module, inputs = live
-        module = copy.deepcopy(module)  # eval() and casting must not reach the caller's own
-    name = type(module).__name__
-    model = wrap(name, module, as_inputs(name, inputs), workload.batch_dim)
+        sent = live
+        module = copy.deepcopy(live.module)  # eval() and casting must not reach the caller's own
+    inputs = as_inputs(sent.name, sent.inputs)
+    model = wrap(sent.name, module, inputs, workload.batch_dim)
+    model.notes.extend(sent.notes)
     return finish(model, workload, device)

@@ -142,9 +142,11 @@ def page(run: Run, beside: Comparison | None = None) -> str:
 
 def fragment(run: Run) -> str:
     """Return the headline and the tables as HTML for a notebook: no script, names escaped."""
-    tables = "".join(
-        sections.family_section(family, i, []) for i, family in enumerate(families(run))
-    )
+    every = families(run)
+    shown = every[: page_data.SECTIONS]
+    tables = "".join(sections.family_section(family, i, []) for i, family in enumerate(shown))
+    if len(shown) < len(every):
+        tables += f"<p>The first {len(shown)} of {len(every):,} groups; a report has all.</p>"
     tables += trace_html.trace_section(run.trace) + trace_html.predictions_section(run.predictions)
     return f"<p><strong>{sections.esc(run.headline)}</strong></p>{tables}"
 

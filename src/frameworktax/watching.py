@@ -1,0 +1,188 @@
+"""What threads see of a watched block: runs timed or sampled, and what stays of ended threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from array import array
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Protocol
+
+from frameworktax.attribution.sampler import (
+    Pausable,
+    Sampler,
+    SampleRun,
+    Stretch,
+    Ticks,
+    open_sampler,
+)
+from frameworktax.clock import Clock
+
+STRETCH_NS = 100_000_000
+"""Sampled time after which samples are set aside, so that the spread gives an interval."""
+RING_NS = 2_000_000_000
+"""The longest run whose samples the ring buffer holds; what is lost of a longer one is counted."""
+
+
+class PausableSampler(Sampler, Pausable, Protocol):
+    """A sampler that can leave out what lies between runs of the block."""
+
+
+@dataclass
+class Watcher:
+    """What one thread saw of the block."""
+
+    clock: Clock
+    sampler: PausableSampler | None
+    refused: str | None
+    coin: random.Random = field(default_factory=lambda: random.Random(0))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    depth: int = 0
+    sampling: bool = False
+    running: bool = False
+    final: SampleRun | None = None
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    plain: array[int] = field(default_factory=lambda: array("q"))
+    sampled: array[int] = field(default_factory=lambda: array("q"))
+    stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
+    calls: int = 0
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    queued_ns: int | None = 0
+    """The four of the open stretch."""
+    begin: tuple[int, int, int | None] = (0, 0, None)
+
+    def enter(self) -> None:
+        """Begin a run, unless one is under way in this thread."""
+        self.depth += 1
+        if self.depth > 1:
+            return
+        # The first run is sampled, the second is not: two runs already tell both.
+        runs = len(self.plain) + len(self.sampled)
+        first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
+        self.sampling = self.sampler is not None and first
+        if self.sampling and self.sampler is not None:
+            with self.lock:
+                self.running = True
+            cpu = self.clock.cpu_ns()
+            (self.sampler.resume if self.calls else self.sampler.start)()
+            self.begin = self.clock.wall_ns(), cpu, self.clock.queued_ns()
+        else:
+            self.begin = self.clock.wall_ns(), 0, None
+
+    def leave(self) -> None:
+        """End the run, if it is the outermost."""
+        now = self.clock.wall_ns()
+        self.depth -= 1
+        if self.depth:
+            return
+        begin, cpu, queued = self.begin
+        if not self.sampling or self.sampler is None:
+            self.plain.append(now - begin)
+            return
+        after = self.clock.queued_ns()
+        self.sampler.pause()
+        self.cpu_ns += self.clock.cpu_ns() - cpu
+        if queued is None or after is None or self.queued_ns is None:
+            self.queued_ns = None
+        else:
+            self.queued_ns += after - queued
+        self.sampled.append(now - begin)
+        self.calls += 1
+        self.wall_ns += now - begin
+        with self.lock:
+            self.running = False
+            if self.wall_ns >= STRETCH_NS:
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        if self.sampler is not None and self.calls:
+            self.sampler.stop()
+            self.stretches.append((self.calls, self.wall_ns, self.cpu_ns, self.queued_ns))
+            self.calls = self.wall_ns = self.cpu_ns = 0
+            self.queued_ns = 0
+
+    def run(self) -> SampleRun | None:
+        """Return what was sampled, None if nothing was; a run that has not ended is left out."""
+        with self.lock:
+            if self.sampler is None:
+                return self.final
+            if not self.running:
+                self._set_aside()
+            if not self.stretches:
+                return None
+            ticks = self.sampler.ticks()
+            return SampleRun(
+                method=self.sampler.name,
+                period_ns=self.sampler.period_ns,
+                stretches=tuple(
+                    Stretch(seen, *clocks)
+                    for seen, clocks in zip(ticks, self.stretches, strict=True)
+                ),
+                latency_ns=round(median(self.sampled)),
+                counts_cpu_time=self.sampler.counts_cpu_time,
+            )
+
+    def close(self) -> None:
+        """Keep what was sampled and give the sampler back."""
+        self.final = self.run()
+        if self.sampler is not None:
+            self.sampler.__exit__(None, None, None)
+            self.sampler = None
+
+
+@dataclass
+class Ended:
+    """What threads saw of the block that have ended: their runs, and one list of stretches."""
+
+    plain: array[int] = field(default_factory=lambda: array("q"))
+    sampled: array[int] = field(default_factory=lambda: array("q"))
+    stretches: list[Stretch] = field(default_factory=list)
+    last: SampleRun | None = None
+    refused: str | None = None
+
+    def take(self, watcher: Watcher) -> None:
+        """Take over what a watcher saw; a short last stretch goes on, or each thread leaves one."""
+        watcher.close()
+        self.plain.extend(watcher.plain)
+        self.sampled.extend(watcher.sampled)
+        self.refused = self.refused or watcher.refused
+        if watcher.final is None:
+            return
+        self.last = watcher.final
+        for stretch in watcher.final.stretches:
+            if self.stretches and self.stretches[-1].wall_ns < STRETCH_NS:
+                self.stretches[-1] = _together(self.stretches[-1], stretch)
+            else:
+                self.stretches.append(stretch)
+
+    def run(self) -> SampleRun | None:
+        """Return what was sampled as one run, None if nothing was."""
+        if self.last is None:
+            return None
+        latency_ns = round(median(self.sampled))
+        return replace(self.last, stretches=tuple(self.stretches), latency_ns=latency_ns)
+
+
+def _together(a: Stretch, b: Stretch) -> Stretch:
+    """Return two stretches as one; what one of them does not know is not known of both."""
+    unknown = a.ticks.system is None or b.ticks.system is None
+    return Stretch(
+        Ticks(
+            a.ticks.leaves + b.ticks.leaves,
+            None if unknown else (a.ticks.system or 0) + (b.ticks.system or 0),
+            a.ticks.lost + b.ticks.lost,
+        ),
+        a.calls + b.calls,
+        a.wall_ns + b.wall_ns,
+        a.cpu_ns + b.cpu_ns,
+        None if a.queued_ns is None or b.queued_ns is None else a.queued_ns + b.queued_ns,
+    )
+
+
+def perf_event_sampler() -> PausableSampler:
+    """Return a sampler of this thread that can pause; raises OSError where that is not allowed."""
+    sampler = open_sampler("perf-event", RING_NS)
+    assert isinstance(sampler, Pausable)
+    return sampler

@@ -1,0 +1,88 @@
+"""What-ifs from Python: the same answers as on the command line, typed."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_records as data
+
+import frameworktax as ft
+from frameworktax import store
+from frameworktax.analysis import shown
+from frameworktax.analysis.changes import WhatIf
+from frameworktax.analysis.document import build
+from frameworktax.errors import UsageError
+from frameworktax.explaining import explain_run
+from frameworktax.records import Estimate, Prediction, Run
+
+TRACE = Path(__file__).parents[1] / "data" / "h100-bert-small-step.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with store.Writer(tmp_path / "store", data.SESSION) as writer:
+        for record in data.sample_records():
+            writer.write(record)
+    return tmp_path / "store"
+
+
+def test_the_same_answers_from_results_a_document_and_a_path(folder):
+    asked = WhatIf(host_speed=2, batch=2, runtime="onnxruntime")
+    told = explain_run(folder, what_if=asked).predictions
+    assert told
+    run = build(data.sample_records())
+    for source in (ft.Results(run, folder), run, folder, str(folder)):
+        found = ft.whatif(source, host_speed=2, batch=2, runtime="onnxruntime")
+        assert tuple(found) == told
+    assert {p.change for p in found} == {"--host-speed 2", "--batch 2", "--runtime onnxruntime"}
+
+
+def test_an_answer_has_a_formula_an_interval_and_the_error_it_has_shown(folder):
+    found = ft.whatif(folder, host_speed=2, batch=32)
+    assert all(isinstance(p, Prediction) and p.formula for p in found)
+    (answer, larger) = [p for p in found if p.subject.startswith("bert-mini, eager")]
+    assert isinstance(answer.latency_ns, Estimate)
+    assert answer.latency_ns.low < answer.latency_ns.value < answer.latency_ns.high
+    assert answer.factor.value > 1
+    assert answer.shown_error is None  # never checked, and says so
+    assert "never checked" in repr(found)
+    assert larger.latency_ns or larger.reason
+    assert larger.shown_error == shown.table().get(larger.formula)
+    assert any(p.shown_error for p in found)
+    assert found.to_json()[0]["change"] == "--host-speed 2"
+    assert len(found.to_json()) == len(found)
+    assert answer.formula in repr(found)
+
+
+def test_a_trace_is_asked_step_by_step_and_through_its_results():
+    found = ft.whatif(TRACE, device_speed=2)
+    assert tuple(found) == explain_run(TRACE, what_if=WhatIf(device_speed=2)).predictions
+    assert tuple(ft.whatif(ft.explain(TRACE), device_speed=2)) == tuple(found)
+
+
+def test_earlier_predictions_in_a_document_are_not_told_again(folder):
+    run = explain_run(folder, what_if=WhatIf(host_speed=3))
+    assert {p.change for p in ft.whatif(run, host_speed=2)} == {"--host-speed 2"}
+
+
+def test_nothing_asked_nothing_possible_and_nothing_there(folder):
+    with pytest.raises(UsageError, match="no change to predict"):
+        ft.whatif(folder)
+    with pytest.raises(UsageError, match="--batch -1 cannot be"):
+        ft.whatif(folder, batch=-1)
+    with pytest.raises(UsageError, match="no latency in it"):
+        ft.whatif(Run(), batch=2)
+    with pytest.raises(UsageError, match="no such file"):
+        ft.whatif(folder / "none", batch=2)
+
+
+def test_in_a_notebook_names_are_only_text(folder):
+    run = build(data.sample_records())
+    hostile = "<script>alert(1)</script>"
+    points = [replace(m, workload=replace(m.workload, model=hostile)) for m in run.measurements]
+    shown = ft.whatif(replace(run, measurements=tuple(points)), host_speed=2)._repr_html_()
+    assert "<table" in shown
+    assert "<script" not in shown
