@@ -17,9 +17,9 @@ pytestmark = pytest.mark.browser
 pages.needed()
 
 from frameworktax.analysis import formulas, replay, whatif  # noqa: E402
-from frameworktax.analysis.bill import product, quotient  # noqa: E402
 from frameworktax.analysis.changes import WhatIf  # noqa: E402
 from frameworktax.analysis.document import build  # noqa: E402
+from frameworktax.analysis.estimates import product, quotient  # noqa: E402
 from frameworktax.analysis.queued import Change, point_latency  # noqa: E402
 from frameworktax.records import Estimate, Measurement, Run, Workload  # noqa: E402
 from frameworktax.report import whatif_html  # noqa: E402

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-from frameworktax.analysis import bill
+from frameworktax.analysis import bill, estimates
 from frameworktax.records import BILL, Attribution, Estimate
 
 LATENCY = Estimate(value=4_000_000.0, low=3_960_000.0, high=4_040_000.0, n=3)
@@ -64,14 +64,14 @@ def test_lines_add_up_to_the_latency_and_foreign_buckets_are_remainder():
 
 
 def test_share_interval_is_student_t_over_stretches():
-    found = bill.share_interval([40, 50, 60], [100, 100, 100], "m")
+    found = estimates.share_interval([40, 50, 60], [100, 100, 100], "m")
     half = 4.302652729911275 * 0.1 / math.sqrt(3)
     assert (found.value, found.n) == (0.5, 3)
     assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
 def test_one_stretch_gives_a_binomial_interval_and_says_so():
-    found = bill.share_interval([50], [100], "m")
+    found = estimates.share_interval([50], [100], "m")
     assert found.method == "m, binomial"
     assert found.high - found.value == pytest.approx(1.96 * 0.05)
 
@@ -79,11 +79,11 @@ def test_one_stretch_gives_a_binomial_interval_and_says_so():
 def test_intervals_of_share_and_latency_add_in_squares():
     a = Estimate(value=100.0, low=97.0, high=103.0)
     b = Estimate(value=0.5, low=0.48, high=0.52)
-    found = bill.product(a, b, "m")
+    found = estimates.product(a, b, "m")
     assert found.high - 50 == pytest.approx(50 * math.hypot(0.03, 0.04))
-    found = bill.difference(a, Estimate(value=40.0, low=36.0, high=44.0), "m")
+    found = estimates.difference(a, Estimate(value=40.0, low=36.0, high=44.0), "m")
     assert (found.value, found.low, found.high) == (60, 55, 65)
-    found = bill.quotient(Estimate(value=50.0, low=48.0, high=52.0), a, "m")
+    found = estimates.quotient(Estimate(value=50.0, low=48.0, high=52.0), a, "m")
     assert found.high - 0.5 == pytest.approx(0.5 * math.hypot(0.04, 0.03))
 
 
@@ -111,12 +111,12 @@ def test_kernel_detail_is_a_part_of_kernel_time():
 
 def test_twin_is_the_warm_overhead_and_the_difference_is_signed():
     twin = Estimate(value=500_000.0, low=470_000.0, high=530_000.0, n=3)
-    found = bill.from_twin(LATENCY, twin, bill.quotient(twin, LATENCY, bill.TWIN))
+    found = bill.from_twin(LATENCY, twin, estimates.quotient(twin, LATENCY, bill.TWIN))
     assert found.method == "width-shrunk-twin"
     assert found.lines == {"kernel": 3_500_000, "runtime": 500_000, "remainder": 0}
     assert found.kernel.high - found.kernel.value == pytest.approx(50_000)
     assert found.share.value == 0.125
-    slow = bill.from_twin(twin, LATENCY, bill.quotient(LATENCY, twin, bill.TWIN))
+    slow = bill.from_twin(twin, LATENCY, estimates.quotient(LATENCY, twin, bill.TWIN))
     assert slow.kernel.value == -3_500_000
 
 
@@ -157,5 +157,5 @@ def test_gpu_bill_without_span_or_host_samples_says_so():
 
 @pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (2000, 955)])
 def test_order_statistics_around_the_median(n, rank):
-    found = bill.median_interval(list(range(n)), "m")
+    found = estimates.median_interval(list(range(n)), "m")
     assert (found.low, found.high) == (rank, n - 1 - rank)

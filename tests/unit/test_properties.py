@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworktax.analysis.bill import difference, median_interval, product, quotient
 from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic
+from frameworktax.analysis.estimates import difference, median_interval, product, quotient
 from frameworktax.analysis.regime import elasticities, flat_to
 from frameworktax.records import Estimate
 from frameworktax.stats import mean_interval, process_interval, ratio_interval

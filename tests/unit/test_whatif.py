@@ -59,6 +59,14 @@ def test_width_leaves_the_products_of_activations_linear():
     assert found.latency_ns.value == pytest.approx(400 + 9 * 225 + 3 * (225 + 150))
 
 
+def test_counts_that_contradict_each_other_tell_no_width():
+    """More multiply-adds in layers with weights than operations in all: one count is wrong."""
+    assert one(WhatIf(width=3), point(flops=200, macs=100)).reason is None
+    found = one(WhatIf(width=3), point(flops=199, macs=100))
+    assert found.latency_ns is None
+    assert found.reason == "how much of the kernels is matrix products is not known"
+
+
 def test_batch_from_the_line_through_the_last_three():
     row = [point(batch=n, latency=100.0 + 50 * n) for n in (1, 2, 4, 8)]
     found = one(WhatIf(batch=16), *row)
@@ -155,7 +163,7 @@ def test_depth_needs_two_depths():
         (WhatIf(runtime="inference-mode"), point(), "--twin all"),
         (WhatIf(host_speed=2), point(bill_method="width-shrunk-twin"), "not known by sampling"),
         (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
-        (WhatIf(width=2), point(kernel_detail_ns=None), "by kind of kernel"),
+        (WhatIf(width=2), point(kernel_detail_ns=None), "matrix products is not known"),
         (WhatIf(width=2), point(macs=30, parameters=10), "each weight is used 3 times"),
         (WhatIf(depth=2), point(macs=10, parameters=10), "each weight is used 1 times"),
         (WhatIf(batch=8), point(), "two measured points"),

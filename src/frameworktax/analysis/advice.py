@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frameworktax.analysis.bill import TWIN, Bill, share_interval
+from frameworktax.analysis.bill import TWIN, Bill
+from frameworktax.analysis.estimates import scaled, share_interval
 from frameworktax.analysis.points import PointRecords
 from frameworktax.analysis.predicted import unmeasured
 from frameworktax.analysis.words import times
@@ -38,18 +39,6 @@ class Reading:
     records: PointRecords
     measurement: Measurement
     bill: Bill | None
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate times a positive constant."""
-    return Estimate(
-        value=estimate.value * factor,
-        low=estimate.low * factor,
-        high=estimate.high * factor,
-        confidence=estimate.confidence,
-        method=estimate.method,
-        n=estimate.n,
-    )
 
 
 def without(share: Estimate, method: str) -> Estimate | None:

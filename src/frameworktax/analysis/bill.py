@@ -7,14 +7,21 @@ into host starvation and device gaps. Every bill adds up to the latency.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from frameworktax.analysis.estimates import (
+    difference,
+    median_interval,
+    one_minus,
+    product,
+    quotient,
+    scaled,
+    share_interval,
+)
 from frameworktax.records import BILL, Attribution, Estimate, Note
-from frameworktax.stats import mean_interval
 
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
@@ -46,70 +53,6 @@ class Bill:
     notes: tuple[Note, ...] = ()
 
 
-def product(a: Estimate, b: Estimate, method: str) -> Estimate:
-    """Return a × b for independent a and b; half-widths are √((b·δa)² + (a·δb)²), each side."""
-    value = a.value * b.value
-    down = math.hypot(b.value * (a.value - a.low), a.value * (b.value - b.low))
-    up = math.hypot(b.value * (a.high - a.value), a.value * (b.high - b.value))
-    return _estimate(value, down, up, method, a, b)
-
-
-def difference(a: Estimate, b: Estimate, method: str) -> Estimate:
-    """Return a − b, signed, for independent a and b; half-widths add in squares."""
-    down = math.hypot(a.value - a.low, b.high - b.value)
-    up = math.hypot(a.high - a.value, b.value - b.low)
-    return _estimate(a.value - b.value, down, up, method, a, b)
-
-
-def quotient(a: Estimate, b: Estimate, method: str) -> Estimate:
-    """Return a / b for independent a and b > 0; half-widths √((δa/b)² + (a·δb/b²)²), each side."""
-    value = a.value / b.value
-    down = math.hypot((a.value - a.low) / b.value, value * (b.high - b.value) / b.value)
-    up = math.hypot((a.high - a.value) / b.value, value * (b.value - b.low) / b.value)
-    return _estimate(value, down, up, method, a, b)
-
-
-def _estimate(
-    value: float, down: float, up: float, method: str, a: Estimate, b: Estimate
-) -> Estimate:
-    return Estimate(
-        value=value,
-        low=value - down,
-        high=value + up,
-        confidence=min(a.confidence, b.confidence),
-        method=method,
-        n=min(a.n, b.n),
-    )
-
-
-def one_minus(share: Estimate) -> Estimate:
-    """Return 1 − share, its ends exchanged."""
-    return Estimate(
-        value=1 - share.value,
-        low=1 - share.high,
-        high=1 - share.low,
-        confidence=share.confidence,
-        method=share.method,
-        n=share.n,
-    )
-
-
-def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> Estimate:
-    """Return a bucket's share of samples: Student t over stretches, pooled counts as its value.
-
-    One stretch alone gives the binomial interval of its counts and says so in the method; it
-    leaves out whatever varies between stretches.
-    """
-    value = sum(parts) / sum(totals)
-    spread = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
-    if spread is not None:
-        half, n = (spread.high - spread.low) / 2, spread.n
-    else:
-        half, n = 1.96 * math.sqrt(value * (1 - value) / sum(totals)), 1
-        method = f"{method}, binomial"
-    return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
-
-
 def from_samples(
     latency: Estimate, attributions: Sequence[Attribution], mean_ns: float | None = None
 ) -> Bill | None:
@@ -139,7 +82,7 @@ def from_samples(
     stretches = [_known(s) for a in used for s in a.samples if sum(s.values())]
     totals = [sum(s.values()) for s in stretches]
     shares = {
-        name: _scaled(share_interval([s.get(name, 0) for s in stretches], totals, method), 1 - wait)
+        name: scaled(share_interval([s.get(name, 0) for s in stretches], totals, method), 1 - wait)
         for name in BILL
         if any(name in s for s in stretches)
     }
@@ -173,17 +116,6 @@ def _known(stretch: Mapping[str, int]) -> dict[str, int]:
     if foreign:
         known["remainder"] = known.get("remainder", 0) + foreign
     return known
-
-
-def _scaled(share: Estimate, factor: float) -> Estimate:
-    return Estimate(
-        value=share.value * factor,
-        low=share.low * factor,
-        high=share.high * factor,
-        confidence=share.confidence,
-        method=share.method,
-        n=share.n,
-    )
 
 
 def _detail(used: Sequence[Attribution], samples: int, on_cpu_ns: float) -> dict[str, float] | None:
@@ -247,25 +179,6 @@ def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
         ),
         share=share,
         notes=(Note("twin-tax", text),),
-    )
-
-
-def median_interval(values: Sequence[float], method: str) -> Estimate | None:
-    """Return the median between two order statistics (0.95, exact for any distribution).
-
-    None below six values, where no pair of order statistics covers 0.95.
-    """
-    n = len(values)
-    if n < 6:
-        return None
-    ordered = sorted(values)
-    limit = 2**n // 40  # 0.025 on each side, in whole outcomes of n fair coins
-    below, rank = 1, 0
-    while below + math.comb(n, rank + 1) <= limit:
-        rank += 1
-        below += math.comb(n, rank)
-    return Estimate(
-        value=median(ordered), low=ordered[rank], high=ordered[n - 1 - rank], method=method, n=n
     )
 
 

@@ -12,6 +12,7 @@ from frameworktax.analysis import bill as billing
 from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
 from frameworktax.analysis.curves import free_batch_interval
+from frameworktax.analysis.estimates import quotient
 from frameworktax.analysis.headline import headline
 from frameworktax.analysis.points import PointRecords
 from frameworktax.records import (
@@ -211,7 +212,7 @@ def _bill(
     own, shrunk = points.undrifted(records), points.undrifted(twin)
     if own is None or shrunk is None:
         return None
-    return billing.from_twin(latency, warm, billing.quotient(shrunk, own, billing.TWIN))
+    return billing.from_twin(latency, warm, quotient(shrunk, own, billing.TWIN))
 
 
 def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:

@@ -110,14 +110,14 @@ def matrix_share(
         macs: of a call, layers with weights only.
 
     Returns:
-        None without kernel time.
+        None without kernel time, and where the counts contradict each other: more in layers with
+        weights than there is.
     """
     total = sum(detail.values())
-    if total <= 0:
+    weighted = 2 * macs / flops if flops and macs else 1.0
+    if total <= 0 or weighted > 1:
         return None
-    share = sum(detail.get(name, 0.0) for name in MATRIX) / total
-    weighted = min(1.0, 2 * macs / flops) if flops and macs else 1.0
-    return share * weighted
+    return sum(detail.get(name, 0.0) for name in MATRIX) / total * weighted
 
 
 def wider(tax_share: Estimate, matrix: float, width: float) -> Estimate:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis import on_cpu, on_device, points
-from frameworktax.analysis.advice import scaled
-from frameworktax.analysis.bill import median_interval
 from frameworktax.analysis.changes import FLOOR, Answer, Refused, WhatIf, family, subject_of
+from frameworktax.analysis.estimates import median_interval, scaled
 from frameworktax.analysis.points import PointRecords
 from frameworktax.records import Estimate, Measurement, Point, Record, device_of
 from frameworktax.stats import ratio_interval, relative_half_width

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis import formulas, shown
-from frameworktax.analysis.bill import TWIN, product, quotient
+from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.changes import Answer, Refused, WhatIf, batches
+from frameworktax.analysis.estimates import product, quotient
 from frameworktax.records import Estimate, Measurement
 
 HOST = "tax / host speed + kernels"
@@ -63,7 +64,9 @@ def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
         return Refused(formula=formula, reason=moved)
     matrix = formulas.matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
-        return Refused(formula=formula, reason="no samples of kernel time by kind of kernel")
+        return Refused(
+            formula=formula, reason="how much of the kernels is matrix products is not known"
+        )
     return _scaled(m, formulas.wider(share, matrix, asked.width or 1.0), formula)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frameworktax.analysis import on_cpu, on_device, queued, replay, shown
-from frameworktax.analysis.bill import quotient
 from frameworktax.analysis.changes import (
     FLOOR,
     MEASURED,
@@ -23,6 +22,7 @@ from frameworktax.analysis.changes import (
     family,
     subject_of,
 )
+from frameworktax.analysis.estimates import quotient
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Measurement, Prediction, Run, device_of
 from frameworktax.traces.timeline import Step

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from frameworktax.analysis import bill, curves, regime
+from frameworktax.analysis import curves, regime
+from frameworktax.analysis.estimates import difference, median_interval, one_minus, quotient
 from frameworktax.readers.rows import WHOLE, Row, Table
 from frameworktax.records import Curve, Estimate, Measurement, Note, Regime, Run, Workload
 from frameworktax.stats import mean_interval, t_quantile
@@ -76,7 +77,7 @@ def _latency(row: Row) -> tuple[Estimate, list[Note]]:
 
 
 def _estimate(values: Sequence[float], correlated: bool) -> tuple[Estimate, list[Note]]:
-    if correlated and (found := bill.median_interval(values, CALLS)) is not None:
+    if correlated and (found := median_interval(values, CALLS)) is not None:
         return found, [_narrow()]
     spread = mean_interval(values, REPEATS) if not correlated else None
     if spread is not None:
@@ -98,8 +99,8 @@ def _narrow() -> Note:
 def _measurement(row: Row) -> Measurement:
     latency, notes = _latency(row)
     kernel = _estimate(row.kernel_ns, row.correlated)[0] if row.kernel_ns else None
-    tax = bill.difference(latency, kernel, KERNEL) if kernel is not None else None
-    share = bill.one_minus(bill.quotient(kernel, latency, KERNEL)) if kernel is not None else None
+    tax = difference(latency, kernel, KERNEL) if kernel is not None else None
+    share = one_minus(quotient(kernel, latency, KERNEL)) if kernel is not None else None
     foreign = {name: value for name, value in row.values.items() if name not in AXES}
     if foreign:
         said = ", ".join(f"{name} {value:g}" for name, value in foreign.items())
@@ -211,7 +212,7 @@ def _regime(row: Row, m: Measurement, slope: float | None) -> Regime | None:
         return None
     if row.platform.lower().startswith("cpu"):
         return regime.cpu_regime(m.tax_share)
-    return regime.gpu_regime(bill.quotient(m.kernel_ns, m.latency_ns, KERNEL), slope)
+    return regime.gpu_regime(quotient(m.kernel_ns, m.latency_ns, KERNEL), slope)
 
 
 def sentence(curve: Curve) -> str:

@@ -220,7 +220,7 @@
     if (change.hostSpeed) return scaled(point, fasterHost(point.share, change.hostSpeed), HOST);
     if (point.streams) return refuse(WIDTH, point.streams);
     if (point.matrix === null) {
-      return refuse(WIDTH, "no samples of kernel time by kind of kernel");
+      return refuse(WIDTH, "how much of the kernels is matrix products is not known");
     }
     return scaled(point, wider(point.share, point.matrix, change.width), WIDTH);
   }
