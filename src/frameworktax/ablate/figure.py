@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from frameworktax.ablate.steps import Ablation, Step
 from frameworktax.ablate.words import change
 from frameworktax.errors import UsageError
+from frameworktax.report import vega
+from frameworktax.report.palette import SCHEMA, Spec
 from frameworktax.report.words import TWIN, milliseconds
 
-Spec = dict[str, Any]
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 KERNEL, TAX, WHOLE = "#3f6fa8", "#e0702a", "#9aa3ad"
 FASTER, SLOWER = "#009e73", "#c0504d"
 ROW = 26
@@ -159,20 +158,7 @@ def write(ablation: Ablation, path: Path) -> None:
     Raises:
         UsageError: another suffix, nothing measured, or no plotting package.
     """
-    from frameworktax.report.html import FIGURE_SCALE, PAPER
+    from frameworktax.report.html import PAPER
 
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"cannot draw a '{path.suffix}' file; choose .svg, .png or .pdf")
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise UsageError(
-            "figures need vl-convert-python: pip install 'frameworktax[report]'"
-        ) from error
-    spec = {**waterfall(ablation), "config": PAPER}
-    if path.suffix == ".svg":
-        path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
-    elif path.suffix == ".png":
-        path.write_bytes(vl_convert.vegalite_to_png(spec, scale=FIGURE_SCALE))
-    else:
-        path.write_bytes(vl_convert.vegalite_to_pdf(spec))
+    vega.check(path)
+    vega.write({**waterfall(ablation), "config": PAPER}, path)

@@ -52,7 +52,7 @@ def report_command(
     """
     from frameworktax import api, comparing
     from frameworktax.report.export import check, write
-    from frameworktax.report.html import PICTURES
+    from frameworktax.report.vega import PICTURES
     from frameworktax.store import Where
 
     check_loudness(quiet, verbose)

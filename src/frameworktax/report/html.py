@@ -32,6 +32,7 @@ from frameworktax.report import (
     points,
     sections,
     trace_html,
+    vega,
     whatif_html,
 )
 from frameworktax.report.latency_layers import AXES
@@ -55,10 +56,7 @@ SCRIPTS = (
 """Joined in this order into one script of the page."""
 FIGURES = (*CHARTS, "operations", *(axis for axis in AXES if axis != "batch"))
 """What can be drawn alone: an axis is latency against it."""
-PICTURES = (".svg", ".png", ".pdf")
 FIGURE_WIDTH = 760
-FIGURE_SCALE = 2.0
-"""Pixels of a PNG for each unit of the drawing."""
 
 
 def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None:
@@ -85,7 +83,7 @@ def page(run: Run, beside: Comparison | None = None) -> str:
     Raises:
         UsageError: the package that carries the plotting scripts is not installed.
     """
-    _vl_convert()  # before what may be left from an earlier page
+    vega.engine()  # before what may be left from an earlier page
     bundle = _bundle()
     script = "".join(map(_data, SCRIPTS))
     contents = page_data.contents(run)
@@ -197,19 +195,11 @@ def figure(run: Run, name: str, path: Path) -> None:
     """
     if name not in FIGURES:
         raise UsageError(f"no figure '{name}'{nearest(name, FIGURES)}; have {', '.join(FIGURES)}")
-    if path.suffix not in PICTURES:
-        raise UsageError(f"cannot draw a '{path.suffix}' file; choose {', '.join(PICTURES)}")
+    vega.check(path)
     drawn = _drawn(families(run), name)
     if drawn is None:
         raise UsageError(f"no numbers for the figure '{name}' in this run")
-    convert = _vl_convert()
-    spec = {**drawn, "width": FIGURE_WIDTH, "background": "white", "config": PAPER}
-    if path.suffix == ".svg":
-        path.write_text(convert.vegalite_to_svg(spec), encoding="utf-8")
-    elif path.suffix == ".png":
-        path.write_bytes(convert.vegalite_to_png(spec, scale=FIGURE_SCALE))
-    else:
-        path.write_bytes(convert.vegalite_to_pdf(spec))
+    vega.write({**drawn, "width": FIGURE_WIDTH, "background": "white", "config": PAPER}, path)
 
 
 def _drawn(shown: Sequence[Family], name: str) -> Spec | None:
@@ -248,20 +238,10 @@ PAPER = {
 """Look of pictures on white."""
 
 
-def _vl_convert() -> Any:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise UsageError(
-            "the report needs vl-convert-python: pip install 'frameworktax[report]'"
-        ) from error
-    return vl_convert
-
-
 @cache
 def _bundle() -> str:
     """Return the plotting scripts; making them takes a second, once a process."""
-    scripts: str = _vl_convert().javascript_bundle()
+    scripts: str = vega.engine().javascript_bundle()
     return scripts.replace("</script", "<\\/script")
 
 

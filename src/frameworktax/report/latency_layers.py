@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from frameworktax.report.palette import BANDS, HEIGHT, SCHEMA, Spec
+from frameworktax.report.palette import BANDS, HEIGHT, SCHEMA, Spec, runtime_colour
 
 AXES: dict[str, dict[str, str]] = {
     "batch": {"axis": "batch", "x_title": "batch size"},
@@ -34,21 +34,9 @@ def latency_template(*, wide: bool = True, legend: bool = True) -> Spec:
         "scale": {"type": "log", "domain": "@y_domain", "nice": False},
         "axis": {"values": "@y_ticks", "format": "~g"},
     }
-    colour = {
-        "field": "runtime",
-        "type": "nominal",
-        "scale": {"domain": "@runtimes", "range": "@colours"},
-        "legend": {
-            "title": None,
-            "orient": "top",
-            "columns": 4 if wide else 2,
-            "symbolType": "stroke",
-            "symbolStrokeWidth": 4,
-            "symbolOpacity": 1,
-        }
-        if legend
-        else None,
-    }
+    colour = runtime_colour("stroke", wide=wide, symbolStrokeWidth=4, symbolOpacity=1)
+    if not legend:
+        colour["legend"] = None
     shape = {
         "field": "regime",
         "type": "nominal",

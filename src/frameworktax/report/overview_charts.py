@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frameworktax.records import Measurement
-from frameworktax.report.palette import HEIGHT, SCHEMA, UNKNOWN, Spec, colours, fill
+from frameworktax.report.palette import (
+    HEIGHT,
+    SCHEMA,
+    UNKNOWN,
+    Spec,
+    colours,
+    fill,
+    runtime_colour,
+)
 
 
 def operations_chart(measurements: Sequence[Measurement]) -> Spec | None:
@@ -58,17 +66,7 @@ def operations_template(*, wide: bool = True) -> Spec:
                 "scale": log,
                 "axis": {"format": "~g", "tickCount": 6, "labelOverlap": True},
             },
-            "color": {
-                "field": "runtime",
-                "type": "nominal",
-                "scale": {"domain": "@runtimes", "range": "@colours"},
-                "legend": {
-                    "title": None,
-                    "orient": "top",
-                    "columns": 4 if wide else 2,
-                    "symbolType": "circle",
-                },
-            },
+            "color": runtime_colour("circle", wide=wide),
             "tooltip": [
                 {"field": field, "type": kind}
                 for field, kind in (

@@ -51,6 +51,22 @@ def colours(runtimes: Sequence[str]) -> list[str]:
     return [RUNTIME_COLOURS[r] if r in RUNTIME_COLOURS else next(spare) for r in runtimes]
 
 
+def runtime_colour(symbol: str, *, wide: bool, **legend: Any) -> Spec:
+    """Return the channel that colours by runtime, with the holes runtimes and colours."""
+    return {
+        "field": "runtime",
+        "type": "nominal",
+        "scale": {"domain": "@runtimes", "range": "@colours"},
+        "legend": {
+            "title": None,
+            "orient": "top",
+            "columns": 4 if wide else 2,
+            "symbolType": symbol,
+            **legend,
+        },
+    }
+
+
 def fill(template: Any, values: dict[str, Any]) -> Any:
     """Return a template with every text ``@name`` replaced by that value; ``page_charts.js`` too.
 

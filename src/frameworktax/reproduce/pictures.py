@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from frameworktax.errors import UsageError
+from frameworktax.report import vega
 from frameworktax.report.palette import SCHEMA, Spec
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.drawing import FONT, NAMES, WORDS, Point, drawing
@@ -14,7 +14,6 @@ from frameworktax.reproduce.files import Panel
 from frameworktax.reproduce.rows import AXES, Row, select
 from frameworktax.reproduce.told import Reproduction, Told
 
-SCALE = 2.0
 UNLIKE = 4.0
 """Factor between ours and theirs from which on a linear axis would hide one of them."""
 CONFIG: Spec = {
@@ -134,7 +133,7 @@ def svg(told: Told) -> str | None:
         UsageError: the package that draws is not installed.
     """
     spec = figure(told)
-    return None if spec is None else str(_vl_convert().vegalite_to_svg(spec))
+    return None if spec is None else vega.svg(spec)
 
 
 def write(
@@ -156,19 +155,6 @@ def write(
             continue
         for suffix in suffixes:
             path = folder / f"{told.file.name}{suffix}"
-            if suffix == ".svg":
-                path.write_text(_vl_convert().vegalite_to_svg(spec), encoding="utf-8")
-            else:
-                path.write_bytes(_vl_convert().vegalite_to_png(spec, scale=SCALE))
+            vega.write(spec, path)
             written.append(path)
     return written
-
-
-def _vl_convert() -> Any:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise UsageError(
-            "figures need vl-convert-python: pip install 'frameworktax[report]'"
-        ) from error
-    return vl_convert
