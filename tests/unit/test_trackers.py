@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 import frameworktax as ft
+from frameworktax import cli, store
 from frameworktax.analysis.document import build
 from frameworktax.errors import UsageError
 from frameworktax.report import trackers
@@ -187,6 +188,35 @@ def test_a_missing_extra_names_itself(results, monkeypatch, name):
     with pytest.raises(UsageError, match=rf"pip install 'frameworktax\[{name}\]'"):
         getattr(results, f"to_{name}")()
     assert name == "polars" or name in trackers.TRACKERS
+
+
+def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+    with store.Writer(tmp_path / "store", data.SESSION) as writer:
+        for record in data.sample_records():
+            writer.write(record)
+    runs = []
+    fake = fake_mlflow(runs, [])
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", fake.exceptions)
+
+    def command(*words):
+        words = "frameworktax", "store", "export", str(tmp_path / "store"), *words
+        monkeypatch.setattr(sys, "argv", list(words))
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        return leaving.value.code or 0, *capsys.readouterr()
+
+    code, out, err = command("--to", "mlflow", "--where", "runtime=eager", "--where", "batch=1,8")
+    assert (code, out, err) == (0, "logged to mlflow: 2 points in id-1\n", "")
+    assert [r["name"] for r in runs[1:]] == [f"bert-mini, eager, batch {b}" for b in (1, 8)]
+    for words, said in {
+        ("--to", "mlflo"): "no tracker 'mlflo', did you mean 'mlflow'?; choose mlflow or wandb",
+        (): "name a file with -o, or a tracker with --to: one of the two",
+        ("--to", "wandb", "-o", "t.csv"): "name a file with -o, or a tracker with --to",
+    }.items():
+        code, out, err = command(*words)
+        assert (code, out) == (2, "")
+        assert said in err
 
 
 def test_with_the_real_mlflow(results, tmp_path, monkeypatch):
