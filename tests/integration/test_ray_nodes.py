@@ -199,7 +199,9 @@ def test_a_study_over_two_nodes_one_of_which_is_killed(tmp_path, victim, seed):
         out, err = first.communicate(timeout=150)
         killer.cancel()
         killer.join()
-        assert first.returncode in ((0, 1) if victim == "raylet" else (0, -9)), (seed, err)
+        gone = "no platform 'right'" in err  # killed before anything was asked of it
+        ends = {0, 1} | ({2} if gone else set()) if victim == "raylet" else {0, -9}
+        assert first.returncode in ends, (seed, err)
         assert "Traceback" not in err, (seed, err)
     with loopback(["left", "right"], 200.0) as (address, _):
         second = command(tmp_path, address, "--store", "s", "study.time_budget=100s")
@@ -227,10 +229,12 @@ def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
         wrong = command(tmp_path, address, "--store", "s", "grid.platform=lfet")
         _, err = wrong.communicate(timeout=60)
         assert wrong.returncode == 2 and "did you mean 'left'" in err
-        ended = command(tmp_path, address, "--store", "s", "--no-resume", *words)
-        for line in ended.stderr:
-            if "measuring" in line:
-                break
+        shards = set((tmp_path / "s").glob("*.jsonl"))
+        longer = ("study.until=0.1%", "study.time_budget=100s")  # blocks for a minute
+        ended = command(tmp_path, address, "--store", "s", "--no-resume", *words, *longer)
+        until = time.monotonic() + 60
+        while set((tmp_path / "s").glob("*.jsonl")) == shards and time.monotonic() < until:
+            time.sleep(0.2)
         ended.send_signal(signal.SIGINT)
         _, err = ended.communicate(timeout=60)
         assert ended.returncode == 130 and "go on: frameworktax sweep" in err

@@ -215,6 +215,7 @@ def _teller() -> Callable[[], dict[str, Any]]:
 
 
 def _told(error: BaseException) -> str:
-    """Return the last line of what Ray says, which names the cause."""
+    """Return the first line of what Ray says, which names the cause, without its numbers."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    first = lines[0].partition(" lease_id=")[0] if lines else type(error).__name__
+    return first[:300]
