@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sample_records as data
 
-from frameworktax.records import Calibration, Environment, Outcome, Record, Session, Subject
+from frameworktax.records import Calibration, Environment, Outcome, Record, Subject
 from frameworktax.store import Writer
 
 OLD, NEW = "20261120T100000-aaaa", "20261121T100000-bbbb"
@@ -27,15 +27,7 @@ def session(
     sampled: bool = True,
 ) -> list[Record]:
     """One session; a runtime's latency is multiplied by its factor, everything by ``host``."""
-    made: list[Record] = [
-        Session(
-            session=name,
-            started=f"{name[:4]}-{name[4:6]}-{name[6:8]}T10:00:00+00:00",
-            version="0.1.0",
-            command=(),
-            environment=environment,
-        )
-    ]
+    made: list[Record] = [data.session(name, environment=environment)]
     made += [
         Calibration(session=name, round=r, latency_ns=(round(CALIBRATOR_NS * host * f),))
         for r, f in enumerate(data.ROUND_FACTORS)

@@ -14,7 +14,6 @@ from frameworktax.records import (
     Outcome,
     Parity,
     Record,
-    Session,
     Subject,
 )
 from frameworktax.store import Writer
@@ -42,12 +41,7 @@ KERNEL = {"eager@autograd-unfused": 300, "eager@unfused": 400, "torchscript": 60
 
 def records(*, lost: tuple[str, ...] = (), notes: tuple[Note, ...] = (), session=data.SESSION):
     """One session of the ladder; a runtime without a latency was left out."""
-    made = [
-        Session(
-            session=session, started="2026-11-20T10:00:00+00:00", version="0.1.0", command=(),
-            environment=data.ENVIRONMENT,
-        )
-    ]  # fmt: skip
+    made = [data.session(session)]
     points = [r.point for r in RUNGS] + [r.alone for r in RUNGS if r.alone is not None]
     for point in dict.fromkeys(points):
         latency = LATENCY_MS.get(point.runtime)

@@ -13,7 +13,6 @@ from frameworktax.records import (
     Outcome,
     Point,
     Record,
-    Session,
     Subject,
 )
 from frameworktax.reproduce.files import StudyFile
@@ -38,15 +37,7 @@ def made(
     kernel_ns: float = 0.0,
 ) -> list[Record]:
     """One session of a study; runtimes in ``lost`` are unavailable for the reason given."""
-    records: list[Record] = [
-        Session(
-            session=session,
-            started=f"{session[:4]}-{session[4:6]}-{session[6:8]}T12:00:00+00:00",
-            version="0.1.0",
-            command=(),
-            environment=environment,
-        )
-    ]
+    records: list[Record] = [data.session(session, 12, environment=environment)]
     for planned in planned_points(study, scale):
         at = replace(planned, platform=platform)
         macs = MACS.get(at.workload.model, 16) * 1_000_000 * at.workload.batch

@@ -86,6 +86,23 @@ def point(runtime: str, batch: int = 1, *, model: str = MODEL, twin: bool = Fals
     )
 
 
+def session(
+    name: str = SESSION,
+    hour: int = 10,
+    *,
+    environment: Environment = ENVIRONMENT,
+    command: tuple[str, ...] = (),
+) -> Session:
+    """The first record of a session whose name begins with its day."""
+    return Session(
+        session=name,
+        started=f"{name[:4]}-{name[4:6]}-{name[6:8]}T{hour}:00:00+00:00",
+        version="0.1.0",
+        command=command,
+        environment=environment,
+    )
+
+
 def blocks(
     at: Point,
     latency_ns: float,
@@ -154,15 +171,7 @@ def sampled(at: Point, latency_ns: float, shares: dict[str, int], batch: int = 1
 
 def sample_records() -> list[Record]:
     """One session: six runtimes over five batches, a floor, two that fail, one that differs."""
-    made: list[Record] = [
-        Session(
-            session=SESSION,
-            started="2026-11-20T10:00:00+00:00",
-            version="0.1.0",
-            command=("frameworktax", "measure", MODEL),
-            environment=ENVIRONMENT,
-        )
-    ]
+    made: list[Record] = [session(command=("frameworktax", "measure", MODEL))]
     made += [
         Calibration(session=SESSION, round=i, latency_ns=(n, n, n))
         for i, n in enumerate((1_000_000, 1_010_000, 1_020_000, 1_030_000, 1_010_000))
@@ -233,13 +242,7 @@ def gpu_records(
     """One eager point on a GPU."""
     at = Point(workload=Workload(model=MODEL, batch=batch), runtime="eager", platform="cuda:0")
     return [
-        Session(
-            session=SESSION,
-            started="2026-11-20T10:00:00+00:00",
-            version="0.1.0",
-            command=(),
-            environment=ENVIRONMENT,
-        ),
+        session(),
         Subject(session=SESSION, point=at, paradigm="eager"),
         *blocks(at, latency_ns),
         Attribution(

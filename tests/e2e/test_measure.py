@@ -195,32 +195,8 @@ def test_json_to_standard_output_is_alone_there(shell):
 
 
 def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
-    words = [
-        "measure",
-        "mlp",
-        "--width",
-        "0.1",
-        "--runtimes",
-        "eager",
-        "--batch",
-        "1..4",
-        "--time-budget",
-        "60s",
-        "--until",
-        "0.01%",  # it would go on to the last round
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "frameworktax", *words],
-        cwd=tmp_path,
-        env={**os.environ, "FRAMEWORKTAX_CACHE": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    kept = tmp_path / "frameworktax-results"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not _blocks(kept):
-        time.sleep(0.02)
+    environment = {**os.environ, "FRAMEWORKTAX_CACHE": str(tmp_path / "cache")}
+    process, kept = _measuring(tmp_path, "1..4", env=environment)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -234,34 +210,11 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, shell):
-    words = [
-        "measure",
-        "mlp",
-        "--width",
-        "0.1",
-        "--runtimes",
-        "eager",
-        "--batch",
-        "1",
-        "--time-budget",
-        "60s",
-        "--until",
-        "0.01%",  # it would go on to the last round
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "frameworktax", *words],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    kept = tmp_path / "frameworktax-results"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not _blocks(kept):
-        time.sleep(0.02)
+    process, kept = _measuring(tmp_path, "1")
     workers = _children_of(process.pid)
     assert workers
     process.kill()
-    process.wait()
+    process.communicate()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
         time.sleep(0.1)
@@ -269,6 +222,27 @@ def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, she
     ran = shell("report", str(kept), "--json", "-")
     assert ran.code == 0
     assert ran.json()["measurements"]
+
+
+def _measuring(
+    folder: Path, batch: str, env: dict[str, str] | None = None
+) -> tuple[subprocess.Popen[str], Path]:
+    """Return a session that would go on for a minute and has measured something, and its store."""
+    words = [*SMALL, "--runtimes", "eager", "--batch", batch, "--time-budget", "60s"]
+    process = subprocess.Popen(
+        # until 0.01 %: it would go on to the last round
+        [sys.executable, "-m", "frameworktax", *words, "--until", "0.01%"],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    kept = folder / "frameworktax-results"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not _blocks(kept):
+        time.sleep(0.02)
+    return process, kept
 
 
 def _blocks(folder: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 
@@ -100,21 +99,12 @@ for name, sizes in {sample!r}.items():
 """
 
 
-def test_every_process_builds_the_same() -> None:
-    sample = {name: small(name) for name in SAMPLE}
-    code = VALUES.format(sample=sample)
+def test_every_process_builds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    code = VALUES.format(sample={name: small(name) for name in SAMPLE})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    found = dict(line.split() for line in done.stdout.splitlines())
-    assert set(found) == set(SAMPLE)
-    for name, sizes in sample.items():
-        model = models.build(Workload(model=name, **sizes))
-        digest = hashlib.sha256()
-        for tensor in model.module.state_dict().values():
-            digest.update(tensor.contiguous().numpy().tobytes())
-        inputs = model.inputs(3)
-        for tensor in (*inputs.args, *inputs.kwargs.values()):
-            digest.update(tensor.numpy().tobytes())
-        assert digest.hexdigest() == found[name], name
+    exec(code, {})
+    assert capsys.readouterr().out == done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(SAMPLE)
 
 
 # --- counts of what torch's counter does not know -------------------------------------------------
