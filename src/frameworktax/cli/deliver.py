@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from frameworktax.api import Results
     from frameworktax.records import Run
 
+DRAWN = (".html", ".svg", ".png", ".pdf")
+"""Suffixes of files that hold pictures."""
 INTERRUPTED = 130
 UNREAD = 141
 """128 + SIGPIPE: how every filter ends whose output nobody reads. Not 0, which says a gate held."""
@@ -60,6 +63,11 @@ def check_writable(json_file: str | None, report: Path | None) -> None:
                 path.unlink()  # what is refused later leaves nothing behind
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    drawn = report is not None and report.suffix in DRAWN
+    if drawn and importlib.util.find_spec("vl_convert") is None:
+        raise UsageError(
+            f"drawing {report} needs vl-convert-python; pip install 'frameworktax[report]'"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -83,7 +91,7 @@ def introduce(out: Console) -> None:
     """Say what measures, and where: for ``--verbose``."""
     from frameworktax import host
     from frameworktax.attribution import available_samplers
-    from frameworktax.report.terminal import print_environment
+    from frameworktax.report.terminal_notes import print_environment
 
     sampler = next((name for name, usable, _ in available_samplers() if usable), None)
     print_environment(host.environment(sampler=sampler), out)

@@ -8,16 +8,21 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from frameworktax.analysis.words import times
-from frameworktax.records import BILL, Environment, Measurement, Run
+from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import trace_terminal
-from frameworktax.report.environment import facts
 from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import Family, families
+from frameworktax.report.terminal_notes import (
+    advice,
+    footer,
+    heading,
+    lost,
+    notes,
+    print_environment,
+)
 from frameworktax.report.words import (
     REGIME_MARKS,
     TWIN,
-    duration,
     half_width,
     label,
     lines_of,
@@ -71,24 +76,15 @@ def print_run(run: Run, console: Console, *, full: bool = False) -> None:
             _latencies(family, console)
             _bills(family, console)
             _quantities(family, console)
-        _lost(family, console)
-        _notes(family, console, full)
+        lost(family, console)
+        notes(family, console, full)
     if run.trace:
         trace_terminal.print_trace(run.trace, console)
-    _advice(run, console)
+    advice(run, console)
     trace_terminal.print_predictions(run.predictions, console)
-    _footer(run, console)
+    footer(run, console)
     if full and run.environment is not None:
         print_environment(run.environment, console)
-
-
-def print_environment(environment: Environment, console: Console) -> None:
-    """Print everything that is known of where it was measured."""
-    _heading("Environment", console)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in facts(environment):
-        table.add_row(Text(name, style="dim"), Text(value))
-    console.print(table)
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -113,16 +109,11 @@ class Renderable:
         yield Text.from_ansi(capture.get())
 
 
-def _heading(text: str, console: Console) -> None:
-    console.print()
-    console.print(Text(text, style="bold"))
-
-
 def _latencies(family: Family, console: Console) -> None:
     room = console.width - (NAME_WIDTH + 1) - FREE_WIDTH
     across = max(1, room // (CELL_WIDTH + 1))
     batches = family.batches
-    _heading("Latency, ms, and half-width of its 95 % interval, %", console)
+    heading("Latency, ms, and half-width of its 95 % interval, %", console)
     for start in range(0, len(batches), across):
         part = batches[start : start + across]
         table = _table()
@@ -183,7 +174,7 @@ def _bills(family: Family, console: Console) -> None:
     billed = [(m, m.bill_ns) for m in points if m.bill_ns is not None]
     if not billed:
         return
-    _heading(f"Where the time goes at batch {batch}", console)
+    heading(f"Where the time goes at batch {batch}", console)
     table = _table()
     table.add_column("", width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
     table.add_column("ms", width=6, justify="right", no_wrap=True)
@@ -250,7 +241,7 @@ def _leader(bill: Mapping[str, float], total: float) -> str:
 
 def _quantities(family: Family, console: Console) -> None:
     for found in tables_of(family):
-        _heading(found.caption, console)
+        heading(found.caption, console)
         table = _table()
         for number, title in enumerate(found.head):
             table.add_column(title, justify="right" if number else "left", no_wrap=not number)
@@ -259,66 +250,3 @@ def _quantities(family: Family, console: Console) -> None:
         console.print(table)
         if found.hint:
             console.print(Text(found.hint, style="dim"))
-
-
-def _lost(family: Family, console: Console) -> None:
-    if not family.lost:
-        return
-    _heading("Not measured", console)
-    for runtime, status, reason in family.lost:
-        style = "red" if status != "unavailable" else "dim"
-        _item(console, f"{runtime} {status}:", reason, style)
-
-
-def _item(console: Console, lead: str, text: str, style: str = "") -> None:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=1)
-    table.add_column()
-    line = Text(lead, style=style)
-    table.add_row("•", line.append(f" {text}" if text else "", style="default"))
-    console.print(table)
-
-
-def _notes(family: Family, console: Console, full: bool) -> None:
-    if family.notes:
-        _heading("Notes" if full else "Notes (all of them: --verbose, --report, --json)", console)
-    for who, text in family.notes if full else family.brief_notes():
-        _item(console, f"{who}:", text, "dim")
-
-
-def _advice(run: Run, console: Console) -> None:
-    if not run.advice:
-        return
-    _heading("What to do", console)
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=7, justify="right")
-    table.add_column()
-    for item in run.advice:
-        bold = "bold" if item.kind == "measured" else ""
-        gain = Text(f"{'≤ ' if item.kind == 'bound' else ''}{times(item.gain.value)}", style=bold)
-        text = Text(item.action, style="bold" if item.kind == "measured" else "")
-        low, high = f"{item.gain.low:.2f}", f"{item.gain.high:.2f}"
-        text.append(f"\n{item.kind}, {low} to {high} ×; {item.evidence}", style="dim not bold")
-        table.add_row(gain, text)
-    console.print(table)
-
-
-def _footer(run: Run, console: Console) -> None:
-    facts = []
-    if run.harness_floor_ns is not None:
-        facts.append(f"harness floor {duration(run.harness_floor_ns.value)} a call")
-    if run.host_drift is not None:
-        facts.append(f"the host's speed moved by {100 * run.host_drift:.1f} % meanwhile")
-    console.print()
-    if facts:
-        console.print(Text("; ".join(facts), style="dim"))
-    for note in run.notes:
-        _item(console, "note:", note.text, "yellow")
-    _left_out(run.left_out, console)
-
-
-def _left_out(left_out: Sequence[str], console: Console) -> None:
-    if left_out:
-        _heading("Left out (give it more --time-budget)", console)
-        for text in left_out:
-            _item(console, text, "")
