@@ -378,12 +378,16 @@ def refuse_unavailable(points: Iterable[Point]) -> None:
     """
     reasons: dict[str, str] = {}
     for point in points:
+        if point.runtime == runtimes.FLOOR:
+            continue
         runtime = runtimes.get(point.runtime)
         target = Target(device_of(point.platform), point.workload.precision, point.threads)
         reason = runtime.missing(target) or runtime.cannot(point.workload)
         if reason is None:
             return
         reasons.setdefault(runtime.name, reason)
+    if not reasons:
+        return
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"nothing that was asked for can run here: {told}")
 

@@ -571,8 +571,10 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, monkeypatc
     with pytest.raises(UsageError, match=rf"frameworktax\[{extra}\]"):
         transfer.pull(where, tmp_path / "b")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(UsageError, match=r"frameworktax\[remote\]"):
+    with pytest.raises(UsageError, match=rf"frameworktax\[{extra}\]"):
         transfer.pull(where, tmp_path / "b")
+    with pytest.raises(UsageError, match=r"frameworktax\[remote\]"):
+        transfer.pull("https://example.org/x", tmp_path / "b")
 
 
 def test_a_failing_system_is_one_line(tmp_path, monkeypatch):

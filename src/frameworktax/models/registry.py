@@ -247,7 +247,6 @@ USER = Entry(
     "frameworktax.models.user:build",
     "your own",
     "file.py:function or package.module:function",
-    packages=(),
     factors=(),
     generates=True,
     asks_batch_dim=True,

@@ -115,13 +115,14 @@ def pull(url: str, folder: Path) -> Transfer:
 
 def _open(url: str) -> tuple[Any, str]:
     """Return the file system of a URL and the path in it."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise UsageError(f"{url} needs fsspec; pip install 'frameworktax[remote]'") from error
     protocol = url.partition("://")[0] if "://" in url else ""
     if not protocol:
         raise UsageError(f"'{url}' is no URL; write file://, s3:// or hf://, then the folder")
+    try:
+        import fsspec
+    except ImportError as error:
+        remedy = f"pip install 'frameworktax[{EXTRAS.get(protocol, 'remote')}]'"
+        raise UsageError(f"{url} needs fsspec; {remedy}") from error
     try:
         system, path = fsspec.url_to_fs(url)
     except ImportError as error:
