@@ -32,8 +32,6 @@ HEAD = """{
 """
 TAIL = '\n  ],\n  "traceName": "made.json"\n}\n'
 LAYERS = ("linear", "layer_norm", "gelu", "softmax", "dropout", "add", "matmul", "embedding")
-PER_CALL = 10
-"""Events of one call of a layer."""
 CALLS = 214
 """Calls of layers in a step."""
 LATENCY_NS, PID, STREAM, COPY_STREAM = 3_500, 4711, 7, 20

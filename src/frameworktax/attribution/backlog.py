@@ -39,13 +39,11 @@ class SpanRun:
 
     Attributes:
         span_ns: device time from the end of the spin to the end of the call's work.
-        floor_ns: the same with nothing enqueued: what the two events cost; not subtracted.
         spin_ns: the spin as measured, median.
         reason: why there is no span, in one line.
     """
 
     span_ns: tuple[int, ...] = ()
-    floor_ns: int | None = None
     spin_ns: int | None = None
     reason: str | None = None
 
@@ -118,10 +116,8 @@ def measure_span(
         cycles = round(spin_ns * cycles_per_ns)
         runs = _repeat(call, device, cycles, repeats, clock)
         if all(run.covered for run in runs):
-            empty = _repeat(_nothing, device, cycles, 5, clock)
             return SpanRun(
                 span_ns=tuple(run.span_ns for run in runs),
-                floor_ns=round(median(run.span_ns for run in empty)),
                 spin_ns=round(median(run.spin_ns for run in runs)),
             )
         now = runs[-1]
@@ -166,7 +162,3 @@ def _spin_ns(device: Device, cycles: int) -> int:
     end.record()
     device.synchronize()
     return end.since_ns(start)
-
-
-def _nothing() -> None:
-    """Enqueue nothing."""

@@ -68,8 +68,6 @@ class Platform:
     """A line of table 2; ``peak_tflops`` is the peak as printed."""
 
     gpu: str
-    architecture: str
-    host_cpu: str
     bandwidth_gb_per_s: float
     peak_tflops: float
 
@@ -93,8 +91,6 @@ def platforms() -> tuple[Platform, ...]:
     return tuple(
         Platform(
             gpu=line["gpu"],
-            architecture=line["architecture"],
-            host_cpu=line["host_cpu"],
             bandwidth_gb_per_s=float(line["memory_bandwidth_gb_per_s"]),
             peak_tflops=float(line["fp16_tflops"]),
         )
