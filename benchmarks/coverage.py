@@ -26,11 +26,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from frameworktax import coverage, host, models, runtimes  # noqa: E402
-from frameworktax.models.registry import BUILT_IN, Entry  # noqa: E402
-from frameworktax.records import Workload  # noqa: E402
-from frameworktax.runtimes import environments  # noqa: E402
-from frameworktax.runtimes.base import Target  # noqa: E402
+from frameworktax import coverage, host, models, runtimes
+from frameworktax.models.registry import BUILT_IN, Entry
+from frameworktax.records import Workload
+from frameworktax.runtimes import environments
+from frameworktax.runtimes.base import Target
 
 PACKAGED = ROOT / "src" / "frameworktax" / coverage.FILE
 TABLE = ROOT / "docs" / "results" / "coverage.md"

@@ -26,7 +26,7 @@ from typing import Any
 from common import ROOT, Bench, BenchmarkError, Row, child, options
 
 sys.path.insert(0, str(ROOT / "tests" / "data"))
-from simulated_cluster import (  # type: ignore[import-not-found]
+from simulated_cluster import (
     DriverKilled,
     Faults,
     SimulatedCluster,

@@ -30,7 +30,7 @@ class Wrapped(Eager):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         loaded = super().load(model, target, directory)
         bind = loaded.bind
-        loaded.bind = lambda batch: self.around(bind(batch))  # type: ignore[method-assign]
+        loaded.bind = lambda batch: self.around(bind(batch))
         return loaded
 
     def around(self, call: Call) -> Call:

@@ -351,7 +351,7 @@ def main() -> None:
     die_with_parent()
     faulthandler.enable()
     # OpenVINO reports its use to a server and to the home folder, unless this package is missing.
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # None: do not import
     if memory_bytes:
         # Anonymous memory only (RLIMIT_DATA): address space is no measure, CUDA maps terabytes.
         _, most = resource.getrlimit(resource.RLIMIT_DATA)  # as with ulimit -d

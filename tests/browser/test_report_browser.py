@@ -18,11 +18,11 @@ import sample_records as data
 pytestmark = pytest.mark.browser
 pages.needed()
 
-from test_report import hostile  # noqa: E402
+from test_report import hostile
 
-from frameworktax.analysis import whatif  # noqa: E402
-from frameworktax.analysis.changes import WhatIf  # noqa: E402
-from frameworktax.analysis.document import build  # noqa: E402
+from frameworktax.analysis import whatif
+from frameworktax.analysis.changes import WhatIf
+from frameworktax.analysis.document import build
 
 DARK = {"color_scheme": "dark"}
 PHONE = {"width": 360, "height": 740}

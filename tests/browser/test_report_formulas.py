@@ -16,15 +16,15 @@ import sample_records as data
 pytestmark = pytest.mark.browser
 pages.needed()
 
-from frameworktax.analysis import formulas, replay, whatif  # noqa: E402
-from frameworktax.analysis.changes import WhatIf  # noqa: E402
-from frameworktax.analysis.document import build  # noqa: E402
-from frameworktax.analysis.estimates import product, quotient  # noqa: E402
-from frameworktax.analysis.queued import Change, point_latency  # noqa: E402
-from frameworktax.records import Estimate, Measurement, Run, Workload  # noqa: E402
-from frameworktax.report import whatif_html  # noqa: E402
-from frameworktax.report.charts import latency_chart  # noqa: E402
-from frameworktax.report.tables import families  # noqa: E402
+from frameworktax.analysis import formulas, replay, whatif
+from frameworktax.analysis.changes import WhatIf
+from frameworktax.analysis.document import build
+from frameworktax.analysis.estimates import product, quotient
+from frameworktax.analysis.queued import Change, point_latency
+from frameworktax.records import Estimate, Measurement, Run, Workload
+from frameworktax.report import whatif_html
+from frameworktax.report.charts import latency_chart
+from frameworktax.report.tables import families
 
 CASES = 60
 

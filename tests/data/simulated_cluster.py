@@ -291,7 +291,7 @@ class SimulatedCluster:
         for point in run.job.points:
             if point not in self._faults.poison:
                 self._lost_at.setdefault(point, self._clock.now_ns)
-        error = WorkerError(status, f"the session was lost: {reason}")  # type: ignore[arg-type]
+        error = WorkerError(status, f"the session was lost: {reason}")
         lost = Done(job=run.job, session=run.session, wall_ns=0, error=error)
         comes_home = (
             self._rng.random() < self._faults.late

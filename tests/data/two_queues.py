@@ -78,7 +78,10 @@ def play(
         started.append(begin)
         ends.append(begin + program.kernel[i] / device_speed)
     finish = max(clock + program.return_ / host_speed, max(ends)) + program.sync
-    as_ns = lambda values: np.round(np.asarray(values)).astype(np.int64)  # noqa: E731
+
+    def as_ns(values):
+        return np.round(np.asarray(values)).astype(np.int64)
+
     return Step(
         name="step",
         begin_ns=0,

@@ -7,9 +7,9 @@ import pytest
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-from frameworktax.errors import WorkerError  # noqa: E402
-from frameworktax.runtimes import onnxruntime_cuda  # noqa: E402
-from frameworktax.runtimes.base import Target  # noqa: E402
+from frameworktax.errors import WorkerError
+from frameworktax.runtimes import onnxruntime_cuda
+from frameworktax.runtimes.base import Target
 
 
 @pytest.fixture

@@ -73,7 +73,10 @@ def test_foreign_load_leaves_out_our_own(tree):
 def test_foreign_load_may_be_negative_and_may_be_unknown(tree, tmp_path):
     root = tree({"proc/stat": stat((0, 0, 0, 0, 0, 0, 0, 0, 0))})
     own = iter([0.0, 1.0])
-    idle = lambda _: tree({"proc/stat": stat((0, 0, 0, 0, 100, 0, 0, 0, 0))})  # noqa: E731
+
+    def idle(_):
+        return tree({"proc/stat": stat((0, 0, 0, 0, 100, 0, 0, 0, 0))})
+
     assert host.foreign_load(1.0, root, idle, lambda: next(own)).foreign < 0
     assert host.foreign_load(0.0, tmp_path / "none", lambda _: None) is None
 

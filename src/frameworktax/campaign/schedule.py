@@ -186,5 +186,5 @@ def part_of(group: Group, planned: Sequence[Planned], **changed: bool | int) -> 
         group,
         planned=tuple(planned),
         estimate_s=share * group.estimate_s,
-        **changed,  # type: ignore[arg-type]
+        **changed,  # type: ignore[arg-type] # names with values of more than one type
     )

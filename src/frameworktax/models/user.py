@@ -107,7 +107,7 @@ def _function(name: str) -> Callable[[], Any]:
         raise UserModelError(
             f"{name} is a {type(function).__name__}, not a function; write a function to {RETURN}"
         )
-    return function  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return] # a user's: what it takes is not known
 
 
 def _is_file(where: str) -> bool:

@@ -183,7 +183,7 @@ _INVERTED = (
 )
 
 
-class _Skip(nn.Module):  # type: ignore[misc]
+class _Skip(nn.Module):  # type: ignore[misc] # as above
     """``x + body(x)``."""
 
     def __init__(self, body: nn.Module) -> None:

@@ -137,6 +137,7 @@ def _workload(row: Row, phase: str) -> Workload:
         for name, value in row.values.items()
         if name in FIELDS
     }
+    # Which of them are whole numbers is known by name, not by type.
     return Workload(model=row.model, precision=row.precision, phase=phase, **known)  # type: ignore[arg-type]
 
 

@@ -191,7 +191,7 @@ class _Columns:
 
     def _row(self, key: tuple[object, ...], latency: list[float], kernel: list[float]) -> Row:
         model, runtime, precision, platform, labels, pairs = key
-        values: dict[str, float] = dict(pairs)  # type: ignore[call-overload]
+        values: dict[str, float] = dict(pairs)  # type: ignore[call-overload] # a key is a mixed tuple
         facts = {}
         for name in [name for name in values if name.lower() in OPERATIONS]:
             fact, scale = OPERATIONS[name.lower()]

@@ -118,7 +118,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         """
         try:
             session = self._start(batch, may_fall_back=False)
-        except Exception as error:
+        except Exception as error:  # onnxruntime has no class for it; the text tells
             if REFUSED not in str(error):
                 raise
             session = self._start(batch, may_fall_back=True)

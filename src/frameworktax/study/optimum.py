@@ -96,7 +96,7 @@ def convert(path: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml  # type: ignore[import-untyped] # its types are a package of their own
     except ImportError as error:
         raise UsageError("reading YAML needs PyYAML; pip install pyyaml") from error
     try:

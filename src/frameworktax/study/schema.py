@@ -239,7 +239,7 @@ class Settings(_Table):
 class StudyFile(_Table):
     """A study of frameworktax."""
 
-    study: Settings = Settings()  # type: ignore[call-arg]
+    study: Settings = Settings()  # type: ignore[call-arg] # all of it has defaults, by Field
     grid: Axes | None = Field(None, description="The product of its axes.")
     point: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
         (), description="Further points, each a small grid."
