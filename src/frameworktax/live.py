@@ -226,7 +226,7 @@ class StudyView:
             lines.append("  " + ", ".join(filter(None, (f"{doing}{far}", text))))
             lines += [f"  next: {self._next}"] if self._next else []
         more = len(self._doing) - NODES
-        return [*lines, *([f"  and {more} more nodes"] if more > 0 else [])]
+        return [*lines, *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -192,7 +192,7 @@ def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done(shard):
     lines = shown(view)
     assert "  node 10.0.0.1 (a100): measuring" not in lines
     assert sum("measuring" in line or "warming up" in line for line in lines) == 8
-    assert "  and 1 more nodes" in lines
+    assert "  and 1 more" in lines
 
 
 def drawn(view, act):

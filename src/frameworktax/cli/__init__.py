@@ -27,7 +27,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
 )
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail
-from frameworktax.cli.options import VERBOSE
+from frameworktax.cli.options import QUIET, VERBOSE
 from frameworktax.cli.streams import into_nothing
 from frameworktax.errors import FrameworktaxError
 from frameworktax.version import __version__
@@ -44,7 +44,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # here a reader that has left can still be told from a fault
     except FrameworktaxError as error:
-        if VERBOSE in sys.argv:
+        if VERBOSE in sys.argv and QUIET not in sys.argv:
             import traceback
 
             traceback.print_exception(error)

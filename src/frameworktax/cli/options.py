@@ -8,12 +8,12 @@ import typer
 
 from frameworktax.errors import UsageError
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+QUIET, VERBOSE = "--quiet", "--verbose"
+Quiet = Annotated[bool, typer.Option(QUIET, help="Print nothing but errors.")]
 Verbose = Annotated[
     bool,
-    typer.Option("--verbose", help="Say every step, version and note in full; trace errors."),
+    typer.Option(VERBOSE, help="Say every step, version and note in full; trace errors."),
 ]
-VERBOSE = "--verbose"
 
 
 def check_loudness(quiet: bool, verbose: bool) -> None:
