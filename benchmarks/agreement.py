@@ -38,7 +38,7 @@ from common import (
 )
 from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats, timing
-from frameworktax.analysis import points
+from frameworktax.analysis.gathered import gather
 from frameworktax.records import Calibration, Workload
 from frameworktax.rounds import BLOCK_NS
 from frameworktax.runtimes.base import Target
@@ -226,7 +226,7 @@ def same(folder: Path, quick: bool) -> Row:
 
 def ratios_of(session: SessionRun) -> list[Row]:
     """Return same-a over same-b, per batch size, from blocks of the same round."""
-    gathered, _ = points.gather(session.records)
+    gathered, _ = gather(session.records)
     rounds = {(p.point.workload.batch, p.point.runtime): p.by_round() for p in gathered}
     found = []
     for batch in sorted({batch for batch, runtime in rounds if runtime == "same-a"}):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frameworktax import api, store
-from frameworktax.analysis import points
 from frameworktax.analysis.compare import Renames
 from frameworktax.analysis.compare import compare as compare_runs
 from frameworktax.analysis.comparison import Comparison, Metric
+from frameworktax.analysis.gathered import gather
 from frameworktax.errors import StoreError, UsageError, nearest
 from frameworktax.records import Measurement, Record, Run
 from frameworktax.report import json_document
@@ -161,7 +161,7 @@ def last_two(source: Source) -> tuple[Run, Run]:
         raise UsageError("one document has nothing to be compared with; name a second one")
     folder = source.store if isinstance(source, api.Results) else Path(source)
     records, _ = store.read(folder)
-    newest, _ = points.gather(records)
+    newest, _ = gather(records)
     last = {(p.point.key(), p.session) for p in newest if p.measured}
     older = [record for record in records if _point_and_session(record) not in last]
     before, after = api.document(older), api.document(records)

@@ -7,7 +7,7 @@ import pytest
 from frameworktax import store, timing
 from frameworktax.analysis import points
 from frameworktax.analysis.document import build
-from frameworktax.analysis.points import PointRecords
+from frameworktax.analysis.gathered import PointRecords
 from frameworktax.errors import UsageError
 from frameworktax.ledger import Ledger
 from frameworktax.plan import completed

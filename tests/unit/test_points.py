@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
-from frameworktax.analysis import points
+from frameworktax.analysis import drift, gathered, points
 from frameworktax.records import Calibration, Note, Outcome, Session, Subject
 
 
@@ -23,7 +23,7 @@ def outcome(at, status, reason=None, process=0, **more):
 
 
 def one(records):
-    found, notes = points.gather(records)
+    found, notes = gathered.gather(records)
     assert notes == []
     assert len(found) == 1
     return found[0]
@@ -77,7 +77,7 @@ def test_a_later_crash_does_not_hide_what_was_measured():
     crash = replace(outcome(AT, "crashed", "segmentation fault"), session=new)
     records = [subject(AT, old), subject(AT, new), crash, *data.blocks(AT, 5_000_000, session=old)]
     found = one(records)
-    assert (found.session, points.status(found)) == (old, ("ok", None))
+    assert (found.session, gathered.status(found)) == (old, ("ok", None))
     (note,) = points.notes(found)
     assert note.code == "last-try-failed"
     assert f"session {new}, ended crashed: segmentation fault" in note.text
@@ -86,20 +86,20 @@ def test_a_later_crash_does_not_hide_what_was_measured():
     assert points.notes(one([*records, *again])) == []  # what was measured since is what counts
     cut = data.blocks(AT, 5_000_000, session=old)[:4]
     half = one([subject(AT, old), subject(AT, new), crash, *cut])
-    assert points.status(half) == ("crashed", "segmentation fault")
+    assert gathered.status(half) == ("crashed", "segmentation fault")
 
 
 def test_blocks_of_an_unknown_point_are_named_not_shown():
-    found, notes = points.gather(data.blocks(AT, 1_000_000))
+    found, notes = gathered.gather(data.blocks(AT, 1_000_000))
     assert found == []
     assert [n.code for n in notes] == ["no-subject"]
 
 
 def test_status_is_the_worst_end_unless_something_was_timed():
     ends = [outcome(AT, "unavailable", "a"), outcome(AT, "crashed", "b", 1), outcome(AT, "failed")]
-    assert points.status(one([subject(AT), *ends])) == ("crashed", "b")
+    assert gathered.status(one([subject(AT), *ends])) == ("crashed", "b")
     timed = one([subject(AT), *ends, *data.blocks(AT, 1_000_000)])
-    assert points.status(timed) == ("ok", None)
+    assert gathered.status(timed) == ("ok", None)
     assert "process-lost" in {n.code for n in points.notes(timed)}
 
 
@@ -138,8 +138,8 @@ def test_the_width_asked_for_decides_about_the_note():
 
 
 def test_host_drift():
-    assert points.host_drift([100.0, 110.0, 105.0]) == pytest.approx(10 / 105)
-    assert points.host_drift([100.0]) is None
+    assert drift.host_drift([100.0, 110.0, 105.0]) == pytest.approx(10 / 105)
+    assert drift.host_drift([100.0]) is None
 
 
 def test_an_interval_is_widened_by_the_calibrator():
@@ -148,7 +148,7 @@ def test_an_interval_is_widened_by_the_calibrator():
         for i, ns in enumerate((98_000, 100_000, 102_000))
     ]
     plain = points.latency(one([subject(AT), *data.blocks(AT, 1_000_000)]))
-    (moved,) = points.gather([subject(AT), *data.blocks(AT, 1_000_000), *rounds])[0]
+    (moved,) = gathered.gather([subject(AT), *data.blocks(AT, 1_000_000), *rounds])[0]
     assert moved.calibrator_spread == pytest.approx(0.02)
     found = points.latency(moved)
     half = math.hypot(plain.high - plain.value, 1.96 * 0.02 * 1_000_000)
@@ -158,12 +158,12 @@ def test_an_interval_is_widened_by_the_calibrator():
 
 
 def test_two_rounds_of_the_calibrator_say_nothing():
-    assert points.relative_spread([1.0, 2.0]) == 0
-    assert points.relative_spread([1.0, 1.0, 1.0]) == 0
+    assert drift.relative_spread([1.0, 2.0]) == 0
+    assert drift.relative_spread([1.0, 1.0, 1.0]) == 0
 
 
 def test_one_disturbed_round_of_many_is_no_drift():
     steady = [100.0, 101.0] * 5
-    assert points.relative_spread([*steady, 150.0]) < 0.01
+    assert drift.relative_spread([*steady, 150.0]) < 0.01
     drifting = [100.0 + i for i in range(11)]
-    assert points.relative_spread(drifting) == pytest.approx(0.0324, abs=0.001)
+    assert drift.relative_spread(drifting) == pytest.approx(0.0324, abs=0.001)

@@ -167,7 +167,7 @@ def test_ratio_and_slope_carry_both_intervals():
 
 
 def test_drift_of_the_host_is_taken_out_of_ratios_within_one_session_alone():
-    from frameworktax.analysis.points import widened
+    from frameworktax.analysis.drift import widened
 
     plain = [row(20.0, 1.0, batch=4), row(10.0, 0.5)]
     drifted = [

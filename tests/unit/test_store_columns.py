@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax import store
-from frameworktax.analysis import points
+from frameworktax.analysis import gathered, points
 from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
@@ -51,12 +51,12 @@ def test_the_numbers_are_those_of_a_report(tmp_path, processes):
     half = len(records) // 2
     for name, part in (("a", records[:half]), ("b", records[half:]), ("c", records[: half // 2])):
         fill(tmp_path, name, part)
-    expected, _ = points.gather(records)
+    expected, _ = gathered.gather(records)
     expected = [p for p in expected if p.measured and not p.point.workload.twin]
     found = summarise(columns(tmp_path, processes))
     assert [line.point for line in found] == [p.point for p in expected]
     for line, one in zip(found, expected, strict=True):
-        status, reason = points.status(one)
+        status, reason = gathered.status(one)
         assert (line.status, line.reason, line.blocks) == (status, reason, len(one.blocks))
         assert line.calls == sum(len(b.latency_ns) for b in one.blocks)
         assert line.processes == len(one.by_process())

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, variance
 
-from frameworktax.analysis.points import relative_spread
+from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import Estimate
 from frameworktax.stats import MIN_PROCESSES, t_quantile
 

@@ -9,12 +9,14 @@ from statistics import median
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
+from frameworktax.analysis import gathered as gathering
 from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
 from frameworktax.analysis.curves import free_batch_interval
+from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import quotient
+from frameworktax.analysis.gathered import PointRecords
 from frameworktax.analysis.headline import headline
-from frameworktax.analysis.points import PointRecords
 from frameworktax.records import (
     Advice,
     Calibration,
@@ -52,7 +54,7 @@ def build(
             were left out, and that no session measured, are added.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
-    gathered, notes = points.gather(records)
+    gathered, notes = gathering.gather(records)
     gathered = [g for g in gathered if g.measured]
     ordered = _in_order([g for g in gathered if not g.point.workload.twin])
     readings = _with_regimes(_read(ordered, gathered, until), _gpus(records))
@@ -66,7 +68,7 @@ def build(
         advice += told
         notes += more
     advice.sort(key=lambda a: (advising.KINDS.index(a.kind), -a.gain.value))
-    drift = points.host_drift([median(r.latency_ns) for r in _calibrations(records)])
+    drift = host_drift([median(r.latency_ns) for r in _calibrations(records)])
     if drift is not None and drift > DRIFT:
         text = f"the host's own speed moved by {drift:.0%} meanwhile; trust ratios over absolutes"
         notes.append(Note("host-drift", text))
@@ -83,7 +85,7 @@ def build(
         measurements=measurements,
         curves=tuple(curves),
         advice=tuple(advice),
-        left_out=(*left_out, *points.left_out(records, {g.point for g in gathered})),
+        left_out=(*left_out, *gathering.left_out(records, {g.point for g in gathered})),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -136,7 +138,7 @@ def _read(
 def _reading(
     records: PointRecords, twin: PointRecords | None, eager: PointRecords | None, until: float
 ) -> Reading:
-    status, reason = points.status(records)
+    status, reason = gathering.status(records)
     latency = points.latency(records)
     warm = points.latency(twin) if twin is not None else None
     bill = _bill(records, latency, twin, warm) if latency is not None else None

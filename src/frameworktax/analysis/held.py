@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.analysis import on_cpu, on_device, points
+from frameworktax.analysis import on_cpu, on_device
 from frameworktax.analysis.changes import FLOOR, Answer, Refused, WhatIf, family, subject_of
 from frameworktax.analysis.estimates import median_interval, scaled
-from frameworktax.analysis.points import PointRecords
+from frameworktax.analysis.gathered import PointRecords, gather
 from frameworktax.records import Estimate, Measurement, Point, Record, device_of
 from frameworktax.stats import ratio_interval, relative_half_width
 
@@ -69,7 +69,7 @@ def judge(
     Returns:
         The checks, and in words what could not be predicted.
     """
-    gathered, _ = points.gather(records)
+    gathered, _ = gather(records)
     told = paired([m for m in measurements if m.latency_ns is not None], gathered)
     checks: list[Check] = []
     refused: list[str] = []

@@ -14,7 +14,8 @@ from statistics import median
 
 import numpy as np
 
-from frameworktax.analysis.points import WORST_FIRST, relative_spread, widened
+from frameworktax.analysis.drift import relative_spread, widened
+from frameworktax.analysis.gathered import WORST_FIRST
 from frameworktax.records import (
     Calibration,
     Estimate,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frameworktax.analysis.points import relative_spread
+from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import Estimate, Measurement
 
 QUANTITIES = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.points import narrowed
+from frameworktax.analysis.drift import narrowed
 from frameworktax.records import Estimate
 from frameworktax.reproduce import machines, proxies
 from frameworktax.reproduce.files import Part
