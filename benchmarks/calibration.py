@@ -6,8 +6,9 @@ Sessions of one quick model are recorded one after the other, each point with th
 default budget. Each holds eager several times under several names, and really slowed, by a spin of
 5 and of 10 % of each call. From them come pairs whose truth is known: within a session (every two
 names: such pairs share processes, so their number is not that of independent trials), of
-neighbouring sessions, of any two. All go through the rule that `frameworktax compare --gate 5%`
-applies. Recordings are kept in
+neighbouring sessions, of any two, of one series. All go through the rule that `frameworktax compare
+--gate 5%` applies. Its constants for two sessions were chosen on the first half of each series;
+the second halves are judged on their own. Recordings are kept in
 ``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is kept as
 ``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
 """
@@ -28,10 +29,9 @@ from statistics import fmean, linear_regression, median, stdev, variance
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
-from frameworktax.analysis import contrasts
 from frameworktax.analysis.compare import Renames, compare
 from frameworktax.analysis.comparison import Comparison
-from frameworktax.analysis.contrasts import Sample
+from frameworktax.analysis.sessions import UNREST, Sample, quartile
 from frameworktax.records import Measurement, Run, Workload
 
 GATE = 0.05
@@ -58,6 +58,7 @@ BILL_SESSIONS = 4
 SESSION_LIMIT_S = 300
 RECORDINGS = ROOT / "benchmarks" / ".calibration"
 KEPT = RESULTS / "calibration-sessions.json"
+RESULT = RESULTS / "calibration.json"
 
 
 def main() -> int:
@@ -69,10 +70,15 @@ def main() -> int:
     count = given.sessions or (4 if given.quick else SESSIONS)
     bills = 1 if given.quick else BILL_SESSIONS
     seconds = 20 if given.quick else 40
+    # read now: the result file is written anew from the first part on
+    kept = json.loads(RESULT.read_text())["parts"] if given.judge else {}
     bench = Bench(
         "calibration",
         given,
-        (0 if given.judge else (count + 3 * given.wide) * seconds, bills * seconds),
+        (
+            0 if given.judge else (count + 3 * given.wide) * seconds,
+            0 if given.judge else bills * seconds,
+        ),
     )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if given.quick else RECORDINGS
@@ -87,12 +93,13 @@ def main() -> int:
         )
         if found:
             tell_pairs(bench, found)
-        if not given.judge:
-            found = bench.part(
-                "bill", "work added to the host or to kernels", lambda: bill(folder, bills)
-            )
-            if found:
-                tell_bill(bench, found)
+        found = bench.part(
+            "bill",
+            "work added to the host or to kernels",
+            lambda: kept["bill"] if given.judge else bill(folder, bills),
+        )
+        if found:
+            tell_bill(bench, found)
     return bench.finish()
 
 
@@ -218,21 +225,27 @@ def within(run: Run, kind: str) -> list[Comparison]:
     return [against(run, run, name, base) for base, name in pairs]
 
 
-def judge(sessions: Sequence[Row]) -> Row:
-    runs = [run_of(row) for row in sessions]
+def judge(recorded: Sequence[Row]) -> Row:
+    rows = sorted(recorded, key=lambda row: row["session"])
+    runs = [run_of(row) for row in rows]
     ways = {
         "neighbouring sessions": [
             pair for i in range(len(runs) - 1) for pair in ((i, i + 1), (i + 1, i))
         ],
         "any two sessions": list(permutations(range(len(runs)), 2)),
     }
+    parts = series(rows)
+    for number, one in enumerate(parts):
+        ways[f"series {number + 1}"] = list(permutations(places(rows, one), 2))
+    halves = [(one[: len(one) // 2], one[len(one) // 2 :]) for one in parts]
+    for name, number in (("first halves", 0), ("second halves, held out", 1)):
+        chosen = [at for both in halves for at in places(rows, both[number])]
+        ways[name] = list(permutations(chosen, 2))
     return {
         "sessions": len(runs),
-        "blocks_per_point": median(
-            len(p["blocks_ns"]) for s in sessions for p in s["points"].values()
-        ),
-        "sd_between_sessions": deviations(sessions),
-        "components": components(sessions),
+        "blocks_per_point": median(len(p["blocks_ns"]) for s in rows for p in s["points"].values()),
+        "sd_between_sessions": deviations(rows),
+        "components": [components(one) for one in parts if len(one) > 1],
         "ways": {
             "within a session": {
                 name: outcome([found for run in runs for found in within(run, name)], true)
@@ -245,9 +258,15 @@ def judge(sessions: Sequence[Row]) -> Row:
                 for name, true in TRUTH.items()
             }
             for way, pairs in ways.items()
+            if pairs
         },
-        "latency_interval_coverage": interval_coverage(sessions),
+        "latency_interval_coverage": interval_coverage(rows),
     }
+
+
+def places(rows: Sequence[Row], some: Sequence[Row]) -> list[int]:
+    names = {row["session"] for row in some}
+    return [at for at, row in enumerate(rows) if row["session"] in names]
 
 
 def outcome(found: Sequence[Comparison], true: float) -> Row:
@@ -283,30 +302,25 @@ def deviations(sessions: Sequence[Row]) -> Row:
     return {name: stdev(values) / fmean(values) for name, values in found.items()}
 
 
-def components(sessions: Sequence[Row]) -> Row:
-    """Return what the constants of ``analysis/contrasts.py`` should be, by this recording.
+def components(rows: Sequence[Row]) -> Row:
+    """Return what the parts of the rule are in one series, for ``cal-base``, log scale.
 
-    ``session_variance``: between sessions, over the calibrator, less what processes and rounds
-    explain; noise can make it negative. ``drift_slope``: of log latency on log calibrator, whose
-    distance from one is what ``DRIFT_SD`` allows for.
+    ``level_sd`` is what sessions differ by, ``unrest`` the median over sessions of their blocks'
+    spread, ``host_sd`` the spread of the calibrators' quartile and ``host_noise`` its own error,
+    ``drift_slope`` that of level on quartile: the noise of the quartile draws it towards zero.
     """
-    processes, sessions_, slopes, rounds = [], [], [], []
-    for name in ("cal-base", "cal-alias"):
-        samples = [sample(row, name) for row in sessions]
-        over = [s.processes(True) for s in samples]
-        own = fmean(variance(values) for values in over if len(values) > 1)
-        moved = fmean(s.round_variance(True)[0] for s in samples)
-        each = fmean(1 / len(values) for values in over)
-        processes.append(own)
-        rounds.append(moved)
-        sessions_.append(variance(fmean(values) for values in over) - own * each - moved)
-        hosts = [math.log(median(s.calibrator.values())) for s in samples]
-        slopes.append(linear_regression(hosts, [fmean(s.processes(False)) for s in samples]).slope)
+    samples = [sample(row, "cal-base") for row in rows]
+    levels = [fmean(s.processes()) for s in samples]
+    hosts, noises = zip(*(quartile(s.calibrator.values()) for s in samples), strict=True)
+    restless = [found[0] for s in samples if (found := s.unrest()) is not None]
     return {
-        "process_sd": math.sqrt(fmean(processes)),
-        "rounds_sd_of_mean": math.sqrt(fmean(rounds)),
-        "session_variance": fmean(sessions_),
-        "drift_slope": fmean(slopes),
+        "sessions": len(rows),
+        "process_sd": math.sqrt(median(variance(s.processes()) for s in samples)),
+        "unrest": median(restless),
+        "level_sd": stdev(levels),
+        "host_sd": stdev(hosts),
+        "host_noise": math.sqrt(fmean(noises)),
+        "drift_slope": linear_regression(hosts, levels).slope,
     }
 
 
@@ -362,14 +376,14 @@ def tell_pairs(bench: Bench, found: Row) -> None:
         f"{percent(spread['latency'])}, calibrator {percent(spread['calibrator'])}, their ratio "
         f"{percent(spread['their_ratio'])}",
     )
-    parts = found["components"]
-    deviation = math.sqrt(abs(parts["session_variance"]))
-    bench.row(
-        "what the rule assumes, and what this recording says",
-        f"processes {percent(contrasts.PROCESS_SD)}, {percent(parts['process_sd'])}; sessions "
-        f"{percent(contrasts.SESSION_SD)}, {'-' if parts['session_variance'] < 0 else ''}"
-        f"{percent(deviation)}; share of the drift 1, {parts['drift_slope']:.2f}",
-    )
+    for part in found["components"]:
+        bench.row(
+            f"a series of {part['sessions']}",
+            f"levels differ by {percent(part['level_sd'])}, processes by "
+            f"{percent(part['process_sd'])}, blocks by {percent(part['unrest'])} (of which the "
+            f"rule takes {UNREST:g}); the host by {percent(part['host_sd'])}, its noise "
+            f"{percent(part['host_noise'])}, slope {part['drift_slope']:.2f}",
+        )
     for way, cases in found["ways"].items():
         same = cases["cal-alias"]
         bench.check(

@@ -17,7 +17,7 @@ from frameworktax import comparing
 from frameworktax.analysis.compare import Renames, compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
-from frameworktax.records import Estimate, Run
+from frameworktax.records import Estimate, Note, Run
 
 OLD = build(made.session())
 
@@ -56,19 +56,46 @@ def test_a_proven_change_within_the_gate_passes():
     assert found.exit_code == 0
 
 
-def test_the_same_code_on_a_host_that_drifts_is_the_same():
+def test_the_same_code_on_a_host_that_drifts_is_not_slower():
     found = compare(OLD, after(host=1.04), gate=0.05)
-    assert {c.verdict for c in found.points} == {"same"}
+    assert {c.verdict for c in found.points} == {"cannot tell"}
     change = found.points[0]
-    assert change.host_ratio == pytest.approx(1.04, rel=1e-5)
+    assert change.ratio.value == pytest.approx(1.0, abs=0.002)
+    assert change.host_ratio == pytest.approx(1.04, abs=0.002)
     assert change.measured_ratio == pytest.approx(1.04, rel=1e-5)
-    assert "the host itself +4.0 %, taken out of +4.0 % as measured" in change.reason
+    assert "taken out of +4.0 % as measured" in change.reason
+    assert found.exit_code == 3
+    assert compare(OLD, after(host=1.04), gate=0.10).exit_code == 0
+
+
+def test_the_same_code_on_a_host_that_stays_is_the_same():
+    found = compare(OLD, after(), gate=0.05)
+    assert {c.verdict for c in found.points} == {"same"}
     assert found.exit_code == 0
+
+
+def loaded(run, threads=1):
+    note = Note("wall-over-cpu", "wall time is 1.40 × the CPU time")
+    told = tuple(replace(m, notes=(note,), threads=threads) for m in run.measurements)
+    return replace(run, measurements=told)
+
+
+def test_a_session_that_shared_its_processor_is_not_compared_with_another():
+    found = compare(OLD, loaded(after(factors={"eager": 3.0})), gate=0.05)
+    assert {c.verdict for c in found.points} == {"cannot tell"}
+    assert {c.ratio for c in found.points} == {None}
+    assert "other load was on the processor after" in found.points[0].reason
+    assert found.exit_code == 3
+    same_session = compare(loaded(OLD), loaded(OLD), gate=0.05)
+    assert {c.verdict for c in same_session.points} == {"same"}
+    # more threads wait for one another, which is no other load
+    many = compare(loaded(OLD, 4), loaded(after(factors={"eager": 3.0}), 4), gate=0.05)
+    assert by_runtime(many)["eager"].verdict == "slower"
 
 
 def test_a_changed_program_on_a_host_that_drifts_is_found():
     found = compare(OLD, after(host=1.04, factors={"eager": 1.15}), gate=0.05)
-    assert by_runtime(found)["eager"].ratio.value == pytest.approx(1.15, rel=1e-5)
+    assert by_runtime(found)["eager"].ratio.value == pytest.approx(1.15, rel=2e-3)
     assert by_runtime(found)["eager"].gate == "regressed"
 
 
@@ -78,8 +105,8 @@ def test_noise_wider_than_the_gate_cannot_be_told():
     assert {c.gate for c in found.points} == {"undecided"}
     assert found.exit_code == 3
     assert "3 may be" in found.headline
-    wide = compare(OLD, after(host=1.2), gate=0.30)
-    assert wide.exit_code == 0  # the same noise is well within 30 %
+    wide = compare(OLD, after(host=1.2), gate=0.50)
+    assert wide.exit_code == 0  # the same noise is well within 50 %
 
 
 def test_an_estimate_beyond_the_gate_that_is_not_proven_does_not_fail():
@@ -100,8 +127,8 @@ def test_without_a_gate_slower_is_told_and_does_not_fail():
 
 
 def test_an_interval_below_the_gate_passes_though_same_cannot_be_told():
-    # 4 % faster, not proven among the points, never 5 % slower
-    found = compare(OLD, after(factors={"eager": 0.965}), gate=0.05)
+    # 2 % faster, not proven among the points, never 3 % slower
+    found = compare(OLD, after(factors={"eager": 0.98}), gate=0.03)
     change = by_runtime(found)["eager"]
     assert change.verdict == "cannot tell" and change.gate == "passed"
     assert found.exit_code == 0

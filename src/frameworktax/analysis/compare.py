@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from frameworktax.analysis.comparison import Change, Comparison, Difference, Gate, Metric, Verdict
 from frameworktax.analysis.contrasts import Contrast, holm, moderate, p_value, ratio
 from frameworktax.analysis.differences import environments, told
-from frameworktax.analysis.quantities import COUNTS, contrast, count, quantity, why_not
+from frameworktax.analysis.quantities import COUNTS, contrast, count, loaded, quantity, why_not
 from frameworktax.analysis.verdict import ERROR, exit_code, headline, judged
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Measurement, Note, Point, Run
@@ -196,7 +196,7 @@ def _timed(
     for i, (a, b) in enumerate(pairs):
         change = replace(_change(a, b), before=quantity(a, metric), after=quantity(b, metric))
         if i not in shared:
-            why = why_not(a, b) or f"{metric} has no interval on both sides"
+            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
             state: Gate | None = None if gate is None else "undecided"
             changes.append(replace(change, reason=why, gate=state))
             continue

@@ -32,8 +32,8 @@ class Change:
         verdict: faster, slower, same, cannot tell; for launches, fewer is faster.
         gate: against the gate; None without one.
         reason: the verdict in words.
-        host_ratio: calibrator after over before: what the host did; None if not known, or if both
-            sides were measured in one session.
+        host_ratio: the host after over before, as far as calibrators tell it from their noise; None
+            if not known, or if both sides were measured in one session.
         measured_ratio: after over before with the host's part in it; None where nothing was taken
             out, and ``ratio`` is as measured.
         method: how the ratio was got.

@@ -1,9 +1,7 @@
 """Is one latency another? Log ratios, what is known of their noise, and many at once.
 
-Two kinds. *Paired*: both sides were measured in one session, so blocks of one round share what the
-host did. *Between sessions*: process medians, each block over the calibrator's block of its round
-where the host's speed can be taken out; what no session can see of itself is added as a known
-variance, measured by ``benchmarks/calibration.py``.
+Here of two sides measured in one session: blocks of one round share what the host did. Of two
+sessions: ``sessions.py``.
 """
 
 from __future__ import annotations
@@ -14,23 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, variance
 
-from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import Estimate
 from frameworktax.stats import MIN_PROCESSES, t_quantile
 
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
 
-SESSION_SD = 0.01
-"""Between sessions of one program, beyond its processes and the calibrator."""
-UNCALIBRATED_SD = 0.03
-"""The same where no calibrator tells what the host did: the host's own drift."""
 PROCESS_SD = 0.012
 """Between processes of one program, where too few were measured to tell."""
-DRIFT_SD = 0.15
-"""How far from one the share of the host's drift can be that reaches a program on the CPU."""
-DEVICE_DRIFT_SD = 0.5
-"""The same for a program on a device, which may feel all of the host's drift, or none."""
 LEAST_SD = 0.001
 """Nothing is told apart below this: block medians of fast calls are equal to the nanosecond."""
 
@@ -47,7 +36,7 @@ class Contrast:
         parts: further (variance, degrees of freedom) of ``value``.
         n: independent values on the smaller side.
         method: how it was got.
-        drift: log ratio of the calibrators; None where they cannot be compared.
+        drift: log ratio of the host, told by calibrators; None where they cannot be compared.
         measured: log (after / before) before the host's drift was taken out; None where it was not.
     """
 
@@ -103,93 +92,6 @@ def paired(before: Blocks, after: Blocks) -> Contrast | None:
         n=len(values),
         method=method,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One side of a contrast between sessions."""
-
-    blocks: Blocks
-    calibrator: Mapping[int, float]
-
-    def processes(self, over_calibrator: bool) -> list[float]:
-        """Return per process the median of log block, over its round's calibrator if asked."""
-        found: dict[int, list[float]] = defaultdict(list)
-        for (process, _), value in self._logs(over_calibrator):
-            found[process].append(value)
-        return [median(values) for values in found.values()]
-
-    def round_variance(self, over_calibrator: bool) -> tuple[float, float]:
-        """Return (variance of the mean, degrees) that the rounds say, common to all processes."""
-        by_process: dict[int, dict[int, float]] = defaultdict(dict)
-        for (process, round_), value in self._logs(over_calibrator):
-            by_process[process][round_] = value
-        centred: dict[int, list[float]] = defaultdict(list)
-        for rounds in by_process.values():
-            centre = median(rounds.values())
-            for round_, value in rounds.items():
-                centred[round_].append(value - centre)
-        moves = [math.exp(median(values)) for values in centred.values()]
-        spread = relative_spread(moves)
-        return (spread**2 / len(moves), len(moves) - 1.0) if spread else (0.0, 1.0)
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether every process has a round in which the calibrator ran."""
-        processes = {process for process, _ in self.blocks}
-        return processes == {p for (p, _), _ in self._logs(True)}
-
-    def _logs(self, over_calibrator: bool) -> list[tuple[tuple[int, int], float]]:
-        if not over_calibrator:
-            return [(key, math.log(ns)) for key, ns in self.blocks.items()]
-        rounds = self.calibrator
-        return [
-            ((process, round_), math.log(ns / rounds[round_]))
-            for (process, round_), ns in self.blocks.items()
-            if round_ in rounds
-        ]
-
-
-def between(
-    before: Sample, after: Sample, *, on_cpu: bool, same_calibrator: bool = True
-) -> Contrast | None:
-    """Return the contrast of two sessions; None where a side has no block.
-
-    Args:
-        before: one session.
-        after: the other.
-        on_cpu: the host's drift is taken out; on a device it only widens.
-        same_calibrator: False where interpreter or numpy differ: its code is then another.
-    """
-    if not before.blocks or not after.blocks:
-        return None
-    calibrated = same_calibrator and before.calibrated and after.calibrated
-    drift = None
-    if calibrated:
-        centres = [median(side.calibrator.values()) for side in (before, after)]
-        drift = math.log(centres[1] / centres[0])
-    over = calibrated and on_cpu
-    a, b = before.processes(over), after.processes(over)
-    parts = [side.round_variance(over) for side in (before, after)]
-    parts.append((2 * (SESSION_SD if calibrated else UNCALIBRATED_SD) ** 2, math.inf))
-    if drift is not None:
-        parts.append((((DRIFT_SD if on_cpu else DEVICE_DRIFT_SD) * drift) ** 2, math.inf))
-    enough = min(len(a), len(b)) >= MIN_PROCESSES
-    return Contrast(
-        value=fmean(b) - fmean(a),
-        spread=_pooled(a, b) if enough else PROCESS_SD**2,
-        degrees=len(a) + len(b) - 2 if enough else math.inf,
-        scale=1 / len(a) + 1 / len(b),
-        parts=tuple(parts),
-        n=min(len(a), len(b)),
-        method="process medians of two sessions" + (", over the calibrator" if over else ""),
-        drift=drift,
-        measured=fmean(after.processes(False)) - fmean(before.processes(False)) if over else None,
-    )
-
-
-def _pooled(a: Sequence[float], b: Sequence[float]) -> float:
-    return (variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1)) / (len(a) + len(b) - 2)
 
 
 def moderate(contrasts: Sequence[Contrast]) -> list[Contrast]:

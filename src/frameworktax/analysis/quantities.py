@@ -8,18 +8,14 @@ from statistics import median
 
 from frameworktax.analysis.bill import DEVICE
 from frameworktax.analysis.comparison import Metric
-from frameworktax.analysis.contrasts import (
-    SESSION_SD,
-    Blocks,
-    Contrast,
-    Sample,
-    between,
-    paired,
-)
+from frameworktax.analysis.contrasts import Blocks, Contrast, paired
+from frameworktax.analysis.sessions import DEVICE_SESSION_SD, Sample, between
 from frameworktax.errors import StoreError
 from frameworktax.records import Estimate, Measurement, device_of
 from frameworktax.stats import t_quantile
 
+LOADED = "wall-over-cpu"
+"""The note of a point whose calls took longer than their thread was running."""
 COUNTS = ("launches", "operators", "flops", "parameters")
 
 
@@ -42,6 +38,24 @@ def why_not(a: Measurement, b: Measurement) -> str | None:
     return None
 
 
+def loaded(a: Measurement, b: Measurement) -> str | None:
+    """Return why times of two sessions cannot be compared: one was not alone on its processor.
+
+    Other load can multiply latency and leave the calibrator as it was, and what ran beside one
+    session did not run beside the other. With more threads the calling one waits for its own.
+    """
+    if _one_session(a, b):
+        return None
+    for side, m in (("before", a), ("after", b)):
+        if m.threads == 1 and any(note.code == LOADED for note in m.notes):
+            return f"other load was on the processor {side}; measure again, or both in one session"
+    return None
+
+
+def _one_session(a: Measurement, b: Measurement) -> bool:
+    return a.session is not None and a.session == b.session
+
+
 def contrast(
     a: Measurement, b: Measurement, metric: Metric, same_calibrator: bool
 ) -> Contrast | None:
@@ -52,6 +66,8 @@ def contrast(
     """
     if metric == "kernel" and a.bill_method == b.bill_method == DEVICE:
         return _device(a, b)
+    if loaded(a, b) is not None:
+        return None
     found = _latency(a, b, same_calibrator)
     if found is None or metric == "latency":
         return found
@@ -70,7 +86,7 @@ def contrast(
 
 def _latency(a: Measurement, b: Measurement, same_calibrator: bool) -> Contrast | None:
     old, new = blocks(a), blocks(b)
-    if a.session is not None and a.session == b.session and a.blocks_ns and b.blocks_ns:
+    if _one_session(a, b) and a.blocks_ns and b.blocks_ns:
         return paired(old, new)
     return between(
         Sample(blocks=old, calibrator=dict(a.calibrator_ns)),
@@ -123,8 +139,8 @@ def _device(a: Measurement, b: Measurement) -> Contrast | None:
     if one is None or other is None or min(one.low, other.low) <= 0:
         return None
     parts = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in (one, other)]
-    if a.session is None or a.session != b.session:
-        parts.append((2 * SESSION_SD**2, math.inf))
+    if not _one_session(a, b):
+        parts.append((2 * DEVICE_SESSION_SD**2, math.inf))
     return Contrast(
         value=math.log(other.value / one.value),
         spread=0.0,

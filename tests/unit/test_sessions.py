@@ -1,0 +1,197 @@
+"""Two sessions of one program: by hand, and against simulated hosts whose truth is known."""
+
+import math
+import random
+from statistics import fmean, stdev
+
+import pytest
+
+from frameworktax.analysis import contrasts, sessions
+from frameworktax.analysis.sessions import Sample
+
+
+def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=True):
+    return Sample(
+        blocks={(p, r): level * host * f for p, f in enumerate(processes) for r in range(rounds)},
+        calibrator=dict.fromkeys(range(rounds), 370.0 * host) if calibrated else {},
+    )
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+def test_nothing_measured_is_no_contrast():
+    empty = Sample(blocks={}, calibrator={})
+    assert sessions.between(empty, session(100.0), on_cpu=True) is None
+    assert sessions.between(session(100.0), empty, on_cpu=True) is None
+
+
+def test_the_parts_of_two_still_sessions():
+    found = sessions.between(session(100.0), session(108.0), on_cpu=True)
+    assert found.value == pytest.approx(math.log(1.08))
+    assert (found.drift, found.n, found.degrees) == (0.0, 3, 4)
+    own = found.spread * (1 / 3 + 1 / 3)
+    known = 2 * sessions.SESSION_SD**2 + contrasts.LEAST_SD**2
+    assert found.variance == pytest.approx(own + known)
+
+
+def test_a_drifting_host_is_told_from_a_changed_program():
+    drifted = sessions.between(session(100.0), session(100.0, host=1.08), on_cpu=True)
+    assert drifted.value == pytest.approx(0.0, abs=1e-12)
+    assert drifted.drift == pytest.approx(math.log(1.08))
+    assert drifted.measured == pytest.approx(math.log(1.08))
+    assert drifted.variance > (sessions.DRIFT_SD * math.log(1.08)) ** 2  # its share is not known
+    assert contrasts.p_value(drifted) > 0.9
+
+
+def test_on_a_device_the_drift_of_the_host_only_widens():
+    found = sessions.between(session(100.0), session(100.0, host=1.08), on_cpu=False)
+    assert found.value == pytest.approx(math.log(1.08))
+    assert found.measured is None
+    assert contrasts.p_value(found) > 0.05
+
+
+def test_without_a_calibrator_the_hosts_own_drift_is_in_the_interval():
+    bare = session(100.0, calibrated=False)
+    found = sessions.between(session(100.0), bare, on_cpu=True)
+    assert found.drift is None
+    assert found.variance > 2 * sessions.UNCALIBRATED_SD**2
+    other = sessions.between(session(100.0), session(100.0), on_cpu=True, same_calibrator=False)
+    assert other.drift is None and other.variance == pytest.approx(found.variance)
+
+
+def test_two_rounds_of_the_calibrator_tell_no_noise():
+    assert not session(100.0, rounds=2).calibrated
+    assert session(100.0, rounds=3).calibrated
+
+
+def test_unrest_is_the_spread_of_blocks_and_leaves_medians_out():
+    blocks = {(0, r): math.exp(x) for r, x in enumerate((-0.03, 0.0, 0.01))}
+    blocks |= {(1, r): 5 * math.exp(x) for r, x in enumerate((-0.02, 0.0, 0.5))}
+    spread, degrees = Sample(blocks=blocks, calibrator={}).unrest()
+    assert spread == pytest.approx(1.4826 * 0.025)  # of 0.01, 0.02, 0.03, 0.5
+    assert degrees == pytest.approx(0.37 * 4)
+    assert Sample(blocks={(0, 0): 1.0, (1, 0): 2.0}, calibrator={}).unrest() is None
+
+
+def test_unrest_does_not_shrink_with_more_blocks():
+    """What disturbs single blocks outlasts a session."""
+
+    def variance(rounds):
+        calm = session(100.0, rounds=rounds)
+        wild = {(p, r): ns * (1 + 0.04 * ((r + p) % 3 - 1)) for (p, r), ns in calm.blocks.items()}
+        side = Sample(blocks=wild, calibrator=calm.calibrator)
+        return sessions.between(calm, side, on_cpu=True).variance
+
+    assert variance(30) == pytest.approx(variance(6), rel=0.05)
+    assert variance(30) > (sessions.UNREST * 0.04) ** 2
+
+
+def test_one_block_a_process_says_nothing_of_unrest():
+    one = session(100.0, rounds=1)
+    found = sessions.between(one, one, on_cpu=True)
+    assert found.variance > 4 * sessions.UNCALIBRATED_SD**2
+
+
+# --- the host's speed ---------------------------------------------------------------------------
+
+
+def test_the_quartile_by_hand():
+    from scipy.stats import beta
+
+    value, noise = sessions.quartile([math.e, 1.0])
+    weight = 1 - beta.cdf(0.5, 3 * 0.25, 3 * 0.75)  # of the larger of two
+    assert value == pytest.approx(weight)
+    assert noise == pytest.approx(weight * (1 - weight))
+    assert sessions.quartile([7.0] * 5) == (pytest.approx(math.log(7.0)), pytest.approx(0.0))
+
+
+def test_a_disturbed_calibrator_keeps_its_quartile():
+    calm = [370.0 + r for r in range(10)]
+    disturbed = [*calm[:7], 900.0, 1200.0, 5000.0]
+    assert sessions.quartile(disturbed)[0] == pytest.approx(sessions.quartile(calm)[0], abs=0.01)
+
+
+def test_the_noise_of_the_quartile_is_never_less_than_said():
+    """The variance is that of a single order statistic; weighing all of them is a little better."""
+    rng = random.Random(2)
+    found = [
+        sessions.quartile([math.exp(rng.gauss(0, 0.02)) for _ in range(10)]) for _ in range(400)
+    ]
+    said = math.sqrt(fmean(noise for _, noise in found))
+    true = stdev(value for value, _ in found)
+    assert true < said < 1.5 * true
+
+
+def test_a_movement_within_the_noise_is_hardly_believed():
+    noisy = [350.0, 362.0, 370.0, 380.0, 395.0]
+    before = dict(enumerate(noisy))
+    little, _ = sessions.moved(before, {r: ns * 1.005 for r, ns in before.items()})
+    assert 0 < little < 0.5 * math.log(1.005)
+    large, noise = sessions.moved(before, {r: ns * 1.4 for r, ns in before.items()})
+    assert large == pytest.approx(math.log(1.4), rel=0.05)
+    assert noise == pytest.approx(2 * sessions.quartile(noisy)[1], rel=0.1)
+    back, _ = sessions.moved({r: ns * 1.4 for r, ns in before.items()}, before)
+    assert back == pytest.approx(-large)
+
+
+def test_calibrators_of_other_worlds_end_in_a_number():
+    value, noise = sessions.moved(dict.fromkeys(range(3), 1e-300), dict.fromkeys(range(3), 1e300))
+    assert value == pytest.approx(math.log(1e300) * 2) and noise == pytest.approx(0.0)
+
+
+# --- simulated: host, session, process, block ---------------------------------------------------
+
+
+def simulated(rng, points, ratio, *, host_sd, session_sd, unrest, rounds=5, share=1.0):
+    """One session of several points, and the calibrator beside them; each level moves the time."""
+    host = rng.gauss(0, host_sd)
+    own = rng.gauss(0, math.hypot(session_sd, sessions.UNREST * unrest))
+    calibrator = {
+        r: 370 * math.exp(host + rng.gauss(0, 0.015) + (0.4 if rng.random() < 0.1 else 0))
+        for r in range(rounds)
+    }
+    made = []
+    for _ in range(points):
+        blocks = {}
+        for p in range(3):
+            level = rng.gauss(0, 0.006) + own + share * host
+            for r in range(rounds):
+                blocks[p, r] = 1e6 * ratio * math.exp(level + rng.gauss(0, unrest))
+        made.append(Sample(blocks=blocks, calibrator=calibrator))
+    return made
+
+
+def judged(rng, ratio, points=1, **host):
+    old, new = simulated(rng, points, 1.0, **host), simulated(rng, points, ratio, **host)
+    found = [sessions.between(a, b, on_cpu=True) for a, b in zip(old, new, strict=True)]
+    shared = contrasts.moderate(found)
+    adjusted = contrasts.holm([contrasts.p_value(c) for c in shared])
+    return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))
+
+
+QUIET = {"host_sd": 0.003, "session_sd": 0.006, "unrest": 0.008}
+DRIFTING = {"host_sd": 0.05, "session_sd": 0.006, "unrest": 0.008}
+RESTLESS = {"host_sd": 0.02, "session_sd": 0.006, "unrest": 0.06}
+HEAVIER = {"host_sd": 0.04, "session_sd": 0.006, "unrest": 0.008, "share": 1.5}
+
+
+@pytest.mark.parametrize("host", [QUIET, DRIFTING, RESTLESS, HEAVIER])
+def test_false_alarms_and_coverage(host):
+    rng = random.Random(7)
+    told = [judged(rng, 1.0, **host)[0] for _ in range(400)]
+    assert sum(p < 0.05 and e.value > 1.05 for e, p in told) / 400 <= 0.02
+    assert sum(e.low <= 1 <= e.high for e, _ in told) / 400 >= 0.90
+
+
+def test_on_a_quiet_host_a_tenth_is_found():
+    rng = random.Random(8)
+    told = [judged(rng, 1.10, **QUIET)[0] for _ in range(300)]
+    assert sum(p < 0.05 and e.value > 1.05 for e, p in told) / 300 >= 0.95
+    assert sum(e.low <= 1.1 <= e.high for e, _ in told) / 300 >= 0.90
+
+
+def test_many_points_keep_the_error_of_the_family():
+    rng = random.Random(9)
+    wrong = sum(any(p < 0.05 for _, p in judged(rng, 1.0, 20, **QUIET)) for _ in range(60))
+    assert wrong / 60 <= 0.10
