@@ -169,7 +169,10 @@ def _dry_run(
 def _ends_once() -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM end the sweep and the second not disturb the ending."""
 
+    came: list[int] = []
+
     def first(number: int, frame: FrameType | None) -> None:
+        came.append(number)
         for one in before:
             signal.signal(one, second)
         raise Ended(number)
@@ -193,7 +196,9 @@ def _ends_once() -> Iterator[None]:
         yield
     except Ended:
         raise  # the ending goes on outside: what to do next is still to be said
-    except BaseException:
+    except BaseException as error:
+        if came and isinstance(error, KeyboardInterrupt):  # Ray raises one of its own for ours
+            raise Ended(came[0]) from error
         for one, how in before.items():
             signal.signal(one, how)
         raise

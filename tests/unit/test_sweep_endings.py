@@ -1,0 +1,36 @@
+"""How a sweep is ended from outside, where a library stands between the signal and the sweep."""
+
+import signal
+
+import pytest
+
+from frameworktax.cli.sweep import ENDINGS, Ended, _ends_once
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {one: signal.getsignal(one) for one in ENDINGS}
+    yield
+    for one, how in before.items():
+        signal.signal(one, how)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_a_library_makes_its_own_is_still_told_by_its_signal(number) -> None:
+    def library() -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # as Ray does
+
+    with pytest.raises(Ended) as ended, _ends_once():
+        library()
+    assert ended.value.number == number
+
+
+def test_an_interrupt_without_a_signal_is_none_of_ours() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as ended, _ends_once():
+        raise KeyboardInterrupt
+    assert not isinstance(ended.value, Ended)
+    assert signal.getsignal(signal.SIGTERM) is before
