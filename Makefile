@@ -27,7 +27,7 @@ help:
 	@echo "make questions   all four, 37 min on a machine that does nothing else"
 	@echo "make cluster-demo   a study over two Ray nodes on loopback, within five minutes"
 	@echo "make gpu       everything that needs a GPU, within ten minutes"
-	@echo "make docs      check that the examples in the documentation run"
+	@echo "make docs      the documentation as a site in site/, its examples run"
 
 install: $(STAMP)
 
@@ -125,8 +125,10 @@ cluster-demo: install
 gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu_suite.py
 
+# Read it with: python -m http.server -d site
 docs: install
-	$(BIN)/pytest -q tests/e2e/test_documentation.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest -q tests/e2e/test_documentation.py tests/e2e/test_documentation_site.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

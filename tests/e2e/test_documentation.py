@@ -24,11 +24,12 @@ from frameworktax import store
 from frameworktax.records import RECORDS
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(page for page in DOCS.rglob("*.md") if DOCS / "results" not in page.parents),
 ]
 BLOCKS = [block for document in DOCUMENTS for block in markdown_blocks.blocks(document)]
 RUN = ("bash", "console", "python")
@@ -175,9 +176,24 @@ def test_links_lead_somewhere(document):
             assert anchor in anchors(target), link
 
 
-def test_every_page_is_reached_from_the_readme():
+def navigation(entries: list) -> set[str]:
+    """Return the pages that the site's navigation names."""
+    found = set()
+    for entry in entries:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            found |= navigation(value) if isinstance(value, list) else {value}
+    return found
+
+
+def test_every_page_is_reached_from_the_readme_or_the_navigation():
+    yaml = pytest.importorskip("yaml", reason="pip install 'frameworktax[docs]'")
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     reached = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
-    assert {d for d in DOCUMENTS if d.name not in ("README.md", "CHANGELOG.md")} <= reached
+    assert {d for d in DOCUMENTS if d.parent == ROOT} - {ROOT / "README.md"} <= reached | {
+        ROOT / "CHANGELOG.md"
+    }
+    told = {DOCS / page for page in navigation(config["nav"])}
+    assert {d for d in DOCUMENTS if DOCS in d.parents} <= told
 
 
 # --- words ------------------------------------------------------------------------------------

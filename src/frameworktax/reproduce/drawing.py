@@ -22,10 +22,10 @@ NEAR = 0.15
 WORDS = {
     "latency": "total latency",
     "kernel": "kernel time",
-    "tax": "framework overhead",
+    "tax": "framework tax",
     "macs": "giga-MACs",
     "batch": "batch size",
-    "length": "sequence length",
+    "length": "length",
 }
 NAMES = {
     "bert-base": "BERT",

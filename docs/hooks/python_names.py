@@ -1,0 +1,34 @@
+"""The reference of the public Python names: where mkdocstrings is to put what docstrings say."""
+
+from __future__ import annotations
+
+PYTHON = """# Python
+
+`import frameworktax as ft`. Nothing heavy is imported until it is used. Words and their order are
+those of the command line; [how to use it](../python.md) has examples.
+"""
+RECORDS = """# Records
+
+The nouns that results are made of: frozen, raw where they are stored, derived where they are told.
+"""
+BEHIND = {
+    "BlockTax": "frameworktax.block.BlockTax",
+    "SweepResults": "frameworktax.campaign.results.SweepResults",
+    "WhatIf": "frameworktax.analysis.changes.WhatIf",
+    "Comparison": "frameworktax.analysis.comparison.Comparison",
+    "Change": "frameworktax.analysis.comparison.Change",
+}
+"""What the public functions take and return that has no public name of its own."""
+
+
+def pages() -> dict[str, str]:
+    """Return the pages under their names."""
+    import frameworktax
+
+    public = [f"frameworktax.{name}" for name in frameworktax.__all__ if name != "__version__"]
+    parts = [PYTHON, *(f"::: {name}" for name in (*public, *BEHIND.values()))]
+    records = [RECORDS, "::: frameworktax.records\n    options:\n      show_root_heading: false"]
+    return {
+        "reference/python.md": "\n\n".join(parts) + "\n",
+        "reference/records.md": "\n\n".join(records) + "\n",
+    }
