@@ -16,6 +16,7 @@ from two_queues import Program, busy_ns, play, random_program
 from frameworktax import validate
 from frameworktax.analysis import held, on_cpu, on_device, queued
 from frameworktax.analysis.document import build
+from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
 from frameworktax.report.validation import markdown
 
@@ -75,6 +76,21 @@ def cpu_records(name="s", wrong=None):
 
 def judged(records):
     return held.judge(records, build(records).measurements)
+
+
+def test_what_a_quick_model_leaves_goes_to_the_later_ones(monkeypatch, tmp_path):
+    clock, asked = [0.0], []
+
+    def run_plan(plan, place, **_):
+        asked.append(plan.budget_s)
+        clock[0] += 10.0 if len(asked) == 1 else plan.budget_s + 45.0  # the second overruns
+        raise NothingMeasuredError("nothing here")
+
+    monkeypatch.setattr(validate.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(validate.api, "run_plan", run_plan)
+    with pytest.raises(NothingMeasuredError):
+        validate.validate(["mlp"] * 3, time_budget=90.0, folder=tmp_path, device="cpu")
+    assert asked == [30.0, 40.0, validate.LEAST_S]
 
 
 def test_formulas_that_hold_are_found_without_error():
