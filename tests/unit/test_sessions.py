@@ -31,7 +31,7 @@ def test_the_parts_of_two_still_sessions():
     assert found.value == pytest.approx(math.log(1.08))
     assert (found.drift, found.n, found.degrees) == (0.0, 3, 4)
     own = found.spread * (1 / 3 + 1 / 3)
-    known = 2 * sessions.SESSION_SD**2 + contrasts.LEAST_SD**2
+    known = 2 * 0.006**2 + contrasts.LEAST_SD**2
     assert found.variance == pytest.approx(own + known)
 
 
@@ -84,7 +84,7 @@ def test_unrest_does_not_shrink_with_more_blocks():
         return sessions.between(calm, side, on_cpu=True).variance
 
     assert variance(30) == pytest.approx(variance(6), rel=0.05)
-    assert variance(30) > (sessions.UNREST * 0.04) ** 2
+    assert variance(30) > (0.5 * 0.04) ** 2
 
 
 def test_one_block_a_process_says_nothing_of_unrest():
@@ -146,7 +146,7 @@ def test_calibrators_of_other_worlds_end_in_a_number():
 def simulated(rng, points, ratio, *, host_sd, session_sd, unrest, rounds=5, share=1.0):
     """One session of several points, and the calibrator beside them; each level moves the time."""
     host = rng.gauss(0, host_sd)
-    own = rng.gauss(0, math.hypot(session_sd, sessions.UNREST * unrest))
+    own = rng.gauss(0, math.hypot(session_sd, 0.5 * unrest))
     calibrator = {
         r: 370 * math.exp(host + rng.gauss(0, 0.015) + (0.4 if rng.random() < 0.1 else 0))
         for r in range(rounds)
