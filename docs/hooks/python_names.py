@@ -25,7 +25,8 @@ def pages() -> dict[str, str]:
     """Return the pages under their names."""
     import frameworktax
 
-    public = [f"frameworktax.{name}" for name in frameworktax.__all__ if name != "__version__"]
+    names = sorted(frameworktax.__all__, key=lambda name: (name[0].isupper(), name))
+    public = [f"frameworktax.{name}" for name in names if name != "__version__"]
     parts = [PYTHON, *(f"::: {name}" for name in (*public, *BEHIND.values()))]
     records = [RECORDS, "::: frameworktax.records\n    options:\n      show_root_heading: false"]
     return {
