@@ -7,8 +7,8 @@ default budget. Each holds eager several times under several names, and really s
 5 and of 10 % of each call. From them come pairs whose truth is known: within a session (every two
 names: such pairs share processes, so their number is not that of independent trials), of
 neighbouring sessions, of any two, of one series. All go through the rule that `frameworktax compare
---gate 5%` applies. Its constants for two sessions were chosen on the first half of each series;
-the second halves are judged on their own. Recordings are kept in
+--gate 5%` applies. Its constants for two sessions were chosen on the first half of each series,
+its form in view of both; the second halves are judged on their own. Recordings are kept in
 ``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is kept as
 ``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
 """

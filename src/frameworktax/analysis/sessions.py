@@ -6,8 +6,8 @@ disturbs single blocks lasts longer than a session, so that a session whose bloc
 itself off by about ``UNREST`` × w, however many blocks it has. *The host's speed*: the calibrator's
 lower quartile, because disturbance only adds time; it is noisy, so that only as much of its
 movement is believed, and taken out, as its noise leaves likely. *The rest*: ``SESSION_SD``. The
-constants are those of greatest likelihood on one half of the recordings of
-``benchmarks/calibration.py``, which judges them on the other.
+values of ``SESSION_SD`` and ``UNREST`` are near those of greatest likelihood on one half of the
+recordings of ``benchmarks/calibration.py``, which judges them on the other.
 """
 
 from __future__ import annotations
