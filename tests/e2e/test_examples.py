@@ -1,0 +1,127 @@
+"""The examples are true: their commands run in a copy of their folder, their numbers were measured.
+
+A block that takes minutes says why it is not run, and a shorter one like it is. What an example
+quotes of such a block's output stands in ``output.txt`` beside it, as it was printed.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import markdown_blocks
+
+pytestmark = pytest.mark.timing
+
+ROOT = Path(__file__).parents[2] / "examples"
+PAGES = sorted(ROOT.glob("*/README.md"))
+BLOCKS = [block for page in PAGES for block in markdown_blocks.blocks(page)]
+RUN = [block for block in BLOCKS if block.language == "bash"]
+QUOTED = [block for block in BLOCKS if block.language == "text"]
+LEFT_OUT = "…"
+
+
+def name(block) -> str:
+    return f"{block.document.parent.name}-{block.line}"
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Return a copy of an example's folder."""
+
+    @functools.cache
+    def copied(page: Path) -> Path:
+        folder = tmp_path_factory.mktemp(page.parent.name) / page.parent.name
+        return shutil.copytree(page.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    return copied
+
+
+@pytest.mark.parametrize("block", RUN, ids=name)
+def test_example(block, folder_of):
+    if block.not_run is not None:
+        pytest.skip(f"not run: {block.not_run}")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        cwd=folder_of(block.document),
+        env={**os.environ, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_five_cases_each_in_the_list():
+    listed = re.findall(r"\]\(([\w-]+)/README\.md\)", (ROOT / "README.md").read_text())
+    assert listed == list(dict.fromkeys(listed))
+    assert sorted(listed) == [page.parent.name for page in PAGES]
+    assert len(PAGES) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_file_is_told_of(page):
+    text = page.read_text()
+    paths = [p.relative_to(page.parent) for p in page.parent.rglob("*") if p.is_file()]
+    for path in paths:
+        if path.name != "README.md" and "__pycache__" not in path.parts:
+            assert path.name in text or f"{path.parts[0]}/" in text, path
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.parent.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", markdown_blocks.prose(page)):
+        if not link.startswith("https://"):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+# --- what was measured --------------------------------------------------------------------------
+
+
+def output(page: Path) -> str:
+    return (page.parent / "output.txt").read_text()
+
+
+@pytest.mark.parametrize("block", QUOTED, ids=name)
+def test_quotes_stand_in_the_output(block):
+    lines = [line.rstrip() for line in block.text.splitlines()]
+    printed = {line.rstrip() for line in output(block.document).splitlines()}
+    assert [line for line in lines if line != LEFT_OUT and line not in printed] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_numbers_of_the_decision_were_measured(page):
+    """A number with a unit is one that was printed, or one of the question's own in a command."""
+    known = output(page) + "".join(b.text for b in markdown_blocks.blocks(page))
+    known += "".join(p.read_text() for p in page.parent.glob("*.toml"))
+    told = re.findall(r"(\d+(?:\.\d+)?) (?:×|ms|µs|%)", markdown_blocks.prose(page))
+    assert told, "a decision has numbers"
+    numbers = set(re.findall(r"(?<![\d.])\d+(?:\.\d+)?(?!\d)", known))
+    assert [number for number in told if number not in numbers] == []
+
+
+def test_options_of_what_is_not_run_exist():
+    """The twin of a long block is run; what only the long one says must exist all the same."""
+    from typer.main import get_command
+
+    from frameworktax.cli.app import app
+
+    for block in RUN:
+        text = block.text.replace("\\\n", " ")
+        for command in re.findall(r"^frameworktax (.+)$", text, re.MULTILINE):
+            verb, known = get_command(app), set()
+            for word in command.split():
+                if word not in getattr(verb, "commands", {}):
+                    break
+                verb = verb.commands[word]
+                known = {option for p in verb.params for option in (*p.opts, *p.secondary_opts)}
+            assert known, command
+            assert set(re.findall(r"(?<=\s)--[a-z][a-z-]*", command)) <= known, command
