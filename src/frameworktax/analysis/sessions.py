@@ -32,7 +32,7 @@ UNREST = 0.5
 """How far a session is off, as a share of the spread of its blocks."""
 DRIFT_SD = 1.0
 """How far from one the share of the host's drift can be that reaches a program on the CPU: seven
-models moved by one to three times as much as the calibrator."""
+models moved by 0.4 to 5 times as much as the calibrator."""
 DEVICE_DRIFT_SD = 0.5
 """How much of it may reach a program on a device, of which nothing is taken out."""
 DRIFTS = (0.003, 0.3)
