@@ -1,3 +1,4 @@
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import sample_records as data
 from frameworktax.analysis.advice import difference, without
 from frameworktax.analysis.document import build
 from frameworktax.records import Attribution, Block, Estimate, Parity, Point, Subject
+from frameworktax.runtimes import variants
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,9 @@ def test_packing_is_predicted_only_where_nothing_that_prepacks_was_measured(run)
 def test_memory(run):
     (memory,) = starting(run, "keep memory")
     assert memory.gain.value == pytest.approx(1 / 0.9)  # allocator 6 % and system 4 %
+    assert memory.kind == "bound"
+    settings = re.findall(r"(\w+)=(\d+)", memory.action)
+    assert len(settings) == 2 and set(settings) <= set(variants.KEEP.items())
 
 
 def quiet(**shares):

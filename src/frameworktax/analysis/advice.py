@@ -26,6 +26,8 @@ WORTH = 1.03
 """A gain below this is no advice: it costs more to act on than it gives."""
 PREPACKING = ("torchscript-frozen", "inductor", "aot-inductor", "openvino", "onnxruntime")
 """Runtimes that pack weights once and not at every call."""
+KEEP = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
+"""glibc's settings that give no freed memory back to the system (mallopt(3))."""
 ALLOCATOR = 0.08
 """Share of latency in malloc and the page faults behind it above which it is worth a word."""
 THREADING = 0.10
@@ -280,12 +282,12 @@ def _allocator(same: Sequence[Reading]) -> Advice | None:
         return None
     m = reading.measurement
     return Advice(
-        action=f"keep memory between calls of {m.runtime}: raise malloc's mmap and trim "
-        "thresholds (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_), or preload jemalloc",
+        action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
+        "or preload jemalloc",
         evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
         "malloc and the operating system behind it (page faults)",
         gain=gain,
-        kind="predicted",
+        kind="bound",  # what of it small blocks cost, no setting takes away
     )
 
 
