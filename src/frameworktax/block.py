@@ -126,7 +126,7 @@ class Block:
             with self:
                 return func(*args, **kwargs)
 
-        watched.block = self  # type: ignore[attr-defined]
+        watched.block = self  # type: ignore[attr-defined]  # a function has attributes
         return cast("Watched[P, R]", watched)
 
     def __enter__(self) -> Block:

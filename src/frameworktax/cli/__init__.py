@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit(leaving.exit_code)
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())  # noqa: T201 - the help itself
+            print(error.format_message())
             sys.exit(2)
         fail(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
@@ -90,5 +90,5 @@ def version(
     show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if show:
-        print(__version__)  # noqa: T201
+        print(__version__)
         raise typer.Exit

@@ -129,7 +129,7 @@ def ablate_command(
     if figure is not None:
         drawing.write(found, figure)
     if json_file == "-":
-        print(document)  # noqa: T201
+        print(document)
     elif not quiet:
         print_ablation(found, console())
         if verbose:

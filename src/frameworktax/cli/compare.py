@@ -84,9 +84,9 @@ def compare_command(
     for path, name in zip(files, forms, strict=True):
         path.write_text(found.text(name), encoding="utf-8")
     if json_file == "-":
-        print(document)  # noqa: T201
+        print(document)
     elif form is not None and not files:
-        print(found.text(form), end="")  # noqa: T201
+        print(found.text(form), end="")
     elif not quiet:
         print_comparison(found.comparison, console(), full=verbose)
     return found.exit_code
@@ -99,4 +99,4 @@ def _save(a: str, b: str | None, path: Path, quiet: bool) -> None:
         raise UsageError("--save-baseline keeps one side; name one, and compare in another command")
     kept = comparing.save_baseline(a, path)
     if not quiet:
-        print(f"written: {path}, {len(kept.measurements)} points")  # noqa: T201
+        print(f"written: {path}, {len(kept.measurements)} points")

@@ -28,7 +28,7 @@ UNREAD = 141
 def fail(message: str, code: int) -> NoReturn:
     """Print one line on standard error and leave."""
     try:
-        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)
     except OSError:  # nobody reads it; the exit code still tells
         into_nothing(2)
     sys.exit(code)
@@ -122,7 +122,7 @@ def deliver_run(
     from frameworktax.report.terminal import print_run
 
     if json_file == "-":
-        print(json.dumps(dump(run), allow_nan=False))  # noqa: T201
+        print(json.dumps(dump(run), allow_nan=False))
     elif json_file:
         write_whole(Path(json_file), json.dumps(dump(run), allow_nan=False) + "\n")
     if report:

@@ -34,11 +34,11 @@ def doctor(
 
     checks = host.doctor(available_samplers())
     if as_json:
-        print(json.dumps([asdict(check) for check in checks], indent=1))  # noqa: T201
+        print(json.dumps([asdict(check) for check in checks], indent=1))
         return
     if fix_hints:
         for line in host.hints(checks) or ["# nothing to mend: this machine is fit to measure"]:
-            print(line)  # noqa: T201
+            print(line)
         return
     print_rows(
         console(),

@@ -35,8 +35,8 @@ def create(
     for name in names:
         environments.recipe(name)  # a wrong name is told before anything is installed
     for name in names:
-        python = environments.create(name, lambda text: print(text, file=sys.stderr))  # noqa: T201
-        print(f"{name}: ready, {python}")  # noqa: T201
+        python = environments.create(name, lambda text: print(text, file=sys.stderr))
+        print(f"{name}: ready, {python}")
 
 
 @environments_app.command("list")
@@ -54,7 +54,7 @@ def list_environments(
 
     rows = environments.found()
     if as_json:
-        print(json.dumps([asdict(r) | {"folder": str(r.folder)} for r in rows], indent=1))  # noqa: T201
+        print(json.dumps([asdict(r) | {"folder": str(r.folder)} for r in rows], indent=1))
         return
     print_rows(
         console(),
@@ -79,4 +79,4 @@ def remove(names: Annotated[list[str], typer.Argument(help="Environments to dele
     for name in names:
         environments.recipe(name)
     for name in names:
-        print(f"{name}: {'removed' if environments.remove(name) else 'there was none'}")  # noqa: T201
+        print(f"{name}: {'removed' if environments.remove(name) else 'there was none'}")

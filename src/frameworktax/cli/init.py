@@ -39,4 +39,4 @@ def init(
         raise UsageError(f"{file} is there already; name another file") from error
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; name another file") from error
-    print(f"{file} is written. See what it comes to: frameworktax sweep {file} --dry-run")  # noqa: T201
+    print(f"{file} is written. See what it comes to: frameworktax sweep {file} --dry-run")

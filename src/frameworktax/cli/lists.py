@@ -33,7 +33,7 @@ def list_models(
 
     rows = [asdict(row) for row in models.describe_names()]
     if as_json:
-        print(json.dumps(rows, indent=1))  # noqa: T201
+        print(json.dumps(rows, indent=1))
         return
     families = [r["family"] for r in rows]
     print_rows(
@@ -44,7 +44,7 @@ def list_models(
             for r, above in zip(rows, ["", *families], strict=False)
         ],
     )
-    print("your own: file.py:function or package.module:function")  # noqa: T201
+    print("your own: file.py:function or package.module:function")
 
 
 @lister.command("runtimes")
@@ -82,7 +82,7 @@ def list_runtimes(
             }
         )
     if as_json:
-        print(json.dumps(rows, indent=1))  # noqa: T201
+        print(json.dumps(rows, indent=1))
         return
     print_rows(
         console(),
@@ -112,7 +112,7 @@ def list_coverage(
     cells = coverage.select(matrix, model, runtime)
     if as_json:
         document = asdict(matrix) | {"cells": [asdict(cell) for cell in cells]}
-        print(json.dumps(document, indent=1))  # noqa: T201
+        print(json.dumps(document, indent=1))
         return
     if model is None and runtime is None:
         print_rows(console(), *coverage.digest(cells))
@@ -120,7 +120,7 @@ def list_coverage(
         rows = [[c.model, c.runtime, coverage.mark(c), coverage.why(c)] for c in cells]
         print_rows(console(), ["model", "runtime", "", "why"], rows)
     for line in coverage.footnotes(matrix, cells):
-        print(line)  # noqa: T201
+        print(line)
 
 
 @lister.command("studies")
@@ -142,7 +142,7 @@ def list_studies(
             {"name": s.name, "title": s.title, "claims": [claim.id for claim in s.claim]}
             for s in studies
         ]
-        print(json.dumps(rows, indent=1))  # noqa: T201
+        print(json.dumps(rows, indent=1))
         return
     print_rows(
         console(),

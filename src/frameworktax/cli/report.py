@@ -80,5 +80,5 @@ def report_command(
     if output is not None:
         write(results.run, output, beside, figure or "latency")
         if not quiet and json_file != "-":
-            print(f"written: {output}")  # noqa: T201
+            print(f"written: {output}")
     deliver(results, json_file, None, quiet or output is not None, verbose)

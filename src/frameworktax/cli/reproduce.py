@@ -99,7 +99,7 @@ def reproduce_command(
 
     text = json.dumps(page.document(found), allow_nan=False) if json_file else ""
     if json_file == "-":
-        print(text)  # noqa: T201
+        print(text)
     elif json_file:
         Path(json_file).write_text(text + "\n")
     written: list[Path] = []
@@ -112,7 +112,7 @@ def reproduce_command(
     terminal.print_claims(found, console())
     kept = [str(path) for path in ([report] if report else []) + written[:1]]
     if kept:
-        print(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")  # noqa: T201
+        print(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")
 
 
 def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> None:
@@ -125,7 +125,7 @@ def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> Non
     rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in outlook.groups]
     print_rows(console(), ["about", "points", "session"], rows)
     done = sum(held.status == "measured" for held in outlook.held.values())
-    print(  # noqa: T201
+    print(
         f"{len(outlook.chosen)} points at the {size} scale, {done} held by {store}; "
         f"about {outlook.estimate_s / 60:.0f} minutes to go"
     )

@@ -33,4 +33,4 @@ def schema(
             f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
         )
     described = importlib.import_module(DOCUMENTS[document]).schema()
-    print(json.dumps(described, indent=1))  # noqa: T201
+    print(json.dumps(described, indent=1))

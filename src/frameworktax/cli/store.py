@@ -62,7 +62,7 @@ def list_points(
     finally:
         gc.enable()
     if as_json:
-        print(json.dumps([asdict(line) for line in lines], allow_nan=False))  # noqa: T201
+        print(json.dumps([asdict(line) for line in lines], allow_nan=False))
         return
     print_rows(
         console(),
@@ -71,9 +71,9 @@ def list_points(
     )
     say_notes(found.notes)
     if len(lines) > SHOWN:
-        print(f"the first {SHOWN}; --where tells others, --json all")  # noqa: T201
+        print(f"the first {SHOWN}; --where tells others, --json all")
     sessions = len({line.session for line in lines})
-    print(f"{len(lines)} points, told from {sessions} sessions")  # noqa: T201
+    print(f"{len(lines)} points, told from {sessions} sessions")
 
 
 def _row(line: PointSummary) -> list[str]:
@@ -104,7 +104,7 @@ def merge(
     merged = merged_into(stores, output)
     say_notes(merged.notes)
     _say(merged.conflicts)
-    print(  # noqa: T201
+    print(
         f"{output}: {merged.records} records in {merged.shards} shards; "
         f"{merged.duplicates} copies left out, {len(merged.conflicts)} that differ"
     )
@@ -127,12 +127,12 @@ def check(
 
     health = checked(store)
     if as_json:
-        print(json.dumps(asdict(health)))  # noqa: T201
+        print(json.dumps(asdict(health)))
     else:
         _say([*health.remarks, *health.damage])
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(health.records.items()))
         verdict = f"damaged in {len(health.damage)} places" if health.damage else "whole"
-        print(f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}")  # noqa: T201
+        print(f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}")
     if health.damage:
         raise typer.Exit(1)
 
@@ -178,7 +178,7 @@ def prune(
         done = pruned_by(store, rules, datetime.now(UTC), dry_run=dry_run)
         _say([f"session {session}: {would}" for session in done.sessions])
         _say(done.kept)
-        print(  # noqa: T201
+        print(
             f"{would}: {len(done.sessions)} sessions, {done.points} failed points; "
             f"{done.records} records, {done.bytes / 1e6:.1f} MB"
         )
@@ -188,7 +188,7 @@ def prune(
             entries += prune_old_cache(store, dry_run=dry_run)
         _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
         total = sum(entry.bytes for entry in entries)
-        print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")  # noqa: T201
+        print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")
 
 
 @keeper.command()
@@ -225,9 +225,7 @@ def pull(
 
 def _say_transfer(done: Transfer, target: str) -> None:
     _say(done.refused)
-    print(  # noqa: T201
-        f"{target}: {len(done.copied)} shards copied, {done.unchanged} were there already"
-    )
+    print(f"{target}: {len(done.copied)} shards copied, {done.unchanged} were there already")
     if done.refused:
         raise typer.Exit(1)
 
@@ -239,4 +237,4 @@ def say_notes(notes: Iterable[Note]) -> None:
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
         # a name from a file stays one line and gives the terminal no orders
-        print("".join(c if c.isprintable() else "?" for c in line))  # noqa: T201
+        print("".join(c if c.isprintable() else "?" for c in line))

@@ -70,7 +70,7 @@ def export(
         results = api.read_store(store, conditions)
         reports.write_table(results.run, output)
         count = len(results)
-    print(f"written: {output}, {count} {table}")  # noqa: T201
+    print(f"written: {output}, {count} {table}")
 
 
 def _log(folder: Path, conditions: Where | None, to: str) -> None:
@@ -82,7 +82,7 @@ def _log(folder: Path, conditions: Where | None, to: str) -> None:
         raise UsageError(f"no tracker '{to}'{nearest(to, TRACKERS)}; choose {choices}")
     results = api.read_store(folder, conditions)
     name = TRACKERS[to](results.run)
-    print(f"logged to {to}: {len(results)} points in {name}")  # noqa: T201
+    print(f"logged to {to}: {len(results)} points in {name}")
 
 
 def _draw(folder: Path, conditions: Where | None, output: Path) -> None:
@@ -94,4 +94,4 @@ def _draw(folder: Path, conditions: Where | None, output: Path) -> None:
     records, notes = read(folder, conditions)
     say_notes(notes)
     count = timeline.write(records, output)
-    print(f"written: {output}, {count} events; open it in ui.perfetto.dev")  # noqa: T201
+    print(f"written: {output}, {count} events; open it in ui.perfetto.dev")

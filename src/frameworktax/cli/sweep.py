@@ -147,14 +147,14 @@ def _dry_run(
     from frameworktax.campaign.words import forecast, plain, rows
     from frameworktax.report.terminal import print_rows
 
-    places = campaign.platforms(engine, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    places = campaign.platforms(engine, lambda text: print(text, file=sys.stderr))
     found = campaign.outlook(
         study, *words, store=store, resume=resume, allow_code=allow_code, platforms=places
     )
     if json_file:
         text = json.dumps(plain(found), allow_nan=False)
         if json_file == "-":
-            print(text)  # noqa: T201
+            print(text)
             return
         write_whole(Path(json_file), text + "\n")
     if quiet:

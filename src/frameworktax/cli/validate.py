@@ -48,16 +48,16 @@ def validate_command(
     names = words(models) if models else None
     arguments = {"device": device, "processes": processes, "folder": store, "time_budget": budget}
     if quiet:
-        found = validate(names, **arguments)  # type: ignore[arg-type]
+        found = validate(names, **arguments)  # type: ignore[arg-type]  # by names
     else:
         out = console(stderr=True)
         if verbose:
             introduce(out)
         with Bar(out, budget, verbose=verbose) as bar:
-            found = validate(names, reporter=bar, **arguments)  # type: ignore[arg-type]
+            found = validate(names, reporter=bar, **arguments)  # type: ignore[arg-type]  # by names
     document = found.document()
     if json_file == "-":
-        print(json.dumps(document, allow_nan=False))  # noqa: T201
+        print(json.dumps(document, allow_nan=False))
     elif json_file:
         Path(json_file).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     if report is not None:

@@ -234,7 +234,7 @@ class RayEngine:
             about = told[node.id]
             fault = about if isinstance(about, str) else self._differs(about)
             if fault is None:
-                self._about[node.id] = dict(about)  # type: ignore[arg-type]
+                self._about[node.id] = dict(about)  # type: ignore[arg-type]  # no text: no fault
             else:
                 self._unfit[node.id] = f"{node} {fault}"
                 self._listener.say(f"left out: {self._unfit[node.id]}")

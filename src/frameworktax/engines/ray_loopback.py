@@ -99,7 +99,7 @@ def main() -> None:
                     temp_dir=f"{folder}/ray",
                 )
                 raylets[label] = node.all_processes["raylet"][0].process.pid
-            print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)  # noqa: T201
+            print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)  # noqa: T201 - the answer
             select.select([sys.stdin], [], [], life_s)
         except KeyboardInterrupt:
             pass
