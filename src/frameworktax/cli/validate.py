@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,15 +46,20 @@ def validate_command(
     check_writable(json_file, report)
     budget = parse_seconds(time_budget)
     names = words(models) if models else None
-    arguments = {"device": device, "processes": processes, "folder": store, "time_budget": budget}
+    arguments: dict[str, Any] = {
+        "device": device,
+        "processes": processes,
+        "folder": store,
+        "time_budget": budget,
+    }
     if quiet:
-        found = validate(names, **arguments)  # type: ignore[arg-type]  # by names
+        found = validate(names, **arguments)
     else:
         out = console(stderr=True)
         if verbose:
             introduce(out)
         with Bar(out, budget, verbose=verbose) as bar:
-            found = validate(names, reporter=bar, **arguments)  # type: ignore[arg-type]  # by names
+            found = validate(names, reporter=bar, **arguments)
     document = found.document()
     if json_file == "-":
         print(json.dumps(document, allow_nan=False))
