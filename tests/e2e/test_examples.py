@@ -17,8 +17,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import markdown_blocks
 
-pytestmark = pytest.mark.timing
-
 ROOT = Path(__file__).parents[2] / "examples"
 PAGES = sorted(ROOT.glob("*/README.md"))
 BLOCKS = [block for page in PAGES for block in markdown_blocks.blocks(page)]
