@@ -1,8 +1,12 @@
-"""Every test run has a lock and a cache of its own: it neither waits for others nor uses theirs."""
+"""Every test run has a lock and a cache of its own: it neither waits for others nor uses theirs.
+
+Tests that run two at a time have a lock each: what needs the processor to itself runs alone anyway.
+"""
 
 import os
 import tempfile
 
-for variable in ("FRAMEWORKTAX_RUNTIME_DIR", "FRAMEWORKTAX_CACHE"):
-    if variable not in os.environ:
+is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
+for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_CACHE", True)):
+    if variable not in os.environ or (is_beside_others and not is_shared):
         os.environ[variable] = tempfile.mkdtemp(prefix="frameworktax-tests-")
