@@ -237,6 +237,8 @@ def _measuring(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # as a terminal starts it: what a shell runs behind it ignores Ctrl-C, and so do its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     kept = folder / "frameworktax-results"
     deadline = time.monotonic() + 60
