@@ -237,7 +237,7 @@ def _measuring(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # as a terminal starts it: what a shell runs behind it ignores Ctrl-C, and so do its children
+        # as a terminal starts it: a shell has what runs behind it ignore Ctrl-C, children too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     kept = folder / "frameworktax-results"
