@@ -56,6 +56,10 @@ def test_asking_imports_no_engine() -> None:
 
 
 def test_unknown_names_get_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"'a/b.onnx', did you mean 'onnx:a/b.onnx'\?"):
+        models.check(Workload(model="a/b.onnx"))
+    with pytest.raises(UsageError, match=r"'own.py', did you mean 'own.py:function'\?"):
+        models.check(Workload(model="own.py"))
     with pytest.raises(UsageError, match=r"unknown model 'bert-bse', did you mean 'bert-base'\?"):
         models.check(Workload(model="bert-bse"))
     with pytest.raises(UsageError, match=r"unknown runtime 'eagr', did you mean 'eager'\?"):

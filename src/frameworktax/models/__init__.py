@@ -110,6 +110,10 @@ def _prefix(name: str) -> str:
     return name.partition(":")[0] + ":NAME"
 
 
+FILES = {"onnx": "onnx:{}", "py": "{}:function"}
+"""How a model in a file is named, by the end of the file's name."""
+
+
 def _entry(name: str) -> Entry:
     """Return what is known about a name of any kind.
 
@@ -120,8 +124,10 @@ def _entry(name: str) -> Entry:
         return PREFIXES.get(_prefix(name), USER)
     known = _registry()
     if name not in known:
+        meant = FILES.get(name.rpartition(".")[2])
+        near = f", did you mean '{meant.format(name)}'?" if meant else nearest(name, known)
         raise UsageError(
-            f"unknown model '{name}'{nearest(name, known)} "
+            f"unknown model '{name}'{near} "
             "(see 'frameworktax list models'; your own: file.py:function)"
         )
     return known[name]
