@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+if "FRAMEWORKTAX_NO_BROWSER" in os.environ:
+    CHROMIUM = None
 DESK = {"width": 1280, "height": 900}
 
 
