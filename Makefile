@@ -71,7 +71,7 @@ bench-peer: install
 # Predictions name these errors, and the formulas that are too far off are refused.
 validate: install
 	$(BIN)/frameworktax validate --time-budget 11min \
-	  --json src/frameworktax/analysis/shown_errors.json --report docs/results/validate.md
+	  --json src/frameworktax/analysis/whatif/formula_errors.json --report docs/results/validate.md
 
 coverage: install
 	nice $(BIN)/python benchmarks/coverage.py

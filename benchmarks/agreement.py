@@ -37,10 +37,11 @@ from common import (
     say,
 )
 from floor import floor, tell_floor
-from frameworktax import host, models, runtimes, stats, timing
-from frameworktax.analysis.gathered import gather
+from frameworktax import host, models, runtimes, stats
+from frameworktax.analysis.grouping import gather
+from frameworktax.measure import timing
+from frameworktax.measure.rounds import BLOCK_NS
 from frameworktax.records import Calibration, Workload
-from frameworktax.rounds import BLOCK_NS
 from frameworktax.runtimes.base import Target
 
 TIMER_TARGET = 0.03

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from frameworktax import api, campaign, store
+from frameworktax import api, store, sweep
 from frameworktax.records import Curve, Measurement, Run
 from frameworktax.report.words import TWIN, interval, milliseconds
 from question import Place, machine, place, table
@@ -172,10 +172,10 @@ def main() -> None:
     if not at.redraw:
         from rich.console import Console
 
-        from frameworktax.live import StudyView
+        from frameworktax.cli.live import StudyView
 
         with StudyView(Console(stderr=True)) as shown:
-            campaign.sweep(
+            sweep(
                 STUDY, *(QUICK if at.quick else ()), store=at.store, reporter=shown,
                 command=("architectures",),
             )  # fmt: skip

@@ -13,8 +13,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from frameworktax.engines.ray_loopback import ENVIRONMENT, loopback
 from frameworktax.errors import FrameworktaxError
+from frameworktax.sweep.ray_loopback import ENVIRONMENT, loopback
 
 LIFE_S = 300.0
 STUDY = """

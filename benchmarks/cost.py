@@ -38,14 +38,15 @@ from common import (
     run_command,
 )
 from floor import floor, tell_floor
-from frameworktax import host, models, runtimes, stats, timing
+from frameworktax import host, models, runtimes, stats
 from frameworktax.attribution import available_samplers
 from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.cli.parse import parse_seconds
-from frameworktax.engines.local import Worker
-from frameworktax.plan import DEFAULT_BUDGET_S
+from frameworktax.measure import timing
+from frameworktax.measure.plan import DEFAULT_BUDGET_S
+from frameworktax.measure.process import Worker
+from frameworktax.measure.rounds import BLOCK_NS
 from frameworktax.records import Block, Workload, to_json
-from frameworktax.rounds import BLOCK_NS
 from frameworktax.runtimes.base import Target
 
 SAMPLER_TARGET = 0.03

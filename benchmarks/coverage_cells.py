@@ -24,8 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import models, parity, runtimes
+from frameworktax import models, runtimes
 from frameworktax.errors import FrameworktaxError
+from frameworktax.measure import parity
 from frameworktax.models.base import Model
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Runtime, Target

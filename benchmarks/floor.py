@@ -14,9 +14,10 @@ from pathlib import Path
 from statistics import fmean, median
 
 from common import Bench, Row, child, plain
-from frameworktax import host, runtimes, stats, timing
+from frameworktax import host, runtimes, stats
 from frameworktax.clock import REAL
-from frameworktax.engines.local import Worker
+from frameworktax.measure import timing
+from frameworktax.measure.process import Worker
 from frameworktax.runtimes.base import Target
 
 TARGET_NS = 1000

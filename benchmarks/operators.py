@@ -19,10 +19,10 @@ from pathlib import Path
 from common import child
 from frameworktax import api, store
 from frameworktax.ablate.steps import effect
-from frameworktax.analysis.contrasts import paired, ratio
-from frameworktax.analysis.quantities import blocks
+from frameworktax.analysis.compare.contrasts import paired, ratio
+from frameworktax.analysis.compare.quantities import blocks
 from frameworktax.attribution.buckets import qualified
-from frameworktax.plan import Plan
+from frameworktax.measure.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload
 from frameworktax.report.words import MEANINGS, interval, label, milliseconds, percent
 from question import Place, bar, machine, place, table

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from frameworktax.progress import Bar
+from frameworktax.cli.progress import Bar
 from frameworktax.records import Environment
 
 ROOT = Path(__file__).resolve().parents[1]

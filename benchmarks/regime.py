@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from frameworktax.analysis import regime, replay
-from frameworktax.analysis.replay import Queues
+from frameworktax.analysis import regime
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.replay import Queues
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 1.15

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from common import Bench, BenchmarkError, Row, options
-from frameworktax import campaign
-from frameworktax.campaign.spent import MEASURING, overhead
+from frameworktax.sweep.run import sweep as run_sweep
+from frameworktax.sweep.time_accounting import MEASURING, overhead
 
 RUNTIMES = ["eager", "inference-mode", "torchscript-frozen", "onnxruntime"]
 TARGET = 0.15
@@ -36,7 +36,7 @@ def sweep(bench: Bench, name: str, title: str) -> Row:
         grid["batch"] = [1, 2]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FRAMEWORKTAX_CACHE"] = str(Path(folder) / "cache")  # sets up anew
-        results = campaign.sweep({"grid": grid}, store=Path(folder) / "store")
+        results = run_sweep({"grid": grid}, store=Path(folder) / "store")
     cost = overhead(results.spent_ns, results.wall_ns)
     if cost is None:
         raise BenchmarkError("nothing was measured")

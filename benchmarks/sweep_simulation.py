@@ -34,10 +34,10 @@ from simulated_cluster import (
     faults_of,
 )
 
-from frameworktax.campaign.look import look, scan
-from frameworktax.campaign.results import SilentStudy
-from frameworktax.campaign.run import Campaign
-from frameworktax.study.load import Study, load
+from frameworktax.sweep.load import Study, load
+from frameworktax.sweep.look import look, scan
+from frameworktax.sweep.results import SilentStudy
+from frameworktax.sweep.run import Campaign
 from frameworktax.testing import FakeClock
 
 NODES = {"big": 120, "small": 80}

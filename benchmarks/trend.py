@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from frameworktax import api
-from frameworktax.analysis import queued, replay, shown
-from frameworktax.analysis.replay import Queues
 from frameworktax.analysis.roofline import DEVICES
 from frameworktax.analysis.trend import MOST, Outlook, grid, outlook
+from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif import queued, replay
+from frameworktax.analysis.whatif.replay import Queues
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
 from frameworktax.reproduce import paper

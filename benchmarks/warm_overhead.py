@@ -19,7 +19,7 @@ from typing import Any
 
 from common import Bench, options
 from frameworktax import api, runtimes
-from frameworktax.plan import Plan, points_for
+from frameworktax.measure.plan import Plan, points_for
 from frameworktax.records import Measurement, Workload
 from frameworktax.runtimes.base import Target
 

@@ -13,10 +13,10 @@ The nouns that results are made of: frozen, raw where they are stored, derived w
 """
 BEHIND = {
     "BlockTax": "frameworktax.block.BlockTax",
-    "SweepResults": "frameworktax.campaign.results.SweepResults",
-    "WhatIf": "frameworktax.analysis.changes.WhatIf",
-    "Comparison": "frameworktax.analysis.comparison.Comparison",
-    "Change": "frameworktax.analysis.comparison.Change",
+    "SweepResults": "frameworktax.sweep.results.SweepResults",
+    "WhatIf": "frameworktax.analysis.whatif.request.WhatIf",
+    "Comparison": "frameworktax.analysis.compare.comparison.Comparison",
+    "Change": "frameworktax.analysis.compare.comparison.Change",
 }
 """What the public functions take and return that has no public name of its own."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.version import __version__
 
+for _package in ("measure", "sweep"):
+    # These packages are named like functions exported below. Importing a package binds its name
+    # here, once: done now and undone, so that the name stays the function's.
+    import_module(f"frameworktax.{_package}")
+    del globals()[_package]
+
 if TYPE_CHECKING:
     from frameworktax.api import Results, measure
     from frameworktax.block import tax
-    from frameworktax.campaign import sweep
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import explain
     from frameworktax.predicting import Predictions, whatif
+    from frameworktax.sweep.run import sweep
 
 __all__ = [
     "Compared",
@@ -51,7 +58,7 @@ def __getattr__(name: str) -> Any:
 
         return block.tax
     if name == "sweep":
-        from frameworktax import campaign
+        from frameworktax.sweep import run
 
-        return campaign.sweep
+        return run.sweep
     raise AttributeError(f"module 'frameworktax' has no attribute {name!r}")

@@ -17,11 +17,17 @@ from frameworktax import host, models, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
+from frameworktax.measure.plan import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_PROCESSES,
+    DEFAULT_UNTIL,
+    Plan,
+    points_for,
+)
+from frameworktax.measure.session import MeasuringSession, known_runtimes, refuse_unavailable
+from frameworktax.measure.setup import Reporter
 from frameworktax.models.ready_made import Live, unpack
-from frameworktax.plan import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
-from frameworktax.session import MeasuringSession, known_runtimes, refuse_unavailable
-from frameworktax.setup import Reporter
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -82,13 +88,13 @@ class Results(Sequence[Measurement]):
 
     def to_mlflow(self, experiment: str | None = None) -> str:
         """Log the whole and each point to MLflow; see ``report.trackers.to_mlflow``."""
-        from frameworktax.report.trackers import to_mlflow
+        from frameworktax.integrations.trackers import to_mlflow
 
         return to_mlflow(self.run, experiment=experiment)
 
     def to_wandb(self, project: str | None = None) -> str:
         """Log the whole and each point to Weights & Biases; see ``report.trackers.to_wandb``."""
-        from frameworktax.report.trackers import to_wandb
+        from frameworktax.integrations.trackers import to_wandb
 
         return to_wandb(self.run, project=project)
 

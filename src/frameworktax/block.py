@@ -28,10 +28,10 @@ from frameworktax.analysis.bill import from_samples
 from frameworktax.attribution.buckets import itemise
 from frameworktax.attribution.sampler import SampleRun
 from frameworktax.clock import REAL, Clock
+from frameworktax.measure.inline_profiler import Ended, PausableSampler, Watcher, perf_event_sampler
 from frameworktax.notebook import Shown
 from frameworktax.records import Attribution, Estimate, Note
 from frameworktax.stats import mean_interval
-from frameworktax.watching import Ended, PausableSampler, Watcher, perf_event_sampler
 
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frameworktax import api, store
-from frameworktax.analysis.compare import Renames
-from frameworktax.analysis.compare import compare as compare_runs
-from frameworktax.analysis.comparison import Comparison, Metric
-from frameworktax.analysis.gathered import gather
+from frameworktax.analysis.compare.compare import Renames
+from frameworktax.analysis.compare.compare import compare as compare_runs
+from frameworktax.analysis.compare.comparison import Comparison, Metric
+from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest
 from frameworktax.records import Measurement, Record, Run
 from frameworktax.report import json_document

@@ -17,7 +17,7 @@ from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Pred
 from frameworktax.traces.blocks import DamagedError, blocks
 
 if TYPE_CHECKING:
-    from frameworktax.analysis.whatif import WhatIf
+    from frameworktax.analysis.whatif.predict import WhatIf
     from frameworktax.api import Results
     from frameworktax.traces.timeline import Timeline
 
@@ -66,7 +66,7 @@ class Told:
 
     def predict(self, asked: WhatIf) -> tuple[Prediction, ...]:
         """Return what changes would give."""
-        from frameworktax.analysis.whatif import predict
+        from frameworktax.analysis.whatif.predict import predict
 
         if self.timeline is None:
             return predict(asked, self.run)
@@ -78,7 +78,7 @@ class Told:
 def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
     """Return the document of ``explain``."""
     if what_if is not None:
-        from frameworktax.analysis.changes import check
+        from frameworktax.analysis.whatif.request import check
 
         check(what_if)
     told = tell(path)
@@ -170,7 +170,7 @@ def _is_ours(head: bytes) -> bool:
 
 
 def _trace(path: Path, read: Callable[[Path], Any]) -> Told:
-    from frameworktax.analysis import trace
+    from frameworktax.analysis.trace import document as trace
     from frameworktax.traces import timeline
 
     try:
@@ -224,7 +224,7 @@ def _says_run(path: Path, head: bytes) -> bool:
 
 
 def _from_readers(path: Path) -> Run | None:
-    from frameworktax import readers
+    from frameworktax.integrations import readers
 
     read = getattr(readers, "read", None)
     return read(path) if read is not None else None

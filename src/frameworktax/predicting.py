@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from frameworktax.analysis.changes import WhatIf, check
+from frameworktax.analysis.whatif.request import WhatIf, check
 from frameworktax.api import Results
 from frameworktax.errors import UsageError
 from frameworktax.explaining import Told, tell

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import api, store
-from frameworktax.analysis import shown
-from frameworktax.analysis.formulas import SAME_KERNELS
-from frameworktax.analysis.held import DEPTHS, WIDER, Check, judge
+from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS
+from frameworktax.analysis.whatif.prediction_checks import DEPTHS, WIDER, Check, judge
 from frameworktax.errors import NothingMeasuredError, UsageError
-from frameworktax.plan import Plan
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.setup import Reporter
 from frameworktax.records import (
     Environment,
     Point,
@@ -23,7 +24,6 @@ from frameworktax.records import (
     Session,
     Workload,
 )
-from frameworktax.setup import Reporter
 from frameworktax.version import __version__
 
 SCHEMA = "frameworktax.validation"

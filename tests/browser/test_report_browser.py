@@ -20,9 +20,9 @@ pages.needed()
 
 from test_report import hostile
 
-from frameworktax.analysis import whatif
-from frameworktax.analysis.changes import WhatIf
 from frameworktax.analysis.document import build
+from frameworktax.analysis.whatif import predict as whatif
+from frameworktax.analysis.whatif.request import WhatIf
 
 DARK = {"color_scheme": "dark"}
 PHONE = {"width": 360, "height": 740}

@@ -16,11 +16,12 @@ import sample_records as data
 pytestmark = pytest.mark.browser
 pages.needed()
 
-from frameworktax.analysis import formulas, replay, whatif
-from frameworktax.analysis.changes import WhatIf
 from frameworktax.analysis.document import build
 from frameworktax.analysis.estimates import product, quotient
-from frameworktax.analysis.queued import Change, point_latency
+from frameworktax.analysis.whatif import formulas, replay
+from frameworktax.analysis.whatif import predict as whatif
+from frameworktax.analysis.whatif.queued import Change, point_latency
+from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.records import Estimate, Measurement, Run, Workload
 from frameworktax.report import whatif_html
 from frameworktax.report.charts import latency_chart

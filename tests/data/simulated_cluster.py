@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from frameworktax.campaign.results import SweepResults
-from frameworktax.engines.base import Done, Job, Platform, limit_s
 from frameworktax.errors import WorkerError
 from frameworktax.records import (
     Attribution,
@@ -31,6 +29,8 @@ from frameworktax.records import (
     Subject,
 )
 from frameworktax.store import Writer, read
+from frameworktax.sweep.executor import Done, Job, Platform, limit_s
+from frameworktax.sweep.results import SweepResults
 from frameworktax.testing import FakeClock
 
 PROCESSES, ROUNDS, CALLS = 3, 2, 20

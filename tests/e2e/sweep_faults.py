@@ -135,7 +135,10 @@ def workers(parent: int) -> list[int]:
             line = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue  # it ended while we looked
-        if int(text.rpartition(")")[2].split()[1]) == parent and b"frameworktax.worker" in line:
+        if (
+            int(text.rpartition(")")[2].split()[1]) == parent
+            and b"frameworktax.measure.worker" in line
+        ):
             found.append(int(stat.parent.name))
     return found
 

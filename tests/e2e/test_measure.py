@@ -266,7 +266,7 @@ def _children_of(pid: int) -> list[int]:
 
 def _is_worker(pid: int) -> bool:
     try:
-        return b"frameworktax.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"frameworktax.measure.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frameworktax import models, parity, runtimes
+from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.measure import parity
+from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.describe import describe, describe_batches
 from frameworktax.models.generate import FirstToken, Greedy, Loop
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
-from frameworktax.worker import Server
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -18,16 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax import campaign, store
-from frameworktax.campaign.local import LocalEngine
-from frameworktax.campaign.run import SilentStudy
-from frameworktax.engines.base import Job, Platform
-from frameworktax.engines.ray import LostError, Node, RayEngine
-from frameworktax.engines.ray_cluster import _teller, versions
-from frameworktax.engines.ray_loopback import ENVIRONMENT, loopback
-from frameworktax.engines.ray_node import PREFIX, NodeHost
+from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
 from frameworktax.records import Block, Point, Workload, record_id, to_json
+from frameworktax.sweep.executor import Job, Platform
+from frameworktax.sweep.local import LocalEngine
+from frameworktax.sweep.look import outlook
+from frameworktax.sweep.ray import LostError, Node, RayEngine
+from frameworktax.sweep.ray_cluster import _teller, versions
+from frameworktax.sweep.ray_loopback import ENVIRONMENT, loopback
+from frameworktax.sweep.ray_node import PREFIX, NodeHost
+from frameworktax.sweep.run import SilentStudy
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "wall_ns",
@@ -178,7 +179,7 @@ def command(folder: Path, address: str, *words: str) -> subprocess.Popen:
 
 def measured(folder: Path) -> dict:
     places = [Platform(label=name, device=f"cpu@{name}") for name in ("left", "right")]
-    found = campaign.outlook(folder / "study.toml", store=folder / "s", platforms=places)
+    found = outlook(folder / "study.toml", store=folder / "s", platforms=places)
     return {point: held.status for point, held in found.held.items()}
 
 
@@ -241,7 +242,7 @@ def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
         wait_gone()
     newest = max((tmp_path / "s").glob("*.jsonl"))
     newest.unlink()  # the interrupted one
-    here = campaign.sweep(tmp_path / "study.toml", *words, store=tmp_path / "l")
+    here = sweep(tmp_path / "study.toml", *words, store=tmp_path / "l")
     assert len(here) == 2
     assert facts(tmp_path / "s").keys() == facts(tmp_path / "l").keys()
     for key, told in facts(tmp_path / "l").items():
@@ -254,7 +255,7 @@ def wait_gone() -> None:
     for attempt in itertools.count():
         left = [
             p for p in Path("/proc").glob("[0-9]*/cmdline")
-            if b"frameworktax.campaign.node" in _text(p)
+            if b"frameworktax.sweep.node" in _text(p)
         ]  # fmt: skip
         if not left:
             return

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax import models, parity, runtimes
-from frameworktax.engines.local import Worker
+from frameworktax import models, runtimes
+from frameworktax.measure import parity
+from frameworktax.measure.process import Worker
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
 from frameworktax.runtimes.artifacts import Artifact

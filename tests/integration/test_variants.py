@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from frameworktax import models, runtimes
-from frameworktax.engines.local import Worker
+from frameworktax.measure.process import Worker
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 import pytest
 
-from frameworktax.engines.local import Worker
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.measure.process import Worker
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 

@@ -6,7 +6,7 @@ import sys
 UNDER_A_LIMIT = """
 import resource
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31))
-from frameworktax.engines.local import Worker
+from frameworktax.measure.process import Worker
 worker = Worker("w", memory_bytes=1 << 40)
 print(worker.request("memory", timeout_s=60.0)["resident_bytes"] > 0)
 worker.kill()

@@ -8,8 +8,8 @@ import pytest
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.block import Block
+from frameworktax.measure.inline_profiler import STRETCH_NS
 from frameworktax.testing import FakeClock
-from frameworktax.watching import STRETCH_NS
 
 KERNEL = Leaf("libtorch_cpu.so", "at::native::gemm")
 PYTHON = Leaf("python3.11", "_PyEval_EvalFrameDefault")

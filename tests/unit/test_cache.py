@@ -16,9 +16,9 @@ from frameworktax.host.cache import (
     prune_cache,
     prune_old_cache,
 )
-from frameworktax.plan import Plan
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Point, Workload
-from frameworktax.session import MeasuringSession
 
 
 def prepared(folder: Path, entry: str, size: int, used: float) -> None:

@@ -7,19 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from frameworktax.campaign.estimate import LOAD_S, POINT_S, Estimator
-from frameworktax.campaign.held import resumed, survey
-from frameworktax.campaign.local import LocalEngine
-from frameworktax.campaign.look import look
-from frameworktax.campaign.results import SilentStudy
-from frameworktax.campaign.run import Campaign
-from frameworktax.campaign.schedule import groups, within
-from frameworktax.campaign.spent import PhaseClock, itemise, overhead
-from frameworktax.campaign.words import forecast, plain, rows, summary
 from frameworktax.clock import REAL
-from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import NothingMeasuredError
-from frameworktax.linear import REASON
+from frameworktax.measure.linear import REASON
+from frameworktax.measure.session import Silent
 from frameworktax.records import (
     Attribution,
     Block,
@@ -32,10 +23,19 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
-from frameworktax.session import Silent
 from frameworktax.store import Writer
-from frameworktax.study.grid import Planned
-from frameworktax.study.load import load
+from frameworktax.sweep.estimate import LOAD_S, POINT_S, Estimator
+from frameworktax.sweep.executor import Done, Job, Platform
+from frameworktax.sweep.grid import Planned
+from frameworktax.sweep.load import load
+from frameworktax.sweep.local import LocalEngine
+from frameworktax.sweep.look import look
+from frameworktax.sweep.results import SilentStudy
+from frameworktax.sweep.run import Campaign
+from frameworktax.sweep.schedule import groups, within
+from frameworktax.sweep.status import resumed, survey
+from frameworktax.sweep.time_accounting import PhaseClock, itemise, overhead
+from frameworktax.sweep.words import forecast, plain, rows, summary
 from frameworktax.testing import FakeClock
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworktax.campaign.estimate import Estimator, bare
-from frameworktax.campaign.held import survey
-from frameworktax.campaign.look import look, scan
-from frameworktax.campaign.places import AWAY_S
-from frameworktax.campaign.queue import Queue
-from frameworktax.campaign.results import SilentStudy
-from frameworktax.campaign.retries import Retries
-from frameworktax.campaign.run import Campaign
-from frameworktax.campaign.schedule import Group, groups, halves
-from frameworktax.campaign.words import summary
-from frameworktax.engines.base import Done, Job, Platform
 from frameworktax.errors import StoreError
 from frameworktax.records import Outcome, Point, Workload, device_of
 from frameworktax.store import read
-from frameworktax.study.grid import Planned
-from frameworktax.study.load import load
+from frameworktax.sweep.estimate import Estimator, bare
+from frameworktax.sweep.executor import Done, Job, Platform
+from frameworktax.sweep.grid import Planned
+from frameworktax.sweep.load import load
+from frameworktax.sweep.look import look, scan
+from frameworktax.sweep.nodes import AWAY_S
+from frameworktax.sweep.queue import Queue
+from frameworktax.sweep.results import SilentStudy
+from frameworktax.sweep.retries import Retries
+from frameworktax.sweep.run import Campaign
+from frameworktax.sweep.schedule import Group, groups, halves
+from frameworktax.sweep.status import survey
+from frameworktax.sweep.words import summary
 from frameworktax.testing import FakeClock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))

@@ -7,8 +7,8 @@ from statistics import variance
 
 import pytest
 
-from frameworktax.analysis import contrasts
-from frameworktax.analysis.contrasts import Contrast
+from frameworktax.analysis.compare import contrasts
+from frameworktax.analysis.compare.contrasts import Contrast
 
 T_2 = 4.302652729911275
 """Student t, 0.975, two degrees of freedom."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from frameworktax.engines.local import problem
 from frameworktax.errors import UsageError, UserModelError, WorkerError
+from frameworktax.measure.process import problem
 
 
 def test_wrong_use_while_setting_up_is_the_users():

@@ -4,9 +4,9 @@ import pytest
 
 from frameworktax import store
 from frameworktax.errors import StoreError
-from frameworktax.plan import Plan
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Point, Workload
-from frameworktax.session import MeasuringSession
 
 
 def test_a_full_cache_is_one_line_that_names_the_remedy(tmp_path):

@@ -4,15 +4,16 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from frameworktax import store, timing
+from frameworktax import store
 from frameworktax.analysis import points
 from frameworktax.analysis.document import build
-from frameworktax.analysis.gathered import PointRecords
+from frameworktax.analysis.grouping import PointRecords
 from frameworktax.errors import UsageError
-from frameworktax.ledger import Ledger
-from frameworktax.plan import completed
+from frameworktax.measure import timing
+from frameworktax.measure.plan import completed
+from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.series import Cell
 from frameworktax.records import Block, Point, Subject, Workload
-from frameworktax.series import Cell
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 
 FIRST, EACH, TOKENS = 900_000, 40_000, 16

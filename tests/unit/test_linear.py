@@ -3,11 +3,11 @@
 import pytest
 
 from frameworktax import store
-from frameworktax.linear import why_linear
-from frameworktax.plan import Plan
+from frameworktax.measure.linear import why_linear
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.series import Cell
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Estimate, LeftOut, Point, Workload
-from frameworktax.series import Cell
-from frameworktax.session import MeasuringSession
 
 
 def curve(half_width: float = 0.02, **values: float) -> dict[int, Estimate]:

@@ -12,13 +12,13 @@ import sample_records as data
 
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.campaign.held import Held
-from frameworktax.campaign.results import ENDED
-from frameworktax.campaign.standing import Standing
-from frameworktax.live import SHOWN, StudyView
-from frameworktax.progress import LOG_EVERY_S, Bar, briefly, drawable
+from frameworktax.cli.live import SHOWN, StudyView
+from frameworktax.cli.progress import LOG_EVERY_S, Bar, briefly, drawable
 from frameworktax.records import Point, Workload
 from frameworktax.report.latest import latest, verdict
+from frameworktax.sweep.results import ENDED
+from frameworktax.sweep.status import Held
+from frameworktax.sweep.status_counts import Standing
 
 NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
 
@@ -218,7 +218,7 @@ def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
         looks.append(path)
         return latest(path, most)
 
-    monkeypatch.setattr("frameworktax.live.latest", slow)
+    monkeypatch.setattr("frameworktax.cli.live.latest", slow)
     view, _, clock = log(live=True)
     view.session(1, 1, "a", 600.0)
     view.records(shard)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from frameworktax.parity import TOLERANCE, compare, read_outputs, read_real, without_padding
+from frameworktax.measure.parity import TOLERANCE, compare, read_outputs, read_real, without_padding
 
 
 def test_equal_is_within_tolerance_with_difference_zero():

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from frameworktax.worker import peak_memory_bytes
+from frameworktax.measure.worker import peak_memory_bytes
 
 
 def test_the_kernel_tells_the_peak_of_the_program(tmp_path):
@@ -21,6 +21,6 @@ def test_without_it_the_process_is_asked(tmp_path):
 def test_a_large_parent_does_not_count():
     ballast = bytearray(200_000_000)
     ballast[::4096] = b"x" * len(ballast[::4096])
-    code = "from frameworktax.worker import peak_memory_bytes; print(peak_memory_bytes())"
+    code = "from frameworktax.measure.worker import peak_memory_bytes; print(peak_memory_bytes())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(told.stdout) < len(ballast)

@@ -4,7 +4,7 @@ import pytest
 
 from frameworktax.cli.parse import parse_numbers, parse_seconds, parse_share
 from frameworktax.errors import UsageError
-from frameworktax.plan import points_for
+from frameworktax.measure.plan import points_for
 from frameworktax.records import Workload
 
 

@@ -8,7 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
-from frameworktax.analysis import drift, gathered, points
+from frameworktax.analysis import drift, points
+from frameworktax.analysis import grouping as gathered
 from frameworktax.records import Calibration, Note, Outcome, Session, Subject
 
 

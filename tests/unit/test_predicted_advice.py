@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from made_points import device_point, estimate, point
 
-from frameworktax.analysis import predicted, shown
+from frameworktax.analysis.whatif import advice as predicted
+from frameworktax.analysis.whatif import formula_errors as shown
 from frameworktax.records import Curve
 
 

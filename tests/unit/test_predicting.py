@@ -11,9 +11,9 @@ import sample_records as data
 
 import frameworktax as ft
 from frameworktax import store
-from frameworktax.analysis import shown
-from frameworktax.analysis.changes import WhatIf
 from frameworktax.analysis.document import build
+from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain_run
 from frameworktax.records import Estimate, Prediction, Run

@@ -13,7 +13,7 @@ import architectures
 import operators
 import question
 from frameworktax.analysis.document import build
-from frameworktax.study.load import load
+from frameworktax.sweep.load import load
 
 
 @pytest.fixture(scope="module")

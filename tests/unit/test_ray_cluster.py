@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from frameworktax.campaign import engines
-from frameworktax.engines.ray import LostError, Node
-from frameworktax.engines.ray_cluster import RayCluster, versions
 from frameworktax.errors import UsageError
+from frameworktax.sweep import executors as engines
+from frameworktax.sweep.ray import LostError, Node
+from frameworktax.sweep.ray_cluster import RayCluster, versions
 from frameworktax.version import __version__
 
 

@@ -8,13 +8,6 @@ from collections import deque
 import pytest
 
 from frameworktax import store
-from frameworktax.engines import ray as engine_module
-from frameworktax.engines import ray_node
-from frameworktax.engines.base import Job, limit_s
-from frameworktax.engines.ray import LostError, Node, RayEngine
-from frameworktax.engines.ray_cluster import labels
-from frameworktax.engines.ray_code import shipped
-from frameworktax.engines.ray_home import Lines
 from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
 from frameworktax.records import (
     Block,
@@ -27,7 +20,14 @@ from frameworktax.records import (
     Workload,
     to_json,
 )
-from frameworktax.study.load import load
+from frameworktax.sweep import ray as engine_module
+from frameworktax.sweep import ray_node, ray_results
+from frameworktax.sweep.executor import Job, limit_s
+from frameworktax.sweep.load import load
+from frameworktax.sweep.ray import LostError, Node, RayEngine
+from frameworktax.sweep.ray_cluster import labels
+from frameworktax.sweep.ray_code import shipped
+from frameworktax.sweep.ray_results import Lines
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
 SAME = {**OWN, "torch_build": "2.13.0+cpu", "memory_bytes": 8}
@@ -412,6 +412,6 @@ def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
 
 
 def test_a_line_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr("frameworktax.engines.ray_home.LINE_BYTES", 10)
+    monkeypatch.setattr(ray_results, "LINE_BYTES", 10)
     with pytest.raises(WorkerError):
         list(Lines().feed(b"x" * 11))

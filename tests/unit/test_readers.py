@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.readers import read
+from frameworktax.integrations.readers import read
 
 DATA = Path(__file__).parents[1] / "data" / "other_tools"
 PAPER = DATA / "framework_tax_figures.csv"

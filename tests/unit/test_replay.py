@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from two_queues import Program, busy_ns, play, random_program
 
-from frameworktax.analysis import queued, replay
-from frameworktax.analysis.queued import Change
+from frameworktax.analysis.whatif import queued, replay
+from frameworktax.analysis.whatif.queued import Change
 
 
 def queues(host, kernel, **more):

@@ -9,12 +9,12 @@ import pytest
 
 from frameworktax import store
 from frameworktax.errors import WorkerError
-from frameworktax.ledger import Ledger
-from frameworktax.plan import Plan
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.rounds import DEVICE_S, MAX_BLOCKS, SAMPLE_SHARE, Rounds, processes_differ
+from frameworktax.measure.series import Cell, Series
+from frameworktax.measure.session import Silent
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
-from frameworktax.rounds import DEVICE_S, MAX_BLOCKS, SAMPLE_SHARE, Rounds, processes_differ
-from frameworktax.series import Cell, Series
-from frameworktax.session import Silent
 from frameworktax.testing import FakeRuntime
 
 FOREVER = float("inf")

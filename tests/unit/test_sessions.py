@@ -6,8 +6,9 @@ from statistics import fmean, stdev
 
 import pytest
 
-from frameworktax.analysis import contrasts, sessions
-from frameworktax.analysis.sessions import Sample
+from frameworktax.analysis.compare import between_sessions as sessions
+from frameworktax.analysis.compare import contrasts
+from frameworktax.analysis.compare.between_sessions import Sample
 
 
 def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=True):

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from frameworktax import host, store
-from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import WorkerError
-from frameworktax.ledger import Ledger, how_compared
-from frameworktax.plan import Plan
+from frameworktax.measure import series as series_module
+from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.recorder import Ledger, how_compared
+from frameworktax.measure.series import Series, artifact_key, series_of
+from frameworktax.measure.session import MeasuringSession, Silent
+from frameworktax.measure.setup import Setup
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
-from frameworktax.series import Series, artifact_key, series_of
-from frameworktax.session import MeasuringSession, Silent
-from frameworktax.setup import Setup
 from frameworktax.testing import FakeRuntime
 
 POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
@@ -100,7 +101,7 @@ def test_another_library_or_processor_prepares_anew(monkeypatch):
     other = artifact_key(EAGER, [1, 2], {"torch": "2.1"})
     monkeypatch.setattr(host, "cpu_model", lambda: "another one")
     third = artifact_key(EAGER, [1, 2], here)
-    monkeypatch.setattr("frameworktax.series._own_code", lambda: "another export")
+    monkeypatch.setattr(series_module, "_own_code", lambda: "another export")
     assert len({key, other, third, artifact_key(EAGER, [1, 2], here)}) == 4
 
 

@@ -9,7 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax import store
-from frameworktax.analysis import gathered, points
+from frameworktax.analysis import grouping as gathered
+from frameworktax.analysis import points
 from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from frameworktax.engines import strays
+from frameworktax.measure import orphans as strays
 
 
 def begin(folder, *words: str) -> subprocess.Popen:
@@ -39,7 +39,7 @@ def test_what_left_its_group_is_found_and_ended(tmp_path):
 
 def test_a_measuring_process_and_its_group_are_kept(tmp_path):
     mine = tmp_path / "scratch-a"
-    worker, daemon = begin(mine, "frameworktax.worker"), begin(mine)
+    worker, daemon = begin(mine, "frameworktax.measure.worker"), begin(mine)
     assert [one.number for one in strays.find(mine)] == [daemon.pid]
     strays.end_of_dead(tmp_path)  # its session lives
     assert ends_by_itself(worker)

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.study import overrides
-from frameworktax.study.load import load
-from frameworktax.study.optimum import convert
-from frameworktax.study.schema import schema
-from frameworktax.study.source import Source
-from frameworktax.study.template import TEMPLATE
+from frameworktax.sweep import overrides
+from frameworktax.sweep.load import load
+from frameworktax.sweep.optimum import convert
+from frameworktax.sweep.schema import schema
+from frameworktax.sweep.source import Source
+from frameworktax.sweep.template import TEMPLATE
 
 STUDY = """
 [study]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frameworktax import timing
 from frameworktax.clock import Clock
+from frameworktax.measure import timing
 from frameworktax.runtimes.base import Target
 from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded, FakeRuntime
 from frameworktax.traces import kineto

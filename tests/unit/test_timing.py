@@ -2,7 +2,7 @@
 
 import pytest
 
-from frameworktax import timing
+from frameworktax.measure import timing
 from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded
 
 

@@ -17,7 +17,7 @@ import frameworktax as ft
 from frameworktax import cli, store
 from frameworktax.analysis.document import build
 from frameworktax.errors import UsageError
-from frameworktax.report import trackers
+from frameworktax.integrations import trackers
 
 EVERY = build(data.sample_records())
 RUN = replace(

@@ -7,8 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from frameworktax.analysis import replay
 from frameworktax.analysis.trend import MOST, grid, outlook
+from frameworktax.analysis.whatif import replay
 
 US = 1_000.0
 

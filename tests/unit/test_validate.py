@@ -14,8 +14,11 @@ import sample_records as data
 from two_queues import Program, busy_ns, play, random_program
 
 from frameworktax import validate
-from frameworktax.analysis import held, on_cpu, on_device, queued
 from frameworktax.analysis.document import build
+from frameworktax.analysis.whatif import cpu as on_cpu
+from frameworktax.analysis.whatif import gpu as on_device
+from frameworktax.analysis.whatif import prediction_checks as held
+from frameworktax.analysis.whatif import queued
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
 from frameworktax.report.validation import markdown

@@ -16,9 +16,11 @@ import sample_records as data
 from made_points import device_point, estimate, point
 from two_queues import play, random_program
 
-from frameworktax.analysis import formulas, on_cpu, shown
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import WhatIf, predict
+from frameworktax.analysis.whatif import cpu as on_cpu
+from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif import formulas
+from frameworktax.analysis.whatif.predict import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 
@@ -301,8 +303,9 @@ def test_the_sample_session_answers_every_change():
 
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
-    from frameworktax.analysis import on_device, queued
-    from frameworktax.analysis.held import SPAN
+    from frameworktax.analysis.whatif import gpu as on_device
+    from frameworktax.analysis.whatif import queued
+    from frameworktax.analysis.whatif.prediction_checks import SPAN
 
     known = {
         on_cpu.RUNTIME,

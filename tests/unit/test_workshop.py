@@ -3,8 +3,8 @@
 import pytest
 
 from frameworktax import host
-from frameworktax.engines.workshop import Workshop
 from frameworktax.errors import WorkerError
+from frameworktax.measure.export_worker import Workshop
 
 
 class FakeProcess:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
-from frameworktax.analysis import trace_bill
+from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.errors import TraceError
 from frameworktax.traces import kineto, timeline, wire, xplane
 

@@ -10,9 +10,9 @@ from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import PATHS, base_point, chosen, ladder
 from frameworktax.ablate.steps import Ablation, build
 from frameworktax.errors import UsageError
-from frameworktax.plan import DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
+from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
+from frameworktax.measure.setup import Reporter
 from frameworktax.records import Point, Record, Session, Workload, session_order
-from frameworktax.setup import Reporter
 
 BUDGET_S = 600.0
 CHOICE = "transformers"

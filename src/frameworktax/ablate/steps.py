@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, ladder
 from frameworktax.analysis import document
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.contrasts import Contrast, moderate, paired, ratio
-from frameworktax.analysis.formulas import propagate
-from frameworktax.analysis.quantities import blocks
+from frameworktax.analysis.compare.contrasts import Contrast, moderate, paired, ratio
+from frameworktax.analysis.compare.quantities import blocks
+from frameworktax.analysis.whatif.formulas import propagate
 from frameworktax.errors import UsageError
 from frameworktax.records import (
     Environment,

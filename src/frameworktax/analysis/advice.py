@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from frameworktax.analysis.bill import TWIN, Bill
 from frameworktax.analysis.estimates import scaled, share_interval
-from frameworktax.analysis.gathered import PointRecords
-from frameworktax.analysis.predicted import unmeasured
+from frameworktax.analysis.grouping import PointRecords
+from frameworktax.analysis.whatif.advice import unmeasured
 from frameworktax.analysis.words import times
 from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity, device_of
 from frameworktax.stats import ratio_interval

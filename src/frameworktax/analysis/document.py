@@ -9,13 +9,13 @@ from statistics import median
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
-from frameworktax.analysis import gathered as gathering
+from frameworktax.analysis import grouping as gathering
 from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
 from frameworktax.analysis.curves import free_batch_interval
 from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import quotient
-from frameworktax.analysis.gathered import PointRecords
+from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
     Advice,

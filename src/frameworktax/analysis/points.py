@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from frameworktax.analysis.drift import widened
-from frameworktax.analysis.gathered import MIN_BLOCKS, PointRecords
+from frameworktax.analysis.grouping import MIN_BLOCKS, PointRecords
 from frameworktax.records import (
     Estimate,
     Note,

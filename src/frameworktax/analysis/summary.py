@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from frameworktax.analysis.drift import relative_spread, widened
-from frameworktax.analysis.gathered import WORST_FIRST
+from frameworktax.analysis.grouping import WORST_FIRST
 from frameworktax.records import (
     Calibration,
     Estimate,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frameworktax.analysis import replay
 from frameworktax.analysis.curves import FREE
-from frameworktax.analysis.queued import Change, variants
-from frameworktax.analysis.replay import Queues
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.queued import Change, variants
+from frameworktax.analysis.whatif.replay import Queues
 from frameworktax.records import Estimate
 from frameworktax.traces import intervals
 

@@ -75,7 +75,7 @@ def ablate_command(
     from frameworktax.ablate import figure as drawing
     from frameworktax.ablate.terminal import print_ablation
     from frameworktax.ablate.words import markdown, plain
-    from frameworktax.progress import Bar
+    from frameworktax.cli.progress import Bar
     from frameworktax.records import Workload
     from frameworktax.report.terminal import print_run
 

@@ -55,7 +55,7 @@ def explain_command(
 
       frameworktax explain trace.json.gz --device-speed 2 --graphs
     """
-    from frameworktax.analysis.changes import WhatIf
+    from frameworktax.analysis.whatif.request import WhatIf
     from frameworktax.explaining import explain_run
 
     check_loudness(quiet, verbose)

@@ -25,11 +25,11 @@ def init(
 
       frameworktax init study.toml
     """
-    from frameworktax.study.template import TEMPLATE
+    from frameworktax.sweep.template import TEMPLATE
 
     text = TEMPLATE
     if from_optimum_benchmark is not None:
-        from frameworktax.study.optimum import convert
+        from frameworktax.sweep.optimum import convert
 
         text = convert(from_optimum_benchmark)
     try:

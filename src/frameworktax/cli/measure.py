@@ -75,7 +75,7 @@ def measure(
       frameworktax measure gpt2 --phase generate --kv-cache static
     """
     from frameworktax import api
-    from frameworktax.progress import Bar
+    from frameworktax.cli.progress import Bar
 
     check_loudness(quiet, verbose)
     check_writable(json_file, report)

@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 
 from frameworktax.errors import UsageError
-from frameworktax.study import values
+from frameworktax.sweep import values
 
 
 def parse_numbers(text: str, option: str) -> list[int]:

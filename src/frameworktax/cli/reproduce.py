@@ -71,7 +71,7 @@ def reproduce_command(
     if dry_run:
         _dry_run(studies, scale, store)
         return
-    from frameworktax.live import StudyView
+    from frameworktax.cli.live import StudyView
     from frameworktax.reproduce.run import reproduce
 
     aside = console(stderr=True)

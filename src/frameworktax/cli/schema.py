@@ -14,7 +14,7 @@ from frameworktax.errors import UsageError, nearest
 DOCUMENTS = {
     "run": "frameworktax.report.json_document",
     "comparison": "frameworktax.report.compare_document",
-    "study": "frameworktax.study.schema",
+    "study": "frameworktax.sweep.schema",
 }
 
 

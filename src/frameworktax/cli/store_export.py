@@ -75,7 +75,7 @@ def export(
 
 def _log(folder: Path, conditions: Where | None, to: str) -> None:
     from frameworktax import api
-    from frameworktax.report.trackers import TRACKERS
+    from frameworktax.integrations.trackers import TRACKERS
 
     if to not in TRACKERS:
         choices = " or ".join(TRACKERS)

@@ -28,7 +28,7 @@ from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.cli.streams import into_nothing, writable
 
 if TYPE_CHECKING:
-    from frameworktax.campaign import SweepResults
+    from frameworktax.sweep.results import SweepResults
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
@@ -87,8 +87,8 @@ def sweep(
     if dry_run:
         _dry_run(study, words, engine, store, resume, allow_code, json_file, quiet)
         return
-    from frameworktax import campaign
-    from frameworktax.live import StudyView
+    from frameworktax.cli.live import StudyView
+    from frameworktax.sweep.run import sweep as run_sweep
 
     out = console(stderr=True)
     view = None if quiet else StudyView(out, verbose=verbose)
@@ -105,7 +105,7 @@ def sweep(
     try:
         with _ends_once():
             with view or nullcontext():
-                results = campaign.sweep(study, *words, **arguments)
+                results = run_sweep(study, *words, **arguments)
             deliver(results, json_file, report, quiet, verbose)
             if not quiet:
                 _summarise(results, json_file)
@@ -126,7 +126,7 @@ def sweep(
 
 
 def _summarise(results: SweepResults, json_file: str | None) -> None:
-    from frameworktax.campaign.words import summary
+    from frameworktax.sweep.words import summary
 
     out = console(stderr=json_file == "-")
     for line in summary(results):
@@ -143,12 +143,13 @@ def _dry_run(
     json_file: str | None,
     quiet: bool,
 ) -> None:
-    from frameworktax import campaign
-    from frameworktax.campaign.words import forecast, plain, rows
     from frameworktax.report.terminal import print_rows
+    from frameworktax.sweep.executors import platforms
+    from frameworktax.sweep.look import outlook
+    from frameworktax.sweep.words import forecast, plain, rows
 
-    places = campaign.platforms(engine, lambda text: print(text, file=sys.stderr))
-    found = campaign.outlook(
+    places = platforms(engine, lambda text: print(text, file=sys.stderr))
+    found = outlook(
         study, *words, store=store, resume=resume, allow_code=allow_code, platforms=places
     )
     if json_file:

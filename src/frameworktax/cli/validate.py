@@ -38,7 +38,7 @@ def validate_command(
 
       frameworktax validate --models bert-mini,resnet-18 --time-budget 3min
     """
-    from frameworktax.progress import Bar
+    from frameworktax.cli.progress import Bar
     from frameworktax.report.validation import markdown, print_validation
     from frameworktax.validate import validate
 

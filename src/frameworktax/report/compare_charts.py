@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frameworktax.analysis.comparison import Change, Comparison
+from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.report.compare_words import change_told, point, value, verdict
 from frameworktax.report.palette import SCHEMA, Spec
 

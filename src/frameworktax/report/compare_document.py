@@ -6,7 +6,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from frameworktax.analysis.comparison import COMPARISON_SCHEMA, COMPARISON_VERSION, Comparison
+from frameworktax.analysis.compare.comparison import (
+    COMPARISON_SCHEMA,
+    COMPARISON_VERSION,
+    Comparison,
+)
 from frameworktax.report.json_document import described_as, plain
 
 

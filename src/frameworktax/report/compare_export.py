@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from frameworktax.analysis.comparison import Change, Comparison
+from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.report import compare_document
 from frameworktax.report.compare_words import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from frameworktax.analysis.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.report.compare_words import (
     change_told,
     flat,

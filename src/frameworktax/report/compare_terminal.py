@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from frameworktax.analysis.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.report.compare_words import (
     MARKS,
     change_told,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from frameworktax.analysis.comparison import Change, Comparison
-from frameworktax.analysis.differences import workload_told
-from frameworktax.analysis.verdict import share, signed
+from frameworktax.analysis.compare.comparison import Change, Comparison
+from frameworktax.analysis.compare.differences import workload_told
+from frameworktax.analysis.compare.verdict import share, signed
 from frameworktax.records import Estimate
 from frameworktax.report.words import milliseconds
 

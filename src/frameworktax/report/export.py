@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from frameworktax.analysis.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 from frameworktax.report import html, json_document, markdown

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from frameworktax.analysis.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Run
 from frameworktax.report import (

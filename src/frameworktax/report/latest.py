@@ -8,7 +8,7 @@ from pathlib import Path
 
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.analysis.gathered import MIN_BLOCKS
+from frameworktax.analysis.grouping import MIN_BLOCKS
 from frameworktax.errors import StoreError
 from frameworktax.records import (
     Block,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frameworktax.analysis.changes import MEASURED
+from frameworktax.analysis.whatif.request import MEASURED
 from frameworktax.records import Prediction
 from frameworktax.report.words import factor, interval, milliseconds, percent
 

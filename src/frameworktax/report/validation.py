@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.analysis.shown import ENOUGH, MEDIAN, P95, distrust
+from frameworktax.analysis.whatif.formula_errors import ENOUGH, MEDIAN, P95, distrust
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from frameworktax.analysis import formulas, on_cpu, on_device, queued, shown
-from frameworktax.analysis.changes import FLOOR, Refused, WhatIf, batches, family, subject_of
+from frameworktax.analysis.whatif import cpu as on_cpu
+from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif import formulas, queued
+from frameworktax.analysis.whatif import gpu as on_device
+from frameworktax.analysis.whatif.request import FLOOR, Refused, WhatIf, batches, family, subject_of
 from frameworktax.records import Estimate, Measurement, Run, device_of
 from frameworktax.report.sections import esc
 

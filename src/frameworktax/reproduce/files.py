@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.reproduce.rows import AXES, QUANTITIES
-from frameworktax.study.schema import Axes
+from frameworktax.sweep.schema import Axes
 
 Scale = Literal["full", "small"]
 Rule = Literal[

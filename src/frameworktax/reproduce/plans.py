@@ -11,10 +11,10 @@ from frameworktax.records import Point
 from frameworktax.reproduce import files
 from frameworktax.reproduce.files import Scale, StudyFile
 from frameworktax.reproduce.rows import ROLES, axes_of
-from frameworktax.study.grid import expand
-from frameworktax.study.load import HERE
-from frameworktax.study.schema import StudyFile as Grids
-from frameworktax.study.source import Source
+from frameworktax.sweep.grid import expand
+from frameworktax.sweep.load import HERE
+from frameworktax.sweep.schema import StudyFile as Grids
+from frameworktax.sweep.source import Source
 
 SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
     "small": {"processes": 3, "until": "5%"},

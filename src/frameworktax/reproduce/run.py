@@ -7,12 +7,13 @@ from pathlib import Path
 
 from frameworktax import store as stores
 from frameworktax.api import pick_device
-from frameworktax.campaign import Outlook, outlook, sweep
-from frameworktax.campaign.results import StudyReporter
 from frameworktax.errors import StoreError
 from frameworktax.reproduce.files import Scale, StudyFile
 from frameworktax.reproduce.plans import chosen, default_scale, study_data
 from frameworktax.reproduce.told import Reproduction, tell
+from frameworktax.sweep.look import Outlook, outlook
+from frameworktax.sweep.results import StudyReporter
+from frameworktax.sweep.run import sweep
 
 
 def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> Outlook:

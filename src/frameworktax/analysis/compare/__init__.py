@@ -1,0 +1,1 @@
+"""Did it change? Pairing, the rule, the verdict."""

@@ -1,0 +1,257 @@
+"""Did it change? Two documents point by point, with the error of the whole family held.
+
+The rule, per point: *slower* or *faster* where the ratio is proven to differ from one over all
+points together (Holm, 0.05); *same* where its 95 % interval lies within the margin; otherwise
+*cannot tell*. A regression is a point proven slower whose estimate lies beyond the gate: proof
+keeps noise out, the estimate keeps small true changes in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from frameworktax.analysis.compare.comparison import (
+    Change,
+    Comparison,
+    Difference,
+    Gate,
+    Metric,
+    Verdict,
+)
+from frameworktax.analysis.compare.contrasts import Contrast, holm, moderate, p_value, ratio
+from frameworktax.analysis.compare.differences import environments, told
+from frameworktax.analysis.compare.quantities import (
+    COUNTS,
+    contrast,
+    count,
+    loaded,
+    quantity,
+    why_not,
+)
+from frameworktax.analysis.compare.verdict import ERROR, exit_code, headline, judged
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate, Measurement, Note, Point, Run
+
+MARGIN = 0.05
+"""What counts as the same where no gate says it."""
+FLOOR = "null"
+CALIBRATOR = ("python", "libraries.numpy")
+"""What the calibrator's own speed hangs on, beside the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renames:
+    """Names on the side before → names on the side after, where they differ on purpose."""
+
+    runtimes: Mapping[str, str]
+    models: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.runtimes or self.models)
+
+    def apply(self, point: Point) -> Point | None:
+        """Return the name on the side after; None where renaming was asked for, not of this."""
+        runtime, model = point.runtime, point.workload.model
+        if self.runtimes and runtime not in self.runtimes:
+            return None
+        if self.models and model not in self.models:
+            return None
+        workload = replace(point.workload, model=self.models.get(model, model))
+        return replace(point, workload=workload, runtime=self.runtimes.get(runtime, runtime))
+
+
+NO_RENAMES = Renames(runtimes={}, models={})
+
+
+def compare(
+    before: Run,
+    after: Run,
+    *,
+    metric: Metric = "latency",
+    gate: float | None = None,
+    across: bool = False,
+    renames: Renames = NO_RENAMES,
+    names: tuple[str, str] = ("before", "after"),
+) -> Comparison:
+    """Compare two documents.
+
+    Args:
+        before: the side to compare with.
+        after: the side that may have changed.
+        metric: what is compared.
+        gate: regression that fails, a fraction; None for no gate.
+        across: timings of different machines may be compared.
+        renames: runtimes and models that stand for one another.
+        names: of the two sides, for telling.
+
+    Raises:
+        UsageError: no common points, or timings of different machines without ``across``.
+    """
+    differences = environments(before.environment, after.environment)
+    machines = [d for d in differences if d.machine]
+    if machines and metric != "launches" and not across:
+        named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
+        raise UsageError(f"measured on different machines ({named}); give --across to compare them")
+    old, new = _points(before, renames), _points(after)
+    pairs = [(old[point], new[point]) for point in new if point in old]
+    if not pairs:
+        raise UsageError(_nothing(old, new, names))
+    same_calibrator = not any(d.field in CALIBRATOR for d in differences)
+    margin = MARGIN if gate is None else gate
+    if metric == "launches":
+        changes = [_counted(a, b, gate) for a, b in pairs]
+    else:
+        changes = _timed(pairs, metric, gate, margin, same_calibrator)
+    wanted = set(new) if renames else set()
+    return Comparison(
+        before=names[0],
+        after=names[1],
+        metric=metric,
+        gate=gate,
+        margin=margin,
+        confidence=1 - ERROR,
+        headline=headline(changes, metric, gate),
+        exit_code=exit_code(changes, gate),
+        points=tuple(changes),
+        unpaired_before=tuple(told(p) for p in old if p not in new),
+        unpaired_after=tuple(told(p) for p in new if p not in old and p not in wanted),
+        environment=tuple(differences),
+        notes=tuple(_notes(machines, same_calibrator, pairs)),
+    )
+
+
+def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]:
+    """Return what can be compared by its name on the side after; the harness's floor cannot."""
+    found = {}
+    for m in run.measurements:
+        point = Point(
+            workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads
+        )
+        named = renames.apply(point)
+        if m.runtime != FLOOR and named is not None:
+            found[named] = m
+    return found
+
+
+def _nothing(old: Mapping[Point, object], new: Mapping[Point, object], names: Sequence[str]) -> str:
+    sides = [
+        f"{name} has {told(next(iter(points)))}" if points else f"{name} has no such point"
+        for name, points in zip(names, (old, new), strict=True)
+    ]
+    return (
+        f"no point in common: {'; '.join(sides)}; measure the same model, batch and runtime, or "
+        "name what stands for what with --runtime BEFORE=AFTER or --model BEFORE=AFTER"
+    )
+
+
+# --- one point ----------------------------------------------------------------------------------
+
+
+def _change(a: Measurement, b: Measurement) -> Change:
+    against = [
+        old
+        for old, new in ((a.workload.model, b.workload.model), (a.runtime, b.runtime))
+        if old != new
+    ]
+    changed = {}
+    for name in COUNTS:
+        old, new = count(a, name), count(b, name)
+        if old is not None and new is not None and old != new:
+            changed[name] = (old, new)
+    return Change(
+        workload=b.workload,
+        runtime=b.runtime,
+        platform=b.platform,
+        threads=b.threads,
+        against=", ".join(against) or None,
+        counts=changed or None,
+    )
+
+
+def _counted(a: Measurement, b: Measurement, gate: float | None) -> Change:
+    """Compare the launches of one point: counts have no noise and are compared exactly."""
+    change = _change(a, b)
+    old, new = count(a, "launches"), count(b, "launches")
+    if old is None or new is None:
+        why = f"launches are counted on a GPU; {why_not(a, b) or 'none were counted here'}"
+        return replace(change, reason=why, gate="undecided" if gate is not None else None)
+    verdict: Verdict = "same" if old == new else "slower" if new > old else "faster"
+    beyond = gate is not None and new > old * (1 + gate)
+    return replace(
+        change,
+        before=_exact(old),
+        after=_exact(new),
+        ratio=_exact(new / old) if old else None,
+        verdict=verdict,
+        gate=None if gate is None else "regressed" if beyond else "passed",
+        reason=f"{new} launches, {'as before' if old == new else f'{old} before'}",
+        method="count",
+    )
+
+
+def _exact(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, confidence=1.0, method="count", n=1)
+
+
+def _timed(
+    pairs: Sequence[tuple[Measurement, Measurement]],
+    metric: Metric,
+    gate: float | None,
+    margin: float,
+    same_calibrator: bool,
+) -> list[Change]:
+    raw = [contrast(a, b, metric, same_calibrator) for a, b in pairs]
+    shared = _moderated(raw)
+    values = {i: p_value(c) for i, c in shared.items()}
+    adjusted = dict(zip(values, holm(list(values.values())), strict=True))
+    changes = []
+    for i, (a, b) in enumerate(pairs):
+        change = replace(_change(a, b), before=quantity(a, metric), after=quantity(b, metric))
+        if i not in shared:
+            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
+            state: Gate | None = None if gate is None else "undecided"
+            changes.append(replace(change, reason=why, gate=state))
+            continue
+        c = shared[i]
+        change = replace(
+            change,
+            ratio=ratio(c),
+            p_value=values[i],
+            p_adjusted=adjusted[i],
+            host_ratio=None if c.drift is None else math.exp(c.drift),
+            measured_ratio=None if c.measured is None else math.exp(c.measured),
+            method=c.method,
+        )
+        changes.append(judged(change, gate, margin, len(values), b))
+    return changes
+
+
+def _moderated(raw: Sequence[Contrast | None]) -> dict[int, Contrast]:
+    """Share the spread between processes among points measured the same way."""
+    result: dict[int, Contrast] = {}
+    for method in dict.fromkeys(c.method for c in raw if c is not None):
+        group = [(i, c) for i, c in enumerate(raw) if c is not None and c.method == method]
+        moderated = moderate([c for _, c in group])
+        result |= {i: c for (i, _), c in zip(group, moderated, strict=True)}
+    return dict(sorted(result.items()))
+
+
+def _notes(
+    machines: Sequence[Difference],
+    same_calibrator: bool,
+    pairs: Sequence[tuple[Measurement, Measurement]],
+) -> list[Note]:
+    found = []
+    if machines:
+        text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
+        found.append(Note("across-machines", text))
+    apart = any(a.session is None or a.session != b.session for a, b in pairs)
+    if apart and not same_calibrator:
+        text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
+        found.append(Note("calibrator-differs", text))
+    elif apart and not all(a.calibrator_ns and b.calibrator_ns for a, b in pairs):
+        text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
+        found.append(Note("no-calibrator", text))
+    return found

@@ -1,0 +1,1 @@
+"""A profiler's trace as a document."""

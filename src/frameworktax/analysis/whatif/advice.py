@@ -1,0 +1,95 @@
+"""Advice from predictions: only for what nothing was measured of, and it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS
+from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.request import MEASURED, WhatIf, subject_of
+from frameworktax.analysis.words import times
+from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run
+
+GRAPH = "cuda-graph"
+AHEAD = 2
+"""A batch is predicted so many times beyond the largest that was measured."""
+
+
+def unmeasured(
+    focus: Measurement, measured: Sequence[Measurement], curve: Curve | None
+) -> list[Advice]:
+    """Return advice on runtimes and a batch that were not measured.
+
+    Args:
+        focus: the point it starts from, at the smallest batch.
+        measured: every measured point of its model; what is among them is never predicted.
+        curve: of the focus's runtime over batch.
+    """
+    found = [_runtime(focus, measured, name) for name in (*SAME_KERNELS, GRAPH)]
+    found.append(_batch(focus, measured, curve))
+    return [advice for advice in found if advice is not None]
+
+
+def _ask(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> Prediction | None:
+    """Return a prediction from the focus, None where it was refused or is no prediction."""
+    others = [m for m in measured if m is not focus]
+    for told in predict(asked, Run(measurements=(focus, *others))):
+        if told.subject == subject_of(focus):
+            predicted = told.latency_ns is not None and told.formula != MEASURED
+            return told if predicted else None
+    return None  # the change leaves the focus as it is
+
+
+def _evidence(focus: Measurement, told: Prediction, why: str) -> str:
+    shown = told.shown_error
+    error = (
+        f"off by {shown['median']:.0%} at the median of {shown['n']:.0f} checks"
+        if shown is not None
+        else "never checked on such a machine"
+    )
+    w = focus.workload
+    return (
+        f"{w.model}, {focus.runtime}, batch {w.batch}: {why} was not measured; "
+        f"{told.formula}, {error}"
+    )
+
+
+def _runtime(focus: Measurement, measured: Sequence[Measurement], name: str) -> Advice | None:
+    batch = focus.workload.batch
+    told = _ask(focus, measured, WhatIf(runtime=name))
+    if told is None or told.factor is None:
+        return None
+    return Advice(
+        action=f"try {name}: {times(told.factor.value)} faster than {focus.runtime} at batch "
+        f"{batch}, by prediction",
+        evidence=_evidence(focus, told, f"{name} at this batch"),
+        gain=told.factor,
+        kind="predicted",
+    )
+
+
+def _batch(
+    focus: Measurement, measured: Sequence[Measurement], curve: Curve | None
+) -> Advice | None:
+    """Look beyond the largest batch measured, where even that one is free."""
+    if curve is None or not curve.free_is_lower_bound:
+        return None
+    batch = int(AHEAD * curve.values[-1])
+    told = _ask(focus, measured, WhatIf(batch=batch))
+    if told is None or told.factor is None:
+        return None
+    more = batch / focus.workload.batch
+    return Advice(
+        action=f"try batch {batch} with {focus.runtime}: {times(told.factor.value * more)} per "
+        "sample, by prediction",
+        evidence=_evidence(focus, told, f"batch {batch}"),
+        gain=_times(told.factor, more),
+        kind="predicted",
+    )
+
+
+def _times(factor: Estimate, more: float) -> Estimate:
+    return replace(
+        factor, value=factor.value * more, low=factor.low * more, high=factor.high * more
+    )

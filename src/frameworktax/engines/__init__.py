@@ -1,1 +1,0 @@
-"""Where measuring processes run: one file an engine."""

@@ -1,0 +1,1 @@
+"""Other tools: pytest, trackers, readers of their files."""

@@ -1,0 +1,276 @@
+"""A pytest plugin: the fixture ``frameworktax`` holds a model to its tax and to its past.
+
+    def test_tax(frameworktax):
+        frameworktax.assert_tax(model, inputs, below=0.5)
+
+    def test_latency(frameworktax):
+        frameworktax.assert_latency_within(model, inputs, gate=0.10)
+
+Loaded by every pytest run of an environment that has the package, so nothing of the project is
+imported before a test asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from frameworktax.analysis.compare.comparison import Change
+    from frameworktax.records import Measurement, Run
+
+BASELINES_SCHEMA = "frameworktax.baselines"
+BASELINES_VERSION = 1
+DEFAULT_FILE = "frameworktax-baselines.json"
+DEFAULT_BUDGET_S = 30.0
+CHOICES = ("warn", "skip", "xfail", "fail")
+
+
+class InconclusiveWarning(UserWarning):
+    """A test passed because nothing was proven against it, and nothing for it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options, in a group of their own."""
+    group = parser.getgroup("frameworktax")
+    group.addoption(
+        "--frameworktax-update", action="store_true", help="write baselines instead of comparing"
+    )
+    group.addoption(
+        "--frameworktax-inconclusive",
+        choices=CHOICES,
+        default=None,
+        help="what to do where noise leaves a check open (default: warn)",
+    )
+    parser.addini("frameworktax_baselines", "file of baselines", default=DEFAULT_FILE)
+    parser.addini("frameworktax_inconclusive", f"one of {', '.join(CHOICES)}", default="warn")
+    parser.addini("frameworktax_time_budget", "seconds a check", default=str(DEFAULT_BUDGET_S))
+
+
+@pytest.fixture(name="frameworktax")
+def _frameworktax(request: pytest.FixtureRequest, tmp_path: Path) -> Checks:
+    """Checks of one test; measures in processes of its own, in the test's temporary folder."""
+    return Checks(request, tmp_path / "frameworktax")
+
+
+class Checks:
+    """What the fixture offers.
+
+    A check fails only on what is proven: an interval wholly beyond the bound, a regression that
+    ``frameworktax compare --gate`` would fail. Where noise leaves it open the test passes with an
+    ``InconclusiveWarning``, unless ``--frameworktax-inconclusive`` says otherwise.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._request = request
+        self._config = request.config
+        self._folder = folder
+        self._sessions = 0
+
+    def measure(
+        self,
+        model: Any,
+        inputs: Any = None,
+        *,
+        runtime: str = "eager",
+        batch: int = 1,
+        **options: Any,
+    ) -> Run:
+        """Measure one point and return the document; ``options`` are those of ``measure``."""
+        from frameworktax.api import measure
+        from frameworktax.errors import FrameworktaxError
+
+        self._sessions += 1
+        options.setdefault("time_budget", self._budget_s())
+        options.setdefault("store", self._folder / str(self._sessions))
+        try:
+            results = measure(model, inputs, runtimes=[runtime], batch=batch, **options)
+        except FrameworktaxError as error:
+            _fail(str(error))
+        return results.run
+
+    def assert_tax(
+        self,
+        model: Any,
+        inputs: Any = None,
+        *,
+        below: float,
+        runtime: str = "eager",
+        **options: Any,
+    ) -> Measurement:
+        """Hold the tax share of a model below a fraction.
+
+        Args:
+            model: a live module, a name, or ``file.py:function``.
+            inputs: example inputs of a live module.
+            below: fraction; fails if the whole interval of the tax share lies above it.
+            runtime: in which it is measured.
+            options: of ``measure``; ``batch`` is one number.
+
+        Returns:
+            The measurement, for checks of your own.
+        """
+        __tracebackhide__ = True
+        if not 0 < below <= 1:
+            _fail(f"below={below:g} is no share; give a fraction, as in below=0.5")
+        told = _point(self.measure(model, inputs, runtime=runtime, **options), runtime)
+        share = told.tax_share
+        if share is None:
+            self._open("the tax was not measured; frameworktax doctor says what sampling lacks")
+            return told
+        said = f"tax share {share.value:.3f} ({share.low:.3f} to {share.high:.3f})"
+        if share.low > below:
+            _fail(f"{told.workload.model} in {runtime}: {said} is above {below:g}")
+        if share.high > below:
+            self._open(f"{said} is on both sides of {below:g}; give it a longer time_budget")
+        return told
+
+    def assert_latency_within(
+        self,
+        model: Any,
+        inputs: Any = None,
+        *,
+        gate: float = 0.05,
+        name: str = "",
+        metric: str = "latency",
+        runtime: str = "eager",
+        across: bool = False,
+        **options: Any,
+    ) -> Change | None:
+        """Compare with the baseline of this test, kept in a file of the repository.
+
+        Args:
+            model: a live module, a name, or ``file.py:function``.
+            inputs: example inputs of a live module.
+            gate: a proven regression beyond this fraction fails.
+            name: tells several checks of one test apart.
+            metric: latency, tax, launches or kernel.
+            runtime: in which it is measured.
+            across: compare with a baseline of another machine.
+            options: of ``measure``; ``batch`` is one number.
+
+        Returns:
+            The comparison's point; None where the baseline was written or none is there.
+        """
+        __tracebackhide__ = True
+        from dataclasses import replace
+
+        from frameworktax.comparing import baseline, compare
+        from frameworktax.errors import FrameworktaxError
+
+        key = self._request.node.nodeid + (f"[{name}]" if name else "")
+        run = self.measure(model, inputs, runtime=runtime, **options)
+        run = replace(run, measurements=(_point(run, runtime),))
+        path = self._baselines()
+        try:
+            if self._config.getoption("--frameworktax-update"):
+                _write(path, key, baseline(run))
+                return None
+            known = _read(path).get(key)
+            if known is None:
+                self._open(f"{path.name} has no baseline of it; run with --frameworktax-update")
+                return None
+            before = _document(known, path)
+            found = compare(before, run, gate=gate, metric=metric, across=across)
+        except FrameworktaxError as error:
+            if "--across" not in str(error):
+                _fail(str(error))
+            self._open(str(error).replace("--across", "across=True"))
+            return None
+        (change,) = found.comparison.points
+        if change.gate == "regressed":
+            _fail(f"{metric} of {key}: {change.reason}; beyond the gate of {gate:g}")
+        if change.gate == "undecided":
+            self._open(f"{metric}: {change.reason}")
+        return change
+
+    def _open(self, reason: str) -> None:
+        """Do what the options say about a check that noise leaves open."""
+        __tracebackhide__ = True
+        way = self._config.getoption("--frameworktax-inconclusive") or self._config.getini(
+            "frameworktax_inconclusive"
+        )
+        if way == "skip":
+            pytest.skip(reason)
+        if way == "xfail":
+            pytest.xfail(reason)
+        if way == "fail":
+            _fail(reason)
+        warnings.warn(InconclusiveWarning(reason), stacklevel=3)
+
+    def _budget_s(self) -> float:
+        text = str(self._config.getini("frameworktax_time_budget"))
+        try:
+            return float(text)
+        except ValueError:
+            _fail(f"frameworktax_time_budget '{text}' is no number of seconds; write 30")
+
+    def _baselines(self) -> Path:
+        return Path(self._config.rootpath / str(self._config.getini("frameworktax_baselines")))
+
+
+def _fail(reason: str) -> NoReturn:
+    __tracebackhide__ = True
+    pytest.fail(reason, pytrace=False)
+
+
+def _point(run: Run, runtime: str) -> Measurement:
+    found = next((m for m in run.measurements if m.runtime == runtime), None)
+    if found is None or found.status != "ok":
+        _fail(f"{runtime} was not measured: {found.reason if found else 'no reason was recorded'}")
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return key → document of a file of baselines; empty where there is none.
+
+    Raises:
+        StoreError: it is something else, or of another version.
+    """
+    from frameworktax.errors import StoreError
+
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} is no file of baselines: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != BASELINES_SCHEMA:
+        raise StoreError(f"{path} is no file of baselines; name another: frameworktax_baselines")
+    if data.get("version") != BASELINES_VERSION:
+        raise StoreError(
+            f"{path} has version {data.get('version')}, this program reads {BASELINES_VERSION}; "
+            "write it anew with --frameworktax-update"
+        )
+    found = data.get("baselines")
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, key: str, run: Run) -> None:
+    """Put one baseline into the file; the others stay as they are."""
+    from dataclasses import asdict
+
+    from frameworktax.errors import UsageError
+    from frameworktax.report.json_document import plain
+
+    known = {**_read(path), key: plain(asdict(run))}
+    rows = [
+        f"{json.dumps(name)}: {json.dumps(known[name], allow_nan=False)}" for name in sorted(known)
+    ]
+    head = f'{{"schema": "{BASELINES_SCHEMA}", "version": {BASELINES_VERSION}, "baselines": {{\n'
+    try:
+        path.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; name another: frameworktax_baselines"
+        ) from error
+
+
+def _document(data: Any, path: Path) -> Run:
+    from frameworktax.report.json_document import parse
+
+    return parse(data, str(path))

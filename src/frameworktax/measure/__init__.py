@@ -1,0 +1,1 @@
+"""The measuring wing: a plan becomes records in a store."""

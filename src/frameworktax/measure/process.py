@@ -1,0 +1,235 @@
+"""Measuring processes on this machine: started, asked, and ended with everything they started.
+
+A worker's faults end as ``WorkerError`` with a status and a reason: a crash with its signal and
+Python line, an out-of-memory kill, a hang. Its stdout and stderr are drained into a bounded tail,
+however much it prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, get_args
+
+from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
+
+KEEP_BYTES = 64 * 1024
+"""How much of a worker's output is kept, from the end."""
+SETTING_UP = ("describe", "prepare", "load")
+GRACE_S = 2.0
+"""How long a worker may take to end by itself once told to."""
+
+
+class Tail:
+    """Drains a stream on a thread and keeps its end: a model may print without bound."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.total_bytes = 0
+        self._stream = stream
+        self._chunks: deque[bytes] = deque()
+        self._kept = 0
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        fd = self._stream.fileno()
+        while chunk := os.read(fd, KEEP_BYTES):
+            self.total_bytes += len(chunk)
+            self._chunks.append(chunk)
+            self._kept += len(chunk)
+            while self._kept - len(self._chunks[0]) > KEEP_BYTES:
+                self._kept -= len(self._chunks.popleft())
+
+    def text(self, wait_s: float = 1.0) -> str:
+        """Return the end of what was written; waits for the writer's end for ``wait_s``."""
+        self._thread.join(wait_s)
+        return b"".join(tuple(self._chunks))[-KEEP_BYTES:].decode("utf-8", "replace")
+
+
+class Worker:
+    """One measuring process."""
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        memory_bytes: int = 0,
+        environment: Mapping[str, str] | None = None,
+        python: Path | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            label: for messages.
+            memory_bytes: anonymous memory it may hold, 0 for no limit.
+            environment: variables set on top of this process's.
+            python: interpreter of another environment, None for this process's own.
+        """
+        self.label = label
+        self._channel, theirs = socket.socketpair()
+        command = [
+            str(python or sys.executable),
+            "-P",  # a file named like a module in the current folder must not shadow it
+            "-m",
+            "frameworktax.measure.worker",
+            str(theirs.fileno()),
+            str(memory_bytes),
+        ]
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # its own process group: ended whole, and Ctrl-C is ours
+                env={**os.environ, **(environment or {})},
+            )
+        if self._process.stdout is None:
+            raise WorkerError("failed", "the worker has no output pipe")
+        self.output = Tail(self._process.stdout)
+        self._buffer = b""
+        self._ended = False
+        self._death: WorkerError | None = None
+        """Why it ended, for who asks it again."""
+        self._asking = threading.RLock()
+        """Held while an answer is waited for: the descriptor is not closed under whoever waits."""
+        self.spent_ns: dict[str, int] = {}
+        """Wall time that answers were waited for, by request."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return not self._ended
+
+    def request(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:
+        """Ask and wait for the answer.
+
+        Raises:
+            WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
+            UsageError: what was asked for cannot be, in the worker's own words.
+        """
+        data = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        with self._asking:
+            if self._ended:
+                if self._death is not None:
+                    raise WorkerError(self._death.status, str(self._death))
+                raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
+            begin = time.monotonic_ns()
+            try:
+                answer = self._exchange(data, begin + round(timeout_s * 1e9))
+            except TimeoutError as error:
+                self.kill()
+                text = f"{do} not done after {timeout_s:.0f} s, ended"
+                self._death = WorkerError("timeout", text)
+                raise self._death from error
+            except ConnectionError as error:
+                raise self._post_mortem(do) from error
+            finally:
+                self.spent_ns[do] = self.spent_ns.get(do, 0) + time.monotonic_ns() - begin
+        if "ok" in answer:
+            return dict(answer["ok"])
+        raise problem(do, **answer["error"])
+
+    def _exchange(self, data: bytes, deadline_ns: int) -> dict[str, Any]:
+        """Send a request and return the answer; raises TimeoutError, ConnectionError."""
+        self._wait_until(deadline_ns)
+        self._channel.sendall(data)
+        while b"\n" not in self._buffer:
+            self._wait_until(deadline_ns)
+            chunk = self._channel.recv(1 << 20)
+            if not chunk:
+                raise ConnectionResetError("the other end is closed")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return dict(json.loads(line))
+
+    def _wait_until(self, deadline_ns: int) -> None:
+        # No time at all would mean not to wait, and to raise something else.
+        self._channel.settimeout(max(1e-3, (deadline_ns - time.monotonic_ns()) / 1e9))
+
+    def _post_mortem(self, do: str) -> WorkerError:
+        """Return why the process ended; whoever asks it later is told the same."""
+        self._death = self._cause(do)
+        return self._death
+
+    def _cause(self, do: str) -> WorkerError:
+        if self._ended:
+            return WorkerError("failed", f"ended from outside during {do}")
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerError("crashed", f"closed its pipe during {do}")
+        text = self.output.text()
+        self.kill()
+        where = _python_line(text)
+        if code == -signal.SIGKILL:
+            return WorkerError(
+                "out-of-memory", f"killed by the kernel during {do}, most likely out of memory"
+            )
+        if code < 0:
+            name = signal.Signals(-code).name
+            return WorkerError("crashed", f"{name} during {do}{where}")
+        return WorkerError("crashed", f"exited with code {code} during {do}{where}")
+
+    def stop(self) -> None:
+        """Have its whole process group take no processor time until ``go_on``."""
+        if not self._ended:  # once it is waited for, its number may be another's
+            self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> bool:
+        """Let it run again; False where it has ended meanwhile."""
+        if not self._ended:
+            self._signal(signal.SIGCONT)
+        return self._process.poll() is None
+
+    def _signal(self, which: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
+            os.killpg(self._process.pid, which)
+
+    def kill(self) -> None:
+        """End the whole process group now; whoever waits for an answer of it is woken."""
+        if self._ended:
+            return
+        self._ended = True
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(OSError):  # its end is closed already
+            self._channel.shutdown(socket.SHUT_RDWR)
+        with self._asking:
+            self._channel.close()
+
+
+def problem(do: str, status: str, message: str) -> UsageError | WorkerError:
+    """Return what a worker's error answer means here.
+
+    Before anything runs, wrong use is the user's to mend and ends the session; later it is one
+    step that failed.
+    """
+    if do in SETTING_UP and status == "user-model":
+        return UserModelError(message)
+    if do in SETTING_UP and status == "usage":
+        return UsageError(message)
+    faults: dict[str, Fault] = {known: known for known in get_args(Fault)}
+    return WorkerError(faults.get(status, "failed"), message)
+
+
+def _python_line(output: str) -> str:
+    """Return where in Python a fault happened, from faulthandler's or a traceback's text."""
+    fault = re.search(r'most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)', output)
+    if fault:
+        return f" at {fault[1]}:{fault[2]} in {fault[3]}"
+    raised = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', output)
+    return f" at {raised[-1][0]}:{raised[-1][1]} in {raised[-1][2]}" if raised else ""

@@ -1,0 +1,277 @@
+"""A series: one model in one runtime over batch sizes, and the processes that measure it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from frameworktax import host, models, runtimes
+from frameworktax.errors import WorkerError
+from frameworktax.host.cache import alone, remove
+from frameworktax.measure.in_place import InPlace
+from frameworktax.measure.process import Worker
+from frameworktax.records import Note, Point, Workload, device_of
+from frameworktax.runtimes.base import Runtime, Target
+
+Spawn = Callable[..., Worker | InPlace]
+"""Label, interpreter (None for this one), further environment variables → a process to ask."""
+READY = "ready.json"
+"""Written last into a folder of prepared files: the folder is complete."""
+VERSIONED = ("torchvision:", "timm:")
+"""Prefixes of models that an installed package of a known version defines whole."""
+
+
+@dataclass
+class Cell:
+    """One batch size in one process: what is timed."""
+
+    point: Point
+    process: int
+    calls: int
+    call_ns: int
+    warmup_calls: int = 0
+    peak_memory_bytes: int = 0
+    notes: list[Note] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    sampled: bool = False
+    profiled: bool = False
+    done: bool = False
+
+
+@dataclass
+class Series:
+    """One (workload without its batch, runtime, platform).
+
+    ``timed`` is False for an eager series that only serves as the reference of parity.
+    ``failed`` holds the batch sizes that cannot be called. ``dead`` holds the status and reason
+    once nothing more can come from it.
+    """
+
+    runtime: Runtime
+    points: dict[int, Point]
+    folder: Path
+    timed: bool = True
+    live: Any = None
+    workers: dict[int, Worker | InPlace] = field(default_factory=dict)
+    cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
+    bound: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    call_ns: dict[int, int] = field(default_factory=dict)
+    setup_ns: int | None = None
+    artifact_bytes: int | None = None
+    load_ns: dict[int, int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    dead: WorkerError | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """The workload at its smallest batch."""
+        return self.points[min(self.points)].workload
+
+    @property
+    def target(self) -> Target:
+        """Device, precision and threads."""
+        point = self.points[min(self.points)]
+        return Target(device_of(point.platform), point.workload.precision, point.threads)
+
+    @property
+    def config(self) -> Workload:
+        """The workload without its batch: what is compared with one another shares it."""
+        return replace(self.workload, batch=0)
+
+    @property
+    def reference(self) -> Workload:
+        """What eager runs for its outputs to be compared with: int8 is compared with float32."""
+        config = self.config
+        return replace(config, precision="float32") if config.precision == "int8" else config
+
+    @property
+    def key(self) -> str:
+        """A name for this series, unique within the session."""
+        return f"{self.points[min(self.points)].key()}{'' if self.timed else '-reference'}"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether this does nothing: the harness's own cost."""
+        return self.runtime.name == runtimes.FLOOR
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether this is the width-shrunk twin of another series."""
+        return self.workload.twin
+
+    @property
+    def label(self) -> str:
+        """A name for progress lines."""
+        return f"{self.runtime.name}{' (twin)' if self.is_twin else ''}"
+
+    def processes(self, wanted: int) -> int:
+        """How many processes measure it: a twin, a bare reference and the floor need only one."""
+        return wanted if self.timed and not self.is_twin and not self.is_floor else 1
+
+    def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
+        """Start a measuring process and load the model in it."""
+        label = f"{self.label}, process {process}"
+        worker = spawn(label, self.runtime.python(), self.runtime.variables())
+        self.workers[process] = worker
+        answer = worker.request(
+            "load",
+            timeout_s=timeout_s,
+            workload=asdict(self.workload),
+            runtime=self.runtime.name,
+            target=asdict(self.target),
+            directory=str(self.folder),
+            live=self.live,
+        )
+        self.load_ns[process] = answer["load_ns"]
+        versions = self.runtime.versions()
+        if versions:
+            found = ", ".join(f"{name} {version}" for name, version in versions.items())
+            note = Note("own-environment", f"runs in an environment of its own: {found}")
+            self.notes += [] if note in self.notes else [note]
+        self._take_notes(answer)
+
+    def prepare(self, worker: Callable[[], Worker | InPlace], timeout_s: float) -> None:
+        """Have a set-up process export or compile, unless an earlier session left it ready.
+
+        Args:
+            worker: returns the set-up process; not called where nothing is to be done.
+            timeout_s: time for it, and for another session that prepares the same at this moment.
+        """
+        if self._known():
+            return
+        with alone(self.folder, timeout_s):
+            if self._known():
+                return
+            for litter in self.folder.iterdir():  # of whoever was killed while preparing
+                remove(litter)
+            answer = worker().request(
+                "prepare",
+                timeout_s=timeout_s,
+                workload=asdict(self.workload),
+                runtime=self.runtime.name,
+                target=asdict(self.target),
+                directory=str(self.folder),
+                batches=sorted(self.points),
+                live=self.live,
+            )
+            self._is_ready(answer["setup_ns"])
+
+    def _known(self) -> bool:
+        """Take over what an earlier session's set-up took and left; False where there was none."""
+        ready = self.folder / READY
+        if not ready.exists():
+            return False
+        known = json.loads(ready.read_text())
+        ready.touch()  # pruning takes what was not used for longest
+        self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
+        text = "what an earlier session prepared was used again; set-up time and size are from then"
+        self.notes.append(Note("set-up-reused", text))
+        return True
+
+    def _is_ready(self, setup_ns: int) -> None:
+        """Write down what set-up took and left, for this session and later ones."""
+        self.setup_ns = setup_ns
+        self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
+        partial = self.folder / f".{READY}"
+        partial.write_text(
+            json.dumps({"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes})
+        )
+        partial.replace(self.folder / READY)
+
+    def bind(self, process: int, batch: int, timeout_s: float) -> dict[str, Any]:
+        """Make one batch size callable in one process and warm it up; a second time is free."""
+        if (process, batch) in self.bound:
+            return self.bound[process, batch]
+        limit_ns = max(2_000_000_000, int(timeout_s * 1e9 / 3))
+        answer = self.workers[process].request(
+            "bind", timeout_s=timeout_s, batch=batch, limit_ns=min(limit_ns, 10_000_000_000)
+        )
+        self.call_ns[batch] = max(1, answer["call_ns"])
+        # What compiles at its first call is set up by it; what it has compiled stays in its folder.
+        compiles_here = self.runtime.compiles and not self.runtime.prepares
+        if compiles_here and self.setup_ns is None and not self._known():
+            self._is_ready(answer["first_ns"])
+        self.bound[process, batch] = answer
+        self._take_notes(answer)
+        return answer
+
+    def _take_notes(self, answer: Mapping[str, Any]) -> None:
+        for code, text in answer["notes"]:
+            note = Note(code, text)
+            if note not in self.notes:
+                self.notes.append(note)
+
+    def stop(self) -> None:
+        """End its processes; what was measured stays."""
+        for worker in self.workers.values():
+            worker.kill()
+        self.workers.clear()
+        self.bound.clear()
+
+
+def series_of(points: tuple[Point, ...], cache: Path, scratch: Path, live: Any) -> list[Series]:
+    """Group points into series, in the order they are given.
+
+    Args:
+        points: of one session.
+        cache: where what is prepared stays for later sessions.
+        scratch: where what is not kept lies: what comes from the user's own code or files, which
+            change between sessions.
+        live: see ``Plan``.
+    """
+    groups: dict[str, dict[int, Point]] = {}
+    for point in points:
+        bare = replace(point, workload=replace(point.workload, batch=0))
+        groups.setdefault(bare.key(), {})[point.workload.batch] = point
+    found, made_with = [], host.libraries()
+    for group in groups.values():
+        point = next(iter(group.values()))
+        runtime = runtimes.get(point.runtime)
+        makes = runtime.prepares or runtime.compiles
+        kept = makes and live is None and is_fixed(point)
+        folder = (cache if kept else scratch) / artifact_key(point, sorted(group), made_with)
+        found.append(Series(runtime=runtime, points=group, folder=folder, live=live))
+    return found
+
+
+def is_fixed(point: Point) -> bool:
+    """Return whether a point's names and the installed versions say all of what is run.
+
+    They do for models and runtimes of this package, and for torchvision's and timm's models. They
+    do not for files, the user's own code, models on a hub, and what other packages register.
+    """
+    model, runtime = point.workload.model, point.runtime.partition("@")[0]
+    by_version = model in models.BUILT_IN or model.startswith(VERSIONED)
+    return by_version and runtime in runtimes.BUILT_IN
+
+
+def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str]) -> str:
+    """Return the name of the folder for prepared files: equal content, equal name."""
+    content = {
+        "point": replace(point, workload=replace(point.workload, batch=0)).key(),
+        "batches": batches,
+        "code": _own_code(),
+        # Another exporter exports something else; compiled code is for one kind of processor.
+        "libraries": {**libraries, **runtimes.get(point.runtime).versions()},
+        "python": platform.python_version(),
+        "cpu": host.cpu_model(),
+    }
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    return f"{point.runtime}-{digest}"
+
+
+@functools.cache
+def _own_code() -> str:
+    """Return a digest of what builds and exports here: it changes without its version, too."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in (models, runtimes):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
