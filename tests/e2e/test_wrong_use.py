@@ -1,6 +1,11 @@
 """Wrong use: one line, exit 2, no traceback, and it says what to do."""
 
+import sys
+
 import pytest
+
+from frameworktax import cli
+from frameworktax.cli.app import RETIRED, replacement
 
 MLP = """
 import torch
@@ -98,3 +103,19 @@ def test_no_command_prints_help(shell):
     ran = shell()
     assert ran.code == 2
     assert "measure" in ran.out
+
+
+@pytest.mark.parametrize("command", RETIRED)
+def test_a_retired_command_names_what_replaced_it(monkeypatch, capsys, command):
+    monkeypatch.setattr(sys, "argv", ["frameworktax", *command.split(), "file"])
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    assert leaving.value.code == 2
+    assert RETIRED[command] in capsys.readouterr().err
+
+
+def test_only_the_command_itself_is_retired(monkeypatch):
+    monkeypatch.setitem(RETIRED, "old --way", "use measure")
+    assert "use measure" in replacement(["old", "file", "--way=3"])
+    assert replacement(["old", "file"]) is None
+    assert replacement(["measure", "old", "--way"]) is None

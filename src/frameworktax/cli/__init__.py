@@ -25,7 +25,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     sweep,
     validate,
 )
-from frameworktax.cli.app import app
+from frameworktax.cli.app import app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail
 from frameworktax.cli.options import QUIET, VERBOSE
 from frameworktax.cli.streams import into_nothing
@@ -55,7 +55,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(2)
-        fail(error.format_message(), 2)
+        fail(replacement(sys.argv[1:]) or error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:

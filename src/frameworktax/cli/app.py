@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
+
+RETIRED = {
+    "validate": "'make validate' in a clone of the repository measures the errors of predictions",
+    "list coverage": "see docs/results/coverage.md or 'frameworktax list runtimes'",
+    "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
+    "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
+    "init --from-optimum-benchmark": "write the study from the template of 'frameworktax init'",
+}
+"""Commands and options that the previous version had, each with what replaced it."""
 
 app = typer.Typer(
     name="frameworktax",
@@ -13,3 +24,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure, itemise, explain and cut the framework tax of neural-network inference.",
 )
+
+
+def replacement(arguments: Sequence[str]) -> str | None:
+    """Return what replaced the retired command in these arguments; None if none is retired."""
+    words = [word.partition("=")[0] for word in arguments]
+    for command, instead in RETIRED.items():
+        verb, *rest = command.split()
+        if words[:1] == [verb] and set(rest) <= set(words):
+            return f"'{command}' was removed: {instead}"
+    return None
