@@ -32,7 +32,6 @@ from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-    import polars as pl
 
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -69,22 +68,6 @@ class Results(Sequence[Measurement]):
         from frameworktax.report.markdown import csv_rows
 
         return pd.DataFrame(csv_rows(self.run))
-
-    def to_polars(self) -> pl.DataFrame:
-        """Return the rows and columns of ``to_pandas``.
-
-        Raises:
-            UsageError: polars is not installed.
-        """
-        try:
-            import polars as pl
-        except ImportError as error:
-            raise UsageError(
-                "to_polars needs polars; pip install 'frameworktax[polars]'"
-            ) from error
-        from frameworktax.report.markdown import csv_rows
-
-        return pl.DataFrame(csv_rows(self.run), infer_schema_length=None)
 
     def to_mlflow(self, experiment: str | None = None) -> str:
         """Log the whole and each point to MLflow; see ``report.trackers.to_mlflow``."""

@@ -263,7 +263,6 @@ def test_what_is_missing_names_itself(request, where, words, extra):
     ("method", "extra"),
     [
         ("to_pandas", "pandas"),
-        ("to_polars", "polars"),
         ("to_mlflow", "mlflow"),
         ("to_wandb", "wandb"),
     ],

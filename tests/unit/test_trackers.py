@@ -182,12 +182,12 @@ def test_wandb_gets_a_group_with_the_whole_and_a_run_a_point(results, monkeypatc
         results.to_wandb()
 
 
-@pytest.mark.parametrize("name", ["mlflow", "wandb", "polars"])
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_extra_names_itself(results, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=rf"pip install 'frameworktax\[{name}\]'"):
         getattr(results, f"to_{name}")()
-    assert name == "polars" or name in trackers.TRACKERS
+    assert name in trackers.TRACKERS
 
 
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):
@@ -245,11 +245,3 @@ def test_with_the_real_wandb(results, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     results.to_wandb("taxes")
     assert len(list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))) == 4
-
-
-def test_polars_has_the_columns_of_pandas(results):
-    pytest.importorskip("polars")
-    frame, other = results.to_polars(), results.to_pandas()
-    assert frame.columns == list(other.columns)
-    assert frame.height == len(other) == len(RUN.measurements)
-    assert frame["latency_ns"].drop_nulls().to_list() == other["latency_ns"].dropna().to_list()
