@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from frameworktax import coverage, host, models, runtimes
+from frameworktax.host.files import atomic_path
 from frameworktax.models.registry import BUILT_IN, Entry
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
@@ -250,9 +251,8 @@ def write(known: dict[tuple[str, str], coverage.Cell], versions: dict[str, str])
     lines = [json.dumps(asdict(cell), ensure_ascii=False) for cell in sorted_cells]
     head = json.dumps(document, ensure_ascii=False)[: -len("]}")]
     text = head + "\n" + ",\n".join(lines) + "\n]}\n"
-    partial = PACKAGED.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(PACKAGED)
+    with atomic_path(PACKAGED) as partial:
+        partial.write_text(text, encoding="utf-8")
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     TABLE.write_text(table(coverage.decode(json.loads(text))), encoding="utf-8")
 

@@ -14,6 +14,7 @@ from typing import Any
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, remove
+from frameworktax.host.files import atomic_path
 from frameworktax.measure.in_place import InPlace
 from frameworktax.measure.process import Worker
 from frameworktax.records import Note, Point, Workload, device_of
@@ -179,11 +180,9 @@ class Series:
         """Write down what set-up took and left, for this session and later ones."""
         self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
-        partial = self.folder / f".{READY}"
-        partial.write_text(
-            json.dumps({"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes})
-        )
-        partial.replace(self.folder / READY)
+        known = {"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes}
+        with atomic_path(self.folder / READY) as partial:
+            partial.write_text(json.dumps(known))
 
     def bind(self, process: int, batch: int, timeout_s: float) -> dict[str, Any]:
         """Make one batch size callable in one process and warm it up; a second time is free."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.errors import WorkerError
+from frameworktax.host.files import atomic_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,15 +59,12 @@ def staged(directory: Path) -> Iterator[Path]:
     A killed ``prepare`` leaves a folder that nothing reads; a later one replaces the artefact.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=directory))
-    try:
+    final = directory / FOLDER
+    with atomic_path(final) as partial:
+        partial.mkdir()
         yield partial
-        final = directory / FOLDER
         if final.exists():
             shutil.rmtree(final)
-        partial.replace(final)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

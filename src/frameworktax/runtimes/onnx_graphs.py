@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
+from frameworktax.host.files import atomic_path
 from frameworktax.runtimes.artifacts import MANIFEST, Artifact, Manifest, staged, write_manifest
 from frameworktax.runtimes.export import manifest_of, positional, split
 
@@ -169,6 +170,5 @@ def note_attention(directory: Path, level: str) -> None:
 
 
 def _rewrite(folder: Path, manifest: Manifest) -> None:
-    partial = folder / f"{MANIFEST}.partial"
-    partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
-    partial.replace(folder / MANIFEST)
+    with atomic_path(folder / MANIFEST) as partial:
+        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")

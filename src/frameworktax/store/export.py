@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from frameworktax.errors import StoreError, UsageError
+from frameworktax.host.files import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
 from frameworktax.store import shards
 from frameworktax.store.columns import middle
@@ -64,14 +64,11 @@ def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, l
     check_suffix(path)
     write = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[path.suffix]
     faults: list[Fault] = []
-    partial = path.with_name(f".{path.name}-{os.urandom(4).hex()}.partial")
     try:
-        count = write(rows(folder, faults, where), partial)
-        partial.replace(path)
+        with atomic_path(path) as partial:
+            count = write(rows(folder, faults, where), partial)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; name another file") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return count, shards.notes(faults)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import StoreError
+from frameworktax.host.files import atomic_path
 from frameworktax.records import Note
 from frameworktax.store import shards
 from frameworktax.store.once import Once, named
@@ -47,15 +46,12 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     found = [shard for source in sources for shard in shards.find(source)]
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} is there already; name a new folder with -o")
-    partial = target.with_name(f".{target.name}-{os.urandom(4).hex()}.partial")
     try:
-        partial.mkdir(parents=True)
-        merged = _copy(found, partial)
-        partial.replace(target)
+        with atomic_path(target) as partial:
+            partial.mkdir(parents=True)
+            merged = _copy(found, partial)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror}; name another -o") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return merged
 
 

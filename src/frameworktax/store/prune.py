@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from frameworktax.errors import StoreError
+from frameworktax.host.files import atomic_path
 from frameworktax.records import Block, Outcome, Record, Session, session_order
 from frameworktax.store import shards
 from frameworktax.store.read import point_key
@@ -140,23 +141,12 @@ def _rewrite(shard: Path, goes: Callable[[Record], bool], *, dry_run: bool) -> i
         if not lines:
             shard.unlink()
             return before
-        replace(shard, [shards.FIRST, *lines])
+        with atomic_path(shard) as partial, partial.open("xb") as file:
+            file.writelines(line + b"\n" for line in (shards.FIRST, *lines))
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(
             f"cannot write {shard}: {error.strerror}; nothing of it is lost"
         ) from error
     return before - after
-
-
-def replace(path: Path, lines: Iterable[bytes]) -> None:
-    """Write a file beside the old one and put it in its place when it is whole."""
-    partial = path.with_name(f".{path.name}-{os.urandom(4).hex()}.partial")
-    try:
-        with partial.open("xb") as file:
-            for line in lines:
-                file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
