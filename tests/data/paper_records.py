@@ -15,8 +15,7 @@ from frameworktax.records import (
     Record,
     Subject,
 )
-from frameworktax.reproduce.files import StudyFile
-from frameworktax.reproduce.plans import planned_points
+from frameworktax.reproduce.studies import StudyFile, planned_points
 
 SESSION = "20261120T120000-0001"
 MACS = {"bert-base": 20, "albert": 20, "distilbert": 10, "mobilebert": 5, "squeezebert": 7}

@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import paper_records as made
 
-from frameworktax.reproduce import files
+from frameworktax.reproduce import studies
 from frameworktax.store import Writer
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def store(tmp_path):
     folder = tmp_path / "made-store"
     records = made.made(
-        files.load("figure-1"),
+        studies.load("figure-1"),
         lambda point: (3.6 if point.workload.model == "mobilebert" else 1.0) * 4e6,
     )
     with Writer(folder, made.SESSION) as writer:
@@ -64,7 +64,7 @@ def test_wrong_use_is_one_line(shell, store):
 
 def test_studies_are_listed(shell):
     listed = json.loads(shell("list", "studies", "--json").out)
-    assert [row["name"] for row in listed] == list(files.names())
+    assert [row["name"] for row in listed] == list(studies.every_name())
 
 
 @pytest.mark.skipif(

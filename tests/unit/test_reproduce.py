@@ -14,14 +14,11 @@ import sample_records as data
 
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate
-from frameworktax.reproduce import files, machines, page, paper, pictures, proxies, rules
-from frameworktax.reproduce.files import Part
-from frameworktax.reproduce.judge import held, judge
-from frameworktax.reproduce.plans import chosen, planned_points, study_data
-from frameworktax.reproduce.rows import Row, exactly, select
-from frameworktax.reproduce.run import reproduce
-from frameworktax.reproduce.told import tell
-from frameworktax.reproduce.unjudged import Unjudged
+from frameworktax.reproduce import claims, figures, machines, page, paper, proxies, studies
+from frameworktax.reproduce.claims import judge, verdict_of
+from frameworktax.reproduce.results import evaluate_studies, reproduce
+from frameworktax.reproduce.rows import NotEvaluable, Row, exactly, select
+from frameworktax.reproduce.studies import Part, chosen, planned_points, study_data
 from frameworktax.store import Writer
 
 MS = 1_000_000
@@ -47,15 +44,15 @@ def verdicts(found):
 
 
 def test_every_claim_of_the_paper_is_in_a_study_and_every_study_has_both_scales():
-    studies = [files.load(name) for name in files.names()]
+    every = [studies.load(name) for name in studies.every_name()]
     wanted = {f"figure-{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)}
-    assert {s.name for s in studies} == wanted | {"table-1", "table-3", "text"}
-    claims = [claim for study in studies for claim in study.claim]
+    assert {s.name for s in every} == wanted | {"table-1", "table-3", "text"}
+    claims = [claim for study in every for claim in study.claim]
     assert {claim.claim for claim in claims} == set(paper.claims())
     assert set(paper.claims()) == {f"C{n}" for n in range(1, 18)}
     ids = [claim.id for claim in claims]
     assert len(set(ids)) == len(ids)
-    for study in studies:
+    for study in every:
         small, full = (planned_points(study, scale) for scale in ("small", "full"))
         models = {p.workload.model for p in small}
         assert models <= {p.workload.model for p in full}
@@ -81,7 +78,7 @@ def test_what_takes_long_is_measured_last_with_the_time_that_is_left():
 
 
 def test_on_a_gpu_onnx_runtime_runs_there():
-    data_ = study_data([files.load("figure-4")], "full", "cuda:0")
+    data_ = study_data([studies.load("figure-4")], "full", "cuda:0")
     assert "onnxruntime-cuda" in data_["point"][0]["runtimes"]
     assert "onnxruntime" not in data_["point"][0]["runtimes"]
 
@@ -128,7 +125,7 @@ def test_the_papers_numbers_are_the_papers():
 def test_the_same_rules_on_the_papers_own_numbers():
     found = {}
     for name in ("figure-1", "figure-3", "figure-4", "table-1", "text"):
-        found |= {c.id: c for c in judge(files.load(name), ())}
+        found |= {c.id: c for c in judge(studies.load(name), ())}
     assert found["C1"].findings[0].paper == pytest.approx(2.61 / 10.86)
     assert found["C2"].findings[1].paper == pytest.approx(1 - 32.648 / 33.372)
     assert {f.paper_verdict for f in found["C11"].findings} == {"holds"}
@@ -147,21 +144,21 @@ def test_the_same_rules_on_the_papers_own_numbers():
 
 def test_a_verdict_needs_the_whole_interval():
     x = Estimate(value=2.0, low=1.5, high=2.5)
-    assert held(x, 1.5, None) == "holds"
-    assert held(x, 1.0, 2.5) == "holds"
-    assert held(x, 1.6, None) == "cannot-be-judged"
-    assert held(x, None, 2.4) == "cannot-be-judged"
-    assert held(x, 2.6, None) == "does-not-hold"
-    assert held(x, None, 1.4) == "does-not-hold"
+    assert verdict_of(x, 1.5, None) == "holds"
+    assert verdict_of(x, 1.0, 2.5) == "holds"
+    assert verdict_of(x, 1.6, None) == "cannot-be-judged"
+    assert verdict_of(x, None, 2.4) == "cannot-be-judged"
+    assert verdict_of(x, 2.6, None) == "does-not-hold"
+    assert verdict_of(x, None, 1.4) == "does-not-hold"
 
 
 def test_ratio_and_slope_carry_both_intervals():
     a, b = row(20.0, 1.0, batch=4), row(10.0, 0.5)
-    ratio = rules.evaluate(part("ratio", of={"batch": 4}, to={"batch": 1}), [a, b])
+    ratio = claims.evaluate(part("ratio", of={"batch": 4}, to={"batch": 1}), [a, b])
     spread = math.hypot(*[max(math.log(1.05), -math.log(0.95))] * 2)
     assert ratio.value == pytest.approx(2.0)
     assert ratio.high == pytest.approx(2.0 * math.exp(spread))
-    slope = rules.evaluate(part("slope"), [a, b])
+    slope = claims.evaluate(part("slope"), [a, b])
     assert slope.value == pytest.approx(0.5)
     assert slope.low == pytest.approx(math.log(2.0 * math.exp(-spread)) / math.log(4))
 
@@ -175,57 +172,57 @@ def test_drift_of_the_host_is_taken_out_of_ratios_within_one_session_alone():
         for r in plain
     ]
     rule = part("ratio", of={"batch": 4}, to={"batch": 1})
-    told = rules.evaluate(rule, plain)
-    assert rules.evaluate(rule, drifted).high == pytest.approx(told.high)
+    told = claims.evaluate(rule, plain)
+    assert claims.evaluate(rule, drifted).high == pytest.approx(told.high)
     apart = [drifted[0], replace(drifted[1], session="t")]
-    assert rules.evaluate(rule, apart).high > 1.3 * told.high
+    assert claims.evaluate(rule, apart).high > 1.3 * told.high
 
 
 def test_first_and_last_are_taken_among_what_matches():
     rows = [row(1.0, batch=1), row(2.0, batch=8), row(3.0, batch=64, model="other")]
-    found = rules.evaluate(part("value", of={"model": "m", "batch": "last"}), rows)
+    found = claims.evaluate(part("value", of={"model": "m", "batch": "last"}), rows)
     assert found.value == 2.0
 
 
 def test_slope_at_the_end_mean_reduction_and_spread():
     rows = [row(v, batch=b) for v, b in ((1.0, 1), (1.1, 4), (4.4, 16))]
-    assert rules.evaluate(part("slope", at="end"), rows).value == pytest.approx(1.0)
+    assert claims.evaluate(part("slope", at="end"), rows).value == pytest.approx(1.0)
     pairs = [row(10.0, model="a"), row(20.0, model="b")]
     pairs += [row(5.0, model="a", runtime="x"), row(18.0, model="b", runtime="x")]
-    saved = rules.evaluate(
+    saved = claims.evaluate(
         part("mean_reduction", of={"runtime": "x"}, to={"runtime": "eager"}), pairs
     )
     assert saved.value == pytest.approx((0.5 + 0.1) / 2)
-    assert rules.evaluate(part("spread", of={}), pairs).value == pytest.approx(4.0)
+    assert claims.evaluate(part("spread", of={}), pairs).value == pytest.approx(4.0)
 
 
 def test_free_width_is_told_like_free_batch():
     printed = [row(v, width=w) for v, w in ((10.0, 0.5), (10.0, 1.0), (20.0, 2.0))]
-    found, bound = rules.free_value(printed, "width")
+    found, bound = claims.free_value(printed, "width")
     assert found.value == pytest.approx(2 ** (math.log(1.1) / math.log(2)))
     assert not bound
     blocks = [
         replace(r, columns={p: [r.numbers["latency"].value * f] * 5 for p, f in enumerate((1, 1))})
         for r in printed
     ]
-    measured, _ = rules.free_value(blocks, "width")
+    measured, _ = claims.free_value(blocks, "width")
     assert measured.value == pytest.approx(found.value)
-    _, flat = rules.free_value(printed[:2], "width")
+    _, flat = claims.free_value(printed[:2], "width")
     assert flat
-    at_least = rules.evaluate(part("free", axis="width", of={}), printed[:2])
+    at_least = claims.evaluate(part("free", axis="width", of={}), printed[:2])
     assert at_least.high == math.inf
 
 
 def test_what_is_missing_is_a_reason():
     rows = [row(1.0), Row(at={"model": "m", "runtime": "x", "batch": 1}, reason="no such engine")]
-    with pytest.raises(Unjudged, match="m in x, batch 1: no such engine"):
-        rules.evaluate(part("ratio", of={"runtime": "x"}, to={"runtime": "eager"}), rows)
-    with pytest.raises(Unjudged, match="nothing measured at runtime y"):
-        rules.evaluate(part("value", of={"runtime": "y"}), rows)
-    with pytest.raises(Unjudged, match="names 2 points"):
-        rules.evaluate(part("value", of={"batch": 1}), rows)
-    with pytest.raises(Unjudged, match="counters"):
-        rules.evaluate(Part(rule="not_measured", says="SMs", reason="counters"), rows)
+    with pytest.raises(NotEvaluable, match="m in x, batch 1: no such engine"):
+        claims.evaluate(part("ratio", of={"runtime": "x"}, to={"runtime": "eager"}), rows)
+    with pytest.raises(NotEvaluable, match="nothing measured at runtime y"):
+        claims.evaluate(part("value", of={"runtime": "y"}), rows)
+    with pytest.raises(NotEvaluable, match="names 2 points"):
+        claims.evaluate(part("value", of={"batch": 1}), rows)
+    with pytest.raises(NotEvaluable, match="counters"):
+        claims.evaluate(Part(rule="not_measured", says="SMs", reason="counters"), rows)
 
 
 def test_rank_correlations_have_intervals_that_know_how_few_points_there_are():
@@ -241,9 +238,9 @@ def test_rank_correlations_have_intervals_that_know_how_few_points_there_are():
     # equal counts share a rank: 1 2.5 2.5 4 5 against 1 2 3 4 5 gives 9.5 / sqrt(9.5 * 10)
     tied = proxies.spearman(list(zip((1, 2, 3, 4, 5), (1, 2, 2, 4, 5), strict=True)))
     assert tied.value == pytest.approx(9.5 / math.sqrt(95))
-    with pytest.raises(Unjudged, match="4 points"):
+    with pytest.raises(NotEvaluable, match="4 points"):
         proxies.spearman([(x, x) for x in range(4)])
-    with pytest.raises(Unjudged, match="same for every point"):
+    with pytest.raises(NotEvaluable, match="same for every point"):
         proxies.spearman([(x, 1.0) for x in range(6)])
 
 
@@ -282,11 +279,11 @@ def by_model(factors):
 
 
 def told_of(name, records):
-    return tell([files.load(name)], records, Path("made"))
+    return evaluate_studies([studies.load(name)], records, Path("made"))
 
 
 def test_flipped_data_flip_the_verdict():
-    study = files.load("figure-1")
+    study = studies.load("figure-1")
     slow = told_of("figure-1", made.made(study, by_model({"mobilebert": 3.6})))
     fast = told_of("figure-1", made.made(study, by_model({"mobilebert": 0.5})))
     between = told_of("figure-1", made.made(study, by_model({"mobilebert": 3.0})))
@@ -299,7 +296,7 @@ def test_flipped_data_flip_the_verdict():
 
 
 def test_overhead_follows_the_kernels():
-    study = files.load("figure-3")
+    study = studies.load("figure-3")
 
     def share(point):
         return 200 if point.workload.batch == 1 else 880
@@ -311,7 +308,7 @@ def test_overhead_follows_the_kernels():
 
 
 def test_a_missing_runtime_leaves_the_other_claims_judged():
-    study = files.load("table-3")
+    study = studies.load("table-3")
     speed = {"eager": 4.0, "torchscript": 3.0, "onnxruntime": 2.0, "cuda-graph": 1.0}
     records = made.made(
         study,
@@ -335,7 +332,7 @@ def machine(gpu, host):
 
 def hardware(*, faster_is_freer=True, host_bound=True):
     """Two machines: the A100 has more than twice the V100's peak, and a slower host."""
-    study = files.load("figure-9")
+    study = studies.load("figure-9")
     records = []
     machines_ = (("V100", "Intel Xeon Gold 6242", 4.0), ("A100", "Intel Xeon 8339HC", 5.0))
     for number, (gpu, host, floor) in enumerate(machines_):
@@ -364,7 +361,7 @@ def test_machines_are_told_apart_and_compared():
     assert {f.reason for f in (*free.findings, *floor.findings) if f.ours is None} == set()
     shares = {f.says: f.ours.value for f in (*free.findings, *floor.findings)}
     assert set(shares.values()) == {1.0}
-    second = [e for e in found.told[0].effects if e.machine.startswith("NVIDIA A100")]
+    second = [e for e in found.studies[0].effects if e.machine.startswith("NVIDIA A100")]
     assert {round(e.host_ratio, 3) for e in second} == {1.25}
     assert {round(e.device_ratio, 3) for e in second} == {0.4}
     assert "host × 1.25, device × 0.40" in page.markdown(found, "x")
@@ -384,7 +381,7 @@ def test_one_machine_alone_cannot_be_judged_and_two_say_too_little():
 def test_shares_of_many_pairs_are_told():
     assert machines.share([True] * 6).low > 0.5
     assert machines.share([False] * 6).high < 0.5
-    with pytest.raises(Unjudged):
+    with pytest.raises(NotEvaluable):
         machines.share([])
 
 
@@ -399,7 +396,7 @@ def written(folder, records):
 
 
 def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
-    study = files.load("figure-1")
+    study = studies.load("figure-1")
     folder = written(tmp_path / "store", made.made(study, by_model({"mobilebert": 3.6})))
     found = reproduce(["figure-1"], store=folder, redraw=True)
     page.write(found, tmp_path / "paper.md")
@@ -433,17 +430,17 @@ def test_a_measured_store_is_told():
     text = page.markdown(found, "x")
     assert "| 62.2 % (59.7 % to 64.8 %) |" in text
     assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text
-    assert "GPT-2, 16 new tokens" in pictures.svg(found.told[0])
+    assert "GPT-2, 16 new tokens" in figures.svg(found.studies[0])
 
 
 def test_the_scale_is_the_one_that_the_store_holds(tmp_path):
-    study = files.load("table-1")
+    study = studies.load("table-1")
     folder = written(tmp_path, made.made(study, by_model({}), scale="full"))
-    assert reproduce(["table-1"], store=folder, redraw=True).told[0].scale == "full"
+    assert reproduce(["table-1"], store=folder, redraw=True).studies[0].scale == "full"
 
 
 def test_names_from_outside_are_no_markup():
-    study = files.load("figure-1")
+    study = studies.load("figure-1")
     hostile = replace(data.ENVIRONMENT, cpu="<script>alert(1)</script>")
     found = told_of("figure-1", made.made(study, by_model({}), environment=hostile))
     assert "<script" not in page.as_html(found)
@@ -451,12 +448,12 @@ def test_names_from_outside_are_no_markup():
 
 
 def test_linear_axes_are_shared_only_where_both_fit():
-    panel = files.load("figure-3").panel[0]
+    panel = studies.load("figure-3").panel[0]
     near = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 30.0}]
     far = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 300.0}]
-    assert pictures.alike(panel, near, near)
-    assert not pictures.alike(panel, near, far)
-    assert not pictures.alike(panel, near, [])
+    assert figures.alike(panel, near, near)
+    assert not figures.alike(panel, near, far)
+    assert not figures.alike(panel, near, [])
 
 
 def test_stores_that_cannot_be_redrawn_say_so(tmp_path):

@@ -134,18 +134,18 @@ def list_studies(
       frameworktax list studies
     """
     from frameworktax.report.terminal import print_rows
-    from frameworktax.reproduce import files
+    from frameworktax.reproduce import studies
 
-    studies = [files.load(name) for name in files.names()]
+    every = [studies.load(name) for name in studies.every_name()]
     if as_json:
         rows = [
             {"name": s.name, "title": s.title, "claims": [claim.id for claim in s.claim]}
-            for s in studies
+            for s in every
         ]
         print(json.dumps(rows, indent=1))
         return
     print_rows(
         console(),
         ["study", "title", "claims"],
-        [[s.name, s.title, ", ".join(claim.id for claim in s.claim)] for s in studies],
+        [[s.name, s.title, ", ".join(claim.id for claim in s.claim)] for s in every],
     )

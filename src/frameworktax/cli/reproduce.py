@@ -65,14 +65,14 @@ def reproduce_command(
         raise UsageError(f"cannot write '{report.name}'; choose .md or .html")
     check_loudness(quiet, verbose)
     check_writable(json_file, report)
-    from frameworktax.reproduce.plans import chosen
+    from frameworktax.reproduce.studies import chosen
 
     studies = chosen(names)
     if dry_run:
         _dry_run(studies, scale, store)
         return
     from frameworktax.cli.live import StudyView
-    from frameworktax.reproduce.run import reproduce
+    from frameworktax.reproduce.results import reproduce
 
     aside = console(stderr=True)
     if verbose:
@@ -95,7 +95,7 @@ def reproduce_command(
             f"Go on: frameworktax {shlex.join(sys.argv[1:])}",
             INTERRUPTED,
         )
-    from frameworktax.reproduce import page, pictures, terminal
+    from frameworktax.reproduce import figures, page, terminal
 
     text = json.dumps(page.document(found), allow_nan=False) if json_file else ""
     if json_file == "-":
@@ -104,7 +104,7 @@ def reproduce_command(
         Path(json_file).write_text(text + "\n")
     written: list[Path] = []
     if out is not None:
-        written = pictures.write(found, out)
+        written = figures.write(found, out)
     if report is not None:
         page.write(found, report)
     if quiet or json_file == "-":
@@ -117,8 +117,8 @@ def reproduce_command(
 
 def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> None:
     from frameworktax.report.terminal import print_rows
-    from frameworktax.reproduce.plans import default_scale
-    from frameworktax.reproduce.run import forecast
+    from frameworktax.reproduce.results import forecast
+    from frameworktax.reproduce.studies import default_scale
 
     size = scale or default_scale()
     outlook = forecast(studies, size, store)  # type: ignore[arg-type] # as chosen

@@ -1,4 +1,4 @@
-"""Several machines in one store: what the device is to blame for, and what the host."""
+"""Several machines in one store: what changes with the device, and what with the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 from frameworktax.analysis.roofline import device_of
 from frameworktax.records import Environment, Estimate
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.rows import Row, select, values
-from frameworktax.reproduce.unjudged import Unjudged
+from frameworktax.reproduce.proxies import NORMAL_95
+from frameworktax.reproduce.rows import NotEvaluable, Row, select, values
 
 FASTER = 1.15
 """Ratio of two peaks from which on one device is the faster."""
-NORMAL_95 = 1.96
 TIMES = ("latency", "host", "kernel")
 
 
@@ -85,16 +84,16 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
             chosen = select(mine, {"model": model, "runtime": "eager", "batch": "first"})
             if not chosen or "latency" not in chosen[0].numbers:
                 continue
-            told = {q: chosen[0].numbers[q].value for q in TIMES if q in chosen[0].numbers}
-            first = first or told
-            ratio = {q: told[q] / first[q] for q in told if first.get(q)}
+            times = {q: chosen[0].numbers[q].value for q in TIMES if q in chosen[0].numbers}
+            first = first or times
+            ratio = {q: times[q] / first[q] for q in times if first.get(q)}
             found.append(
                 Effect(
                     machine=name,
                     model=str(model),
-                    latency_ns=told["latency"],
-                    host_ns=told.get("host"),
-                    kernel_ns=told.get("kernel"),
+                    latency_ns=times["latency"],
+                    host_ns=times.get("host"),
+                    kernel_ns=times.get("kernel"),
                     host_ratio=ratio.get("host"),
                     device_ratio=ratio.get("kernel"),
                 )
@@ -104,7 +103,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
 
 def _need_several(names: Sequence[str]) -> None:
     if len(names) < 2:
-        raise Unjudged(
+        raise NotEvaluable(
             "one machine in the store; merge stores of several (frameworktax store merge)"
         )
 
@@ -117,20 +116,20 @@ def free_on_faster(rows: Sequence[Row], free: Mapping[str, Estimate]) -> Estimat
         free: machine → its free value.
 
     Raises:
-        Unjudged: one machine; peaks not known; no pair differs.
+        NotEvaluable: one machine; peaks not known; no pair differs.
     """
     _need_several(list(free))
     peaks = _peaks({name: mine[0].at.get("peaks") for name, mine in apart(rows).items()})
-    told = []
+    agree = []
     for a, b in itertools.combinations(free, 2):
         slow, fast = sorted((a, b), key=lambda name: peaks[name])
         if peaks[fast] / peaks[slow] < FASTER:
             continue
         if free[fast].low > free[slow].high:
-            told.append(True)
+            agree.append(True)
         elif free[fast].high < free[slow].low:
-            told.append(False)
-    return share(told)
+            agree.append(False)
+    return share(agree)
 
 
 def _peaks(
@@ -139,39 +138,38 @@ def _peaks(
     """Return every machine's peak by the first source that knows them all."""
     for source in (0, 1):
         found = {name: (both or (None, None))[source] for name, both in known.items()}
-        told = {name: peak for name, peak in found.items() if peak is not None}
-        if len(told) == len(found):
-            return told
-    raise Unjudged("the peaks of these devices are not known from one source")
+        known_peaks = {name: peak for name, peak in found.items() if peak is not None}
+        if len(known_peaks) == len(found):
+            return known_peaks
+    raise NotEvaluable("the peaks of these devices are not known from one source")
 
 
-def floor_follows_host(rows: Sequence[Row], points: Mapping[str, Sequence[Estimate]]) -> Estimate:
+def floor_follows_host(points: Mapping[str, Sequence[Estimate]]) -> Estimate:
     """Return the share of pairs of machines whose batch-1 latency goes with host time.
 
     For each pair: is the ratio of latencies nearer, in logarithms, to that of host times than to
-    that of kernel times? A pair whose two ratios are alike tells nothing.
+    that of kernel times? A pair whose two ratios are alike does not count.
 
     Args:
-        rows: of all machines.
         points: machine → (latency, host time, kernel time) at one workload.
     """
     _need_several(list(points))
-    told = []
+    agree = []
     for a, b in itertools.combinations(points, 2):
         latency, host, kernel = (
             math.log(x.value / y.value) for x, y in zip(points[a], points[b], strict=True)
         )
         if abs(host - kernel) >= math.log(FASTER):
-            told.append(abs(latency - host) < abs(latency - kernel))
-    return share(told)
+            agree.append(abs(latency - host) < abs(latency - kernel))
+    return share(agree)
 
 
-def share(told: Sequence[bool]) -> Estimate:
+def share(agree: Sequence[bool]) -> Estimate:
     """Return the share of pairs that agree, with Wilson's interval."""
-    n = len(told)
+    n = len(agree)
     if not n:
-        raise Unjudged("no two machines differ enough to tell")
-    p, z = sum(told) / n, NORMAL_95
+        raise NotEvaluable("no two machines differ enough to tell")
+    p, z = sum(agree) / n, NORMAL_95
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return Estimate(

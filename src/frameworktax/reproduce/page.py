@@ -11,11 +11,12 @@ from typing import Any
 from frameworktax.errors import UsageError
 from frameworktax.report.json_document import dump, plain
 from frameworktax.report.words import interval, milliseconds, percent
-from frameworktax.reproduce import paper, pictures
-from frameworktax.reproduce.judge import number_words
+from frameworktax.reproduce import figures, paper
+from frameworktax.reproduce.claims import estimate_text
+from frameworktax.reproduce.proxies import PROXIES
+from frameworktax.reproduce.results import Reproduction, StudyResult
 from frameworktax.reproduce.rows import Row, select
 from frameworktax.reproduce.terminal import WORDS, counted, ours, theirs
-from frameworktax.reproduce.told import Reproduction, Told
 
 SIZES = {
     "small": (
@@ -32,14 +33,14 @@ def document(found: Reproduction) -> dict[str, Any]:
     """Return the document of ``--json``: the run's, with claims and studies beside."""
     studies = [
         {
-            "name": told.file.name,
-            "title": told.file.title,
-            "scale": told.scale,
-            "proxies": [asdict(proxy) for proxy in told.proxies],
-            "free": [asdict(free) for free in told.free],
-            "machines": [asdict(effect) for effect in told.effects],
+            "name": study.file.name,
+            "title": study.file.title,
+            "scale": study.scale,
+            "proxies": [asdict(proxy) for proxy in study.proxies],
+            "free": [asdict(free) for free in study.free],
+            "machines": [asdict(effect) for effect in study.effects],
         }
-        for told in found.told
+        for study in found.studies
     ]
     more = {
         "claims": [claim.document() for claim in found.claims],
@@ -58,7 +59,7 @@ def write(found: Reproduction, path: Path) -> None:
     """
     try:
         if path.suffix == ".md":
-            pictures.write(found, path.with_suffix(""), (".svg",))
+            figures.write(found, path.with_suffix(""), (".svg",))
             path.write_text(markdown(found, path.stem), encoding="utf-8")
         else:
             path.write_text(as_html(found), encoding="utf-8")
@@ -70,18 +71,18 @@ def markdown(found: Reproduction, folder: str) -> str:
     """Return the page as Markdown.
 
     Args:
-        found: what was told.
+        found: what was study.
         folder: where its figures lie, from the page.
     """
     lines = ["# The paper on this machine", "", *_opening(found), ""]
     lines += _table(_summary(found))
-    for told in found.told:
-        lines += ["", f"## {told.file.name}: {told.file.title}", "", told.file.caption]
-        if pictures.figure(told) is not None:
-            lines += ["", f"![{told.file.title}]({folder}/{told.file.name}.svg)"]
-            if not paper.rows(told.file.name):
+    for study in found.studies:
+        lines += ["", f"## {study.file.name}: {study.file.title}", "", study.file.caption]
+        if figures.figure(study) is not None:
+            lines += ["", f"![{study.file.title}]({folder}/{study.file.name}.svg)"]
+            if not paper.rows(study.file.name):
                 lines += ["", "The paper gives no numbers for this figure."]
-        for table in _tables(told):
+        for table in _tables(study):
             lines += ["", *_table(table)]
     lines += ["", "## Where the paper's numbers come from", "", paper.provenance()["paper"] + "."]
     lines += ["", f"Their setting: {paper.provenance()['setting']}."]
@@ -92,7 +93,7 @@ def markdown(found: Reproduction, folder: str) -> str:
 
 
 def _opening(found: Reproduction) -> list[str]:
-    scale = found.told[0].scale
+    scale = found.studies[0].scale
     machine = found.environment
     libraries = dict(machine.libraries) if machine else {}
     named = [
@@ -117,51 +118,51 @@ def _summary(found: Reproduction) -> list[Line]:
     rows += [
         [
             c.id,
-            f"[{c.study}](#{_anchor(told)})",
+            f"[{c.study}](#{_anchor(study)})",
             c.text,
             f"**{WORDS[c.verdict]}**",
             ours(c),
             theirs(c),
         ]
-        for told in found.told
-        for c in told.claims
+        for study in found.studies
+        for c in study.claims
     ]
     return rows
 
 
-def _anchor(told: Told) -> str:
-    kept = f"{told.file.name}: {told.file.title}".lower()
+def _anchor(study: StudyResult) -> str:
+    kept = f"{study.file.name}: {study.file.title}".lower()
     return "".join(c for c in kept.replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def _tables(told: Told) -> Iterator[list[Line]]:
+def _tables(study: StudyResult) -> Iterator[list[Line]]:
     """Yield the tables of a study: its lines, its claims in full, free values, proxies."""
-    if told.file.line:
-        yield _printed_lines(told)
+    if study.file.line:
+        yield _printed_lines(study)
     yield [["claim", "what was computed", "ours", "asked for", "the paper's data", "verdict"]] + [
         [
             c.id,
             f.says,
-            number_words(f.ours, "%" if "%" in f.bounds else "")
+            estimate_text(f.ours, "%" if "%" in f.bounds else "")
             if f.ours is not None
             else f.reason.removeprefix(f"{f.says}: "),
             f.bounds,
             _theirs(f.paper, f.paper_verdict, "%" in f.bounds),
             WORDS[f.verdict],
         ]
-        for c in told.claims
+        for c in study.claims
         for f in c.findings
     ]
-    if told.free:
+    if study.free:
         yield [["axis", "curve", "free up to (within 10 % of the first value)"]] + [
             [
                 f.axis,
                 f.at,
                 f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
             ]
-            for f in told.free
+            for f in study.free
         ]
-    if told.effects:
+    if study.effects:
         yield [["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"]] + [
             [
                 e.machine,
@@ -169,36 +170,25 @@ def _tables(told: Told) -> Iterator[list[Line]]:
                 *map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns)),
                 f"host × {_factor(e.host_ratio)}, device × {_factor(e.device_ratio)}",
             ]
-            for e in told.effects
+            for e in study.effects
         ]
-    if told.proxies:
-        yield _proxies(told)
+    if study.proxies:
+        yield _proxies(study)
 
 
-def _proxies(told: Told) -> list[Line]:
+def _proxies(study: StudyResult) -> list[Line]:
     """Return a line a proxy, a column a regime."""
-    regimes = list(dict.fromkeys(p.regime for p in told.proxies))
-    by_place = {(p.proxy, p.regime): p for p in told.proxies}
+    regimes = list(dict.fromkeys(p.regime for p in study.proxies))
+    by_place = {(p.proxy, p.regime): p for p in study.proxies}
     rows = [["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]]
-    for proxy in dict.fromkeys(p.proxy for p in told.proxies):
+    for proxy in dict.fromkeys(p.proxy for p in study.proxies):
         found = [by_place[proxy, regime] for regime in regimes]
         cells = [
-            f"{number_words(p.rho)}, n = {p.n}" if p.rho is not None else p.reason or "–"
+            f"{estimate_text(p.rho)}, n = {p.n}" if p.rho is not None else p.reason or "–"
             for p in found
         ]
         rows.append([PROXIES[proxy], *cells])
     return rows
-
-
-PROXIES = {
-    "flops": "FLOPs",
-    "full_macs": "MACs, all of them (half the FLOPs)",
-    "macs": "MACs as the paper counts: linear and convolution layers",
-    "parameters": "parameters",
-    "layers": "depth in layers",
-    "operators": "operators",
-    "launches": "kernel launches",
-}
 
 
 def _factor(value: float | None) -> str:
@@ -212,11 +202,11 @@ def _theirs(value: float | None, verdict: str | None, share: bool) -> str:
     return said if verdict is None else f"{said} ({WORDS[verdict]})"
 
 
-def _printed_lines(told: Told) -> list[Line]:
-    theirs_rows = paper.rows(told.file.name)
+def _printed_lines(study: StudyResult) -> list[Line]:
+    theirs_rows = paper.rows(study.file.name)
     rows = [["", "ours, ms", "tax share", "the paper's, ms", "SM activity", "warp occupancy"]]
-    for line in told.file.line:
-        mine = select(told.rows, line.where)
+    for line in study.file.line:
+        mine = select(study.rows, line.where)
         printed = select(theirs_rows, line.where)
         rows.append([line.label, *_ours(mine), *_printed(printed)])
     if not any(row[4:] != ["–", "–"] for row in rows[1:]):
@@ -260,10 +250,10 @@ def as_html(found: Reproduction) -> str:
         for row in rest
     ]
     parts.append(_html_table([head, *plain_rows]))
-    for told in found.told:
-        parts.append(f"<h2>{html.escape(f'{told.file.name}: {told.file.title}')}</h2>")
-        parts.append(f"<p>{html.escape(told.file.caption)}</p>{pictures.svg(told) or ''}")
-        parts += [_html_table(table) for table in _tables(told)]
+    for study in found.studies:
+        parts.append(f"<h2>{html.escape(f'{study.file.name}: {study.file.title}')}</h2>")
+        parts.append(f"<p>{html.escape(study.file.caption)}</p>{figures.svg(study) or ''}")
+        parts += [_html_table(table) for table in _tables(study)]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from frameworktax.records import Estimate
-from frameworktax.reproduce.rows import Row, select, values
-from frameworktax.reproduce.unjudged import Unjudged
+from frameworktax.reproduce.rows import NotEvaluable, Row, select, values
 
-PROXIES = ("flops", "full_macs", "macs", "parameters", "layers", "operators", "launches")
+PROXIES = {
+    "flops": "FLOPs",
+    "full_macs": "MACs, all of them (half the FLOPs)",
+    "macs": "MACs as the paper counts: linear and convolution layers",
+    "parameters": "parameters",
+    "layers": "depth in layers",
+    "operators": "operators",
+    "launches": "kernel launches",
+}
 FEWEST = 5
 """Points below which a rank correlation says nothing."""
 NORMAL_95 = 1.96
@@ -24,7 +31,7 @@ SEED = 20230213
 class Proxy:
     """The rank correlation of latency with a count, over the points of one regime or of all.
 
-    ``rho`` is None where it cannot be told; ``reason`` says why.
+    ``rho`` is None where it cannot be computed; ``reason`` says why.
     """
 
     proxy: str
@@ -40,9 +47,9 @@ def _rhos(pairs: np.ndarray) -> np.ndarray:
     Args:
         pairs: (sets, points, 2).
     """
-    smaller = (pairs[:, :, None] > pairs[:, None]).sum(axis=2)
-    equal = (pairs[:, :, None] == pairs[:, None]).sum(axis=2)
-    ranks = smaller + (equal + 1) / 2  # equal values share the mean of their ranks
+    from scipy.stats import rankdata
+
+    ranks = rankdata(pairs, axis=1)
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     x, y = ranks[..., 0], ranks[..., 1]
     size = np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
@@ -63,14 +70,14 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
         pairs: (latency, count) of each point.
 
     Raises:
-        Unjudged: fewer than ``FEWEST`` points, or one side is the same everywhere.
+        NotEvaluable: fewer than ``FEWEST`` points, or one side is the same everywhere.
     """
     n = len(pairs)
     if n < FEWEST:
-        raise Unjudged(f"{n} points; a rank correlation needs {FEWEST}")
+        raise NotEvaluable(f"{n} points; a rank correlation needs {FEWEST}")
     rho = float(_rhos(np.array([pairs], dtype=float))[0])
     if math.isnan(rho):
-        raise Unjudged("the count is the same for every point")
+        raise NotEvaluable("the count is the same for every point")
     perfect = abs(rho) > 1 - 1e-12
     based = math.copysign(1 - 12 / (n * (n * n - 1)), rho) if perfect else rho
     half = NORMAL_95 * math.sqrt((1 + based**2 / 2) / (n - 3))
@@ -89,14 +96,12 @@ def advantage(
         worse: the same points by the other.
     """
     if len(better) != len(worse):
-        raise Unjudged("the two counts are not there for the same points")
-    first, second = spearman(better), spearman(worse)
+        raise NotEvaluable("the two counts are not there for the same points")
+    value = spearman(better).value - spearman(worse).value
     a, b = np.array(better), np.array(worse)
-    rng = np.random.default_rng(SEED)
-    draws = rng.integers(0, len(a), size=(DRAWS, len(a)))
+    draws = np.random.default_rng(SEED).integers(0, len(a), size=(DRAWS, len(a)))
     found = _rhos(a[draws]) - _rhos(b[draws])
     low, high = np.percentile(found[~np.isnan(found)], [2.5, 97.5])
-    value = first.value - second.value
     return Estimate(
         value=value,
         low=min(float(low), value),
@@ -123,7 +128,7 @@ def table(rows: Sequence[Row], where: Mapping[str, object]) -> list[Proxy]:
             if pairs:
                 try:
                     rho, reason = spearman(pairs), None
-                except Unjudged as told:
-                    reason = str(told)
+                except NotEvaluable as why:
+                    reason = str(why)
             found.append(Proxy(proxy=proxy, regime=regime, n=len(pairs), rho=rho, reason=reason))
     return found

@@ -48,6 +48,10 @@ ROLES = {"onnxruntime-cuda": "onnxruntime"}
 """Runtimes that play another's part on a device."""
 
 
+class NotEvaluable(Exception):  # noqa: N818 - no fault: a reason, and part of every result
+    """A rule lacks a number; the text says which, and why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One point.
@@ -150,8 +154,8 @@ def select(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
     Args:
         rows: to choose from.
         where: axis → value, list of values, or ``first`` or ``last``: the smallest or largest
-            value among the rows that match all the rest. ``panel`` tells drawings of one figure
-            apart that print the same point twice; rows without it match any.
+            value among the rows that match all the rest. ``panel`` names one of several drawings
+            of a figure that print the same point; rows without it match any.
     """
     ends = {axis: value for axis, value in where.items() if value in ("first", "last")}
     found = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from frameworktax.reproduce.judge import Judged, number_words, plain_words
-from frameworktax.reproduce.told import Reproduction
+from frameworktax.reproduce.claims import Judged, estimate_text, value_text
+from frameworktax.reproduce.results import Reproduction
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,10 +26,10 @@ def print_claims(found: Reproduction, console: Console) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    for told in found.told:
+    for study in found.studies:
         console.print()
-        console.print(Text(f"{told.file.name}: {told.file.title}", style="bold"))
-        for claim in told.claims:
+        console.print(Text(f"{study.file.name}: {study.file.title}", style="bold"))
+        for claim in study.claims:
             verdict = Text(WORDS[claim.verdict], style=STYLES[claim.verdict])
             head = Text.assemble(f"{claim.id}  ", verdict, f"  {claim.text}")
             console.print(Padding(head, (0, 0, 0, 2)))
@@ -49,7 +49,7 @@ def counted(found: Reproduction) -> str:
 def ours(claim: Judged) -> str:
     """Return our numbers, one after the other; where there is none, why."""
     said = [
-        number_words(f.ours, "%" if "%" in f.bounds else "")
+        estimate_text(f.ours, "%" if "%" in f.bounds else "")
         for f in claim.findings
         if f.ours is not None
     ]
@@ -60,7 +60,7 @@ def ours(claim: Judged) -> str:
 def theirs(claim: Judged) -> str:
     """Return the paper's numbers: by the same rule from its data, and as it words them."""
     said = [
-        plain_words(f.paper, "%" if "%" in f.bounds else "")
+        value_text(f.paper, "%" if "%" in f.bounds else "")
         for f in claim.findings
         if f.paper is not None
     ]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from frameworktax.api import pick_device
 from frameworktax.errors import UsageError, nearest
-from frameworktax.reproduce.rows import AXES, QUANTITIES
+from frameworktax.records import Point
+from frameworktax.reproduce.rows import AXES, QUANTITIES, ROLES, axes_of
+from frameworktax.sweep.grid import expand
+from frameworktax.sweep.load import HERE
 from frameworktax.sweep.schema import Axes
+from frameworktax.sweep.schema import StudyFile as Grids
+from frameworktax.sweep.source import Source
 
 Scale = Literal["full", "small"]
 Rule = Literal[
@@ -26,7 +33,7 @@ Rule = Literal[
     "rank_advantage",  # how much higher it is for one proxy than for another
     "free_on_faster",  # share of pairs of machines whose faster device has the larger free batch
     "floor_follows_host",  # share of pairs whose batch-1 latency goes with host time
-    "not_measured",  # what this tool has no number for
+    "not_measured",  # this tool has no number for it
 ]
 Value = str | int | float
 
@@ -46,7 +53,7 @@ class Part(_Table):
     """One rule over one selection, held against bounds."""
 
     rule: Rule
-    says: str = Field(description="What it computes, in words.")
+    says: str = Field(description="The number it computes, in words.")
     of: dict[str, Value | list[Value]] = {}
     to: dict[str, Value | list[Value]] = {}
     each: tuple[str, ...] = Field((), description="Judged for every combination of these axes.")
@@ -124,7 +131,7 @@ class StudyFile(_Table):
     )
     panel: tuple[Panel, ...] = ()
     line: tuple[Line, ...] = ()
-    free: Annotated[tuple[str, ...], Field(description="Axes whose free value is told.")] = ()
+    free: tuple[str, ...] = Field((), description="Axes whose free value is in the page.")
     claim: tuple[Claim, ...] = Field(min_length=1)
 
     def grid(self, scale: Scale) -> tuple[Axes, ...]:
@@ -132,7 +139,7 @@ class StudyFile(_Table):
         return self.small if scale == "small" else self.full
 
 
-def names() -> tuple[str, ...]:
+def every_name() -> tuple[str, ...]:
     """Return the studies in the order of the paper."""
     folder = files("frameworktax.reproduce").joinpath("studies")
     found = [entry.name.removesuffix(".toml") for entry in folder.iterdir()]
@@ -151,10 +158,91 @@ def load(name: str) -> StudyFile:
     Raises:
         UsageError: there is none of this name.
     """
-    if name not in names():
-        raise UsageError(
-            f"no study '{name}'{nearest(name, names()) or ';'} choose from {', '.join(names())}, "
-            "or all"
-        )
+    known = every_name()
+    if name not in known:
+        hint = nearest(name, known) or ";"
+        raise UsageError(f"no study '{name}'{hint} choose from {', '.join(known)}, or all")
     path = files("frameworktax.reproduce").joinpath("studies", f"{name}.toml")
     return StudyFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
+    "small": {"processes": 3, "until": "5%"},
+    "full": {"processes": 3, "until": "3%"},
+}
+SMALL_LIMIT_S = 1620.0
+"""Wall time of every study together at the small scale, at most."""
+
+
+def chosen(names: Sequence[str]) -> tuple[StudyFile, ...]:
+    """Return the studies of these names, ``all`` being every one.
+
+    Raises:
+        UsageError: there is no study of a name.
+    """
+    wanted = every_name() if "all" in names else tuple(dict.fromkeys(names))
+    return tuple(load(name) for name in wanted)
+
+
+def default_scale() -> Scale:
+    """Return ``full`` where there is a GPU; on a CPU the paper's sizes take hours."""
+    return "small" if pick_device("auto") == "cpu" else "full"
+
+
+def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") -> dict[str, Any]:
+    """Return one study for ``sweep`` that holds the points of all of these, each once.
+
+    Args:
+        studies: whose points.
+        scale: which of their grids.
+        device: on a GPU, ONNX Runtime runs there.
+    """
+    points = []
+    for study in studies:
+        for axes in study.grid(scale):
+            data = {name: list(values) for name, values in axes.given().items()}
+            if device != "cpu":
+                part = {role: name for name, role in ROLES.items()}
+                data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
+            points.append(data)
+    settings: dict[str, Any] = {**SETTINGS[scale], "name": ", ".join(s.name for s in studies)}
+    settings["name"] = settings["name"][:200]
+    measured = {name for axes in points for name in axes["models"]}  # a scale may leave models out
+    settings["together"] = _joined([set(names) & measured for s in studies for names in s.together])
+    if scale == "small":
+        settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
+    later = {
+        model for s in studies if s.later for axes in s.grid(scale) for model in axes.models or ()
+    }
+    last = [{"models": sorted(later), "value": -1}] if later else []
+    return {"study": settings, "point": points, "priority": last}
+
+
+def _joined(sets: Iterable[set[str]]) -> list[list[str]]:
+    """Return sets of two models or more, those that share one as one."""
+    found: list[set[str]] = []
+    for one in (names for names in sets if len(names) > 1):
+        touching = [other for other in found if other & one]
+        found = [other for other in found if not other & one]
+        found.append(one.union(*touching))
+    return [sorted(one) for one in found]
+
+
+def planned_points(study: StudyFile, scale: Scale) -> tuple[Point, ...]:
+    """Return every point a study asks for at a scale, on this machine's CPU."""
+    return _planned(study.name, scale)
+
+
+@cache
+def _planned(name: str, scale: Scale) -> tuple[Point, ...]:
+    # Laid out and not checked: results from elsewhere need no model library here.
+    file = Grids.model_validate(study_data([load(name)], scale))
+    planned, _ = expand(file, Source(name, ""), HERE)
+    return tuple(one.point for one in planned)
+
+
+def axes_key(point: Point) -> tuple[Any, ...]:
+    """Return what a planned point and a measured one are matched by: all but the platform."""
+    at = axes_of(point.workload, point.runtime)
+    more = (point.workload.new_tokens, point.workload.kv_cache, point.workload.length_mean)
+    return (*sorted(at.items()), *more, point.threads)

@@ -1,4 +1,4 @@
-"""What a store says of the paper's studies: rows, verdicts, proxies, free values."""
+"""Studies of the paper carried out, or evaluated from a store: rows, verdicts, proxies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax.api import document
-from frameworktax.errors import NothingMeasuredError
+from frameworktax import store as stores
+from frameworktax.api import document, pick_device
+from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.records import (
     Environment,
     LeftOut,
+    Measurement,
     Outcome,
     Point,
     Record,
@@ -23,15 +25,69 @@ from frameworktax.records import (
     session_order,
 )
 from frameworktax.reproduce import machines, paper, proxies
-from frameworktax.reproduce.files import Scale, StudyFile
-from frameworktax.reproduce.judge import Judged, judge
-from frameworktax.reproduce.plans import axes_key, planned_points
-from frameworktax.reproduce.rows import Row, axes_of, of_measurement
-from frameworktax.reproduce.rules import free_value
-from frameworktax.reproduce.unjudged import Unjudged
+from frameworktax.reproduce.claims import Judged, free_value, judge
+from frameworktax.reproduce.rows import NotEvaluable, Row, axes_of, of_measurement
+from frameworktax.reproduce.studies import (
+    Scale,
+    StudyFile,
+    axes_key,
+    chosen,
+    default_scale,
+    planned_points,
+    study_data,
+)
+from frameworktax.sweep.look import Outlook, outlook
+from frameworktax.sweep.results import StudyReporter
+from frameworktax.sweep.run import sweep
 
 ACROSS = "figure-9"
-"""The one study that is told from all machines of a store."""
+"""The one study over all machines of a store."""
+
+
+def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> Outlook:
+    """Return what there is to measure, and how long it will take."""
+    data = study_data(studies, scale, pick_device("auto"))
+    return outlook(data, store=folder)
+
+
+def reproduce(
+    names: Sequence[str],
+    *,
+    scale: Scale | None = None,
+    store: str | Path = "frameworktax-results/paper",
+    redraw: bool = False,
+    time_budget: float | None = None,
+    reporter: StudyReporter | None = None,
+    command: Sequence[str] | None = None,
+) -> Reproduction:
+    """Measure studies of the paper, as far as the store does not hold them, and judge its claims.
+
+    Args:
+        names: of studies; ``all`` for every one.
+        scale: full, the paper's sizes, or small; full where there is a GPU.
+        store: folder that keeps every sample; studies share it, and each point is measured once.
+        redraw: measure nothing; the scale, if not given, is the one the store holds more of.
+        time_budget: seconds for everything; that of the study files if left out.
+        reporter: gets progress.
+        command: recorded with each session.
+
+    Raises:
+        UsageError: no such study.
+        StoreError: nothing to redraw from, or a store of another version.
+        NothingMeasuredError: not one point could be measured.
+    """
+    studies = chosen(names)
+    folder = Path(store)
+    if not redraw:
+        size = scale or default_scale()
+        data = study_data(studies, size, pick_device("auto"))
+        if time_budget is not None:
+            data["study"]["time_budget"] = time_budget
+        sweep(data, store=folder, reporter=reporter, command=command)
+    elif not folder.is_dir():
+        raise StoreError(f"no store at {folder}; name one with --store, or leave out --redraw")
+    records, _ = stores.read(folder)
+    return evaluate_studies(studies, records, folder, scale if redraw else size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +103,8 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One study told from what was measured."""
+class StudyResult:
+    """One study, from what was measured."""
 
     file: StudyFile
     scale: Scale
@@ -63,7 +119,7 @@ class Told:
 class Reproduction:
     """Studies with their verdicts, and the document of everything measured for them."""
 
-    told: tuple[Told, ...]
+    studies: tuple[StudyResult, ...]
     run: Run
     environment: Environment | None
     machines: tuple[str, ...]
@@ -72,19 +128,19 @@ class Reproduction:
     @property
     def claims(self) -> tuple[Judged, ...]:
         """Every claim, in the order of the studies."""
-        return tuple(claim for one in self.told for claim in one.claims)
+        return tuple(claim for study in self.studies for claim in study.claims)
 
 
-def tell(
+def evaluate_studies(
     studies: Sequence[StudyFile],
     records: Sequence[Record],
     folder: Path,
     scale: Scale | None = None,
 ) -> Reproduction:
-    """Return what records say of studies.
+    """Return the results of studies from records.
 
     Args:
-        studies: to be told.
+        studies: to evaluate.
         records: of a store.
         folder: it came from.
         scale: whose points; the one that the records hold more of if left out.
@@ -98,30 +154,23 @@ def tell(
     names = list(runs)
     here = names[-1]
     size = scale or _larger(studies, runs[here])
-    told = []
+    results = []
     for study in studies:
         planned = planned_points(study, size)
-        across = names if study.name == ACROSS and len(names) > 1 else [here]
+        across = names if study.name == ACROSS else [here]
         rows = [row for name in across for row in _rows(planned, runs[name], name)]
-        told.append(_told(study, size, tuple(rows)))
-    measured = any("latency" in row.numbers for one in told for row in one.rows)
-    if not measured:
+        results.append(_result(study, size, tuple(rows)))
+    if not any("latency" in row.numbers for result in results for row in result.rows):
         raise NothingMeasuredError(
             f"{folder} holds no point of {', '.join(s.name for s in studies)} at this scale; "
             "leave out --redraw to measure, or choose the other --scale"
         )
-    asked = {axes_key(p) for one in told for p in planned_points(one.file, size)}
+    asked = {axes_key(p) for study in studies for p in planned_points(study, size)}
     run = runs[here].run
-    run = replace(
-        run,
-        measurements=tuple(
-            m
-            for m in run.measurements
-            if axes_key(Point(workload=m.workload, runtime=m.runtime, threads=m.threads)) in asked
-        ),
-    )
+    kept = tuple(m for m in run.measurements if _key(m) in asked)
+    run = replace(run, measurements=kept)
     return Reproduction(
-        told=tuple(told),
+        studies=tuple(results),
         run=run,
         environment=run.environment,
         machines=tuple(names),
@@ -137,10 +186,9 @@ class _Machine:
 
 
 def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
-    """Return machine → what was measured on it, the newest session's last.
+    """Return machine → what was measured on it, the machine of the newest session last.
 
-    The document of several machines would tell a point from the newest session alone, whichever
-    machine that was on.
+    One document over several machines would show a point of the newest session alone.
     """
     platforms: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
@@ -174,10 +222,7 @@ def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
 
 
 def _larger(studies: Sequence[StudyFile], machine: _Machine) -> Scale:
-    measured = {
-        axes_key(Point(workload=m.workload, runtime=m.runtime, threads=m.threads))
-        for m in machine.run.measurements
-    }
+    measured = {_key(m) for m in machine.run.measurements}
     counts: dict[Scale, int] = {"small": 0, "full": 0}
     for study in studies:
         for scale in counts:
@@ -185,15 +230,18 @@ def _larger(studies: Sequence[StudyFile], machine: _Machine) -> Scale:
     return max(counts, key=lambda scale: counts[scale])
 
 
+def _key(m: Measurement) -> tuple[Any, ...]:
+    return axes_key(Point(workload=m.workload, runtime=m.runtime, threads=m.threads))
+
+
 def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
     layers = paper.layers()
     measured = {}
     for m in machine.run.measurements:
-        key = axes_key(Point(workload=m.workload, runtime=m.runtime, threads=m.threads))
         row = of_measurement(m, layers)
         environment = machine.environments.get(m.session or "", machine.run.environment)
         peaks = machines.peaks_of(environment, m.platform) if environment else (None, None)
-        measured[key] = replace(row, at={**row.at, "machine": name, "peaks": peaks})
+        measured[_key(m)] = replace(row, at={**row.at, "machine": name, "peaks": peaks})
     found = []
     for point in planned:
         key = axes_key(point)
@@ -206,10 +254,10 @@ def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
     return found
 
 
-def _told(study: StudyFile, scale: Scale, rows: tuple[Row, ...]) -> Told:
+def _result(study: StudyFile, scale: Scale, rows: tuple[Row, ...]) -> StudyResult:
     table = () if study.proxies is None else tuple(proxies.table(rows, study.proxies))
     free = tuple(f for axis in study.free for f in _free(rows, axis))
-    return Told(
+    return StudyResult(
         file=study,
         scale=scale,
         rows=rows,
@@ -233,11 +281,11 @@ def _free(rows: Sequence[Row], axis: str) -> list[Free]:
         curve.sort(key=lambda row: row.at[axis])
         if len(curve) < 2:
             continue
-        with contextlib.suppress(Unjudged):  # too few blocks for an interval: not told
+        with contextlib.suppress(NotEvaluable):  # too few blocks for an interval: left out
             estimate, bound = free_value(curve, axis)
             at = curve[0].at
-            said = [f"{at['model']} in {at['runtime']}"]
-            said += [
+            parts = [f"{at['model']} in {at['runtime']}"]
+            parts += [
                 f"{a} {at[a]:g}" if isinstance(at[a], float) else f"{a} {at[a]}"
                 for a in others[2:-2]
                 if a != axis and at.get(a) not in (None, 1.0, "float32")
@@ -245,7 +293,7 @@ def _free(rows: Sequence[Row], axis: str) -> list[Free]:
             found.append(
                 Free(
                     axis=axis,
-                    at=", ".join(said),
+                    at=", ".join(parts),
                     value=estimate.value,
                     low=estimate.low,
                     high=estimate.high,

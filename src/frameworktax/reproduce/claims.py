@@ -1,0 +1,488 @@
+"""The claims of the paper against numbers: rules from rows to an interval, verdicts from intervals.
+
+A rule takes a part of a claim, as a study file has it, and rows; it returns one number with its
+interval. A rule that lacks what it needs raises ``NotEvaluable``, whose text is the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.analysis.drift import narrowed
+from frameworktax.records import Estimate
+from frameworktax.reproduce import machines, paper, proxies
+from frameworktax.reproduce.rows import NotEvaluable, Row, exactly, select, values
+from frameworktax.reproduce.studies import Claim, Part, StudyFile
+
+PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
+"""Axes that two points of one pair share."""
+
+Verdict = Literal["holds", "does-not-hold", "cannot-be-judged"]
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does-not-hold"
+OPEN: Verdict = "cannot-be-judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One part of a claim, for one combination of its ``each``.
+
+    Attributes:
+        says: what was computed, in words.
+        bounds: what ours was compared with.
+        ours: None where it could not be computed.
+        paper: the same rule on the paper's own numbers; None where it gives none.
+        paper_verdict: the verdict of the rule on the paper's own number.
+    """
+
+    says: str
+    bounds: str
+    verdict: Verdict
+    reason: str
+    ours: Estimate | None = None
+    paper: float | None = None
+    paper_verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A claim with its verdict."""
+
+    id: str
+    study: str
+    claim: str
+    text: str
+    where: str
+    number: str
+    verdict: Verdict
+    reason: str
+    findings: tuple[Finding, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the claim as plain data, ours and the paper's apart."""
+        return {
+            "id": self.id,
+            "study": self.study,
+            "text": self.text,
+            "verdict": self.verdict,
+            "ours": [
+                {
+                    "what": f.says,
+                    "verdict": f.verdict,
+                    "bounds": f.bounds,
+                    "estimate": None if f.ours is None else _finite(asdict(f.ours)),
+                    "reason": f.reason,
+                }
+                for f in self.findings
+            ],
+            "paper": {
+                "claim": self.claim,
+                "where": self.where,
+                "number": self.number,
+                "computed": [
+                    {"what": f.says, "value": f.paper, "verdict": f.paper_verdict}
+                    for f in self.findings
+                    if f.paper is not None
+                ],
+            },
+            "reason": self.reason,
+        }
+
+
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in data.items()
+    }
+
+
+def judge(study: StudyFile, ours: Sequence[Row]) -> tuple[Judged, ...]:
+    """Return every claim of a study with its verdict.
+
+    Args:
+        study: with its rules.
+        ours: what was planned, measured or with a reason why not.
+    """
+    theirs = paper.rows(study.name)
+    return tuple(_judged(study, claim, ours, theirs) for claim in study.claim)
+
+
+def _judged(study: StudyFile, claim: Claim, ours: Sequence[Row], theirs: Sequence[Row]) -> Judged:
+    findings = [_finding(p, ours, theirs) for part in claim.part for p in _each(part, ours)]
+    verdicts = [f.verdict for f in findings]
+    verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
+    decisive = [f for f in findings if f.verdict == verdict]
+    reason = "; ".join(dict.fromkeys(f.reason for f in decisive[:3]))
+    if len(decisive) > 3:
+        reason += f"; and {len(decisive) - 3} more"
+    printed = paper.claims()[claim.claim]
+    return Judged(
+        id=claim.id,
+        study=study.name,
+        claim=claim.claim,
+        text=claim.text,
+        where=printed.where,
+        number=claim.number or printed.number,
+        verdict=verdict,
+        reason=reason,
+        findings=tuple(findings),
+    )
+
+
+def _each(part: Part, ours: Sequence[Row]) -> list[Part]:
+    """Return a part once for every combination of the axes in its ``each``."""
+    if not part.each:
+        return [part]
+    choices = [
+        wanted if isinstance(wanted := part.of.get(axis), list) else values(ours, axis)
+        for axis in part.each
+    ]
+    found = []
+    for chosen in itertools.product(*choices):
+        fixed = dict(zip(part.each, chosen, strict=True))
+        update = {
+            "of": {**part.of, **fixed},
+            "to": {**part.to, **fixed, **part.to} if part.to else {},
+            "says": f"{part.says} ({', '.join(map(str, chosen))})",
+        }
+        found.append(part.model_copy(update=update))
+    return found
+
+
+def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row]) -> Finding:
+    bounds = bounds_text(part)
+    printed: float | None = None
+    by_rule: Verdict | None = None
+    if theirs:
+        try:
+            estimate = evaluate(part, theirs)
+        except NotEvaluable:
+            pass  # the paper gives no number for this part: the claim's own words stand
+        else:
+            printed = estimate.value
+            if part.rule != "not_measured":
+                by_rule = verdict_of(estimate, part.above, part.below)
+    found: Estimate | None = None
+    try:
+        found = evaluate(part, ours)
+    except NotEvaluable as why:
+        verdict, reason = OPEN, f"{part.says}: {why}"
+    else:
+        verdict = verdict_of(found, part.above, part.below)
+        reason = f"{part.says}: {estimate_text(found, part.unit)}"
+        if verdict == OPEN:
+            advice = "too few models" if part.rule.startswith("rank") else "measure longer"
+            reason += f", across the bound of the claim ({bounds}): {advice}"
+        else:
+            reason += f", {'as' if verdict == HOLDS else 'where'} the claim asks for {bounds}"
+    return Finding(
+        says=part.says,
+        bounds=bounds,
+        verdict=verdict,
+        reason=reason,
+        ours=found,
+        paper=printed,
+        paper_verdict=by_rule,
+    )
+
+
+def verdict_of(x: Estimate, above: float | None, below: float | None) -> Verdict:
+    """Return whether an interval lies inside the bounds, outside, or across one of them."""
+    low = -math.inf if above is None else above
+    high = math.inf if below is None else below
+    if low <= x.low and x.high <= high:
+        return HOLDS
+    if x.high < low or x.low > high:
+        return FAILS
+    return OPEN
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def evaluate(part: Part, rows: Sequence[Row]) -> Estimate:
+    """Return the number that a part of a claim is about.
+
+    Args:
+        part: of a study file.
+        rows: ours, or the paper's; never both.
+
+    Raises:
+        NotEvaluable: a number is missing; the text says which and why.
+    """
+    return RULES[part.rule](part, rows)
+
+
+def number(row: Row, quantity: str) -> Estimate:
+    """Return a number of a row.
+
+    Raises:
+        NotEvaluable: it is missing, with the row's own reason.
+    """
+    if quantity in row.numbers:
+        return row.numbers[quantity]
+    why = row.reason or f"no {quantity.replace('_', ' ')} was measured"
+    raise NotEvaluable(f"{row_text(row)}: {why}")
+
+
+def quotient(a: Estimate, b: Estimate) -> Estimate:
+    """Return a / b of two independent estimates, their relative half-widths added in squares."""
+    if a.value <= 0 or b.value <= 0:
+        raise NotEvaluable("a ratio of numbers that are not above zero says nothing")
+    spread = math.hypot(_log_half(a), _log_half(b))
+    value = a.value / b.value
+    return Estimate(
+        value=value,
+        low=value * math.exp(-spread),
+        high=value * math.exp(spread),
+        confidence=min(a.confidence, b.confidence),
+        method="ratio of independent estimates",
+        n=min(a.n, b.n),
+    )
+
+
+def _log_half(x: Estimate) -> float:
+    """Return the larger half-width of log x; infinite where the interval reaches zero."""
+    if x.low <= 0:
+        return math.inf
+    return max(math.log(x.high / x.value), math.log(x.value / x.low))
+
+
+def _row(rows: Sequence[Row], where: Mapping[str, object]) -> Row:
+    found = select(rows, where)
+    if not found:
+        raise NotEvaluable(f"nothing measured at {where_text(where)}")
+    if len({tuple(sorted(r.at.items(), key=str)) for r in found}) > 1:
+        raise NotEvaluable(f"{where_text(where)} names {len(found)} points; a rule needs one")
+    return found[0]
+
+
+def _over(a: Row, b: Row, quantity: str) -> Estimate:
+    """Return the ratio of two points; the host's drift moves two of one session alike."""
+    x, y = number(a, quantity), number(b, quantity)
+    if quantity == "latency" and a.session is not None and a.session == b.session:
+        x, y = narrowed(x, a.drift), narrowed(y, b.drift)
+    return quotient(x, y)
+
+
+def _value(part: Part, rows: Sequence[Row]) -> Estimate:
+    return number(_row(rows, part.of), part.quantity)
+
+
+def _ratio(part: Part, rows: Sequence[Row]) -> Estimate:
+    return _over(_row(rows, part.of), _row(rows, part.to), part.quantity)
+
+
+def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
+    """Return the mean over pairs of 1 − a / b; half-widths of the pairs added in squares over n."""
+    pairs: list[Estimate] = []
+    others = {tuple(r.at.get(axis) for axis in PAIRED): r for r in select(rows, part.to)}
+    for row in select(rows, part.of):
+        other = others.get(tuple(row.at.get(axis) for axis in PAIRED))
+        if other is None:
+            raise NotEvaluable(f"{row_text(row)} has no counterpart at {where_text(part.to)}")
+        pairs.append(_over(row, other, part.quantity))
+    if not pairs:
+        raise NotEvaluable(f"nothing measured at {where_text(part.of)}")
+    value = 1 - fmean(p.value for p in pairs)
+    below = math.hypot(*(p.high - p.value for p in pairs)) / len(pairs)
+    above = math.hypot(*(p.value - p.low for p in pairs)) / len(pairs)
+    return Estimate(
+        value=value,
+        low=value - below,
+        high=value + above,
+        method="mean of 1 − ratio",
+        n=len(pairs),
+    )
+
+
+def _curve(part: Part, rows: Sequence[Row], where: Mapping[str, object]) -> list[Row]:
+    found = sorted(
+        (r for r in select(rows, where) if r.at.get(part.axis) is not None),
+        key=lambda r: r.at[part.axis],
+    )
+    if len(found) < 2:
+        raise NotEvaluable(f"{where_text(where)}: fewer than two values of {part.axis}")
+    if len({r.at[part.axis] for r in found}) < len(found):
+        raise NotEvaluable(f"{where_text(where)} names more than one curve")
+    return found
+
+
+def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
+    curve = _curve(part, rows, part.of)
+    a, b = curve[:2] if part.at == "start" else curve[-2:]
+    ratio = _over(b, a, part.quantity)
+    step = math.log(b.at[part.axis] / a.at[part.axis])
+    low, high = (math.log(x) / step if x > 0 else -math.inf for x in (ratio.low, ratio.high))
+    return Estimate(
+        value=math.log(ratio.value) / step,
+        low=low,
+        high=high,
+        method=f"d log / d log from {part.axis} {a.at[part.axis]} to {b.at[part.axis]}",
+        n=ratio.n,
+    )
+
+
+def free_value(curve: Sequence[Row], axis: str, quantity: str = "latency") -> tuple[Estimate, bool]:
+    """Return the largest free value of any axis, and whether it is a lower bound.
+
+    Ours by the bootstrap over blocks, at the synchronised latency; a printed curve has no blocks
+    and gets its value alone.
+
+    Args:
+        curve: ascending along ``axis``, every point with numbers.
+        axis: batch, length, width or depth.
+        quantity: of a printed curve.
+    """
+    first = curve[0].at[axis]
+    steps = [row.at[axis] / first for row in curve]
+    numbers = [number(row, quantity) for row in curve]
+    if all(row.columns for row in curve):
+        found, bound = free_batch_interval(steps, [row.columns for row in curve])
+        if found is None:
+            raise NotEvaluable("too few blocks for the free value's interval")
+    elif any(row.columns for row in curve):
+        raise NotEvaluable("a point of the curve has no blocks")
+    else:
+        value, bound = free_batch(steps, [x.value for x in numbers])
+        found = exactly(value, "isotonic log-interpolated")
+    scaled = {name: getattr(found, name) * first for name in ("value", "low", "high")}
+    return Estimate(**scaled, method=found.method, n=found.n), bound
+
+
+def _free(part: Part, rows: Sequence[Row]) -> Estimate:
+    x, bound = free_value(_curve(part, rows, part.of), part.axis)
+    if not bound:
+        return x
+    # beyond the last value measured it is free as well: nothing limits it from above
+    method = f"{x.method}, at least"
+    return Estimate(value=x.value, low=x.low, high=math.inf, method=method, n=x.n)
+
+
+def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
+    a, a_bound = free_value(_curve(part, rows, part.of), part.axis)
+    b, b_bound = free_value(_curve(part, rows, part.to), part.axis)
+    if a_bound and b_bound:
+        raise NotEvaluable(f"both are free up to the largest {part.axis} measured")
+    ratio = quotient(a, b)
+    low = 0.0 if b_bound else ratio.low
+    high = math.inf if a_bound else ratio.high
+    return Estimate(value=ratio.value, low=low, high=high, method=ratio.method, n=ratio.n)
+
+
+def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
+    found = sorted(select(rows, part.of), key=lambda row: number(row, part.quantity).value)
+    if len(found) < 2:
+        raise NotEvaluable(f"{where_text(part.of)}: fewer than two points to compare")
+    return _over(found[-1], found[0], part.quantity)
+
+
+def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[float, float]]:
+    found = select(rows, part.of)
+    usable = [r for r in found if part.quantity in r.numbers and proxy in r.numbers]
+    if proxy is not None and found and not any(proxy in r.numbers for r in found):
+        raise NotEvaluable(f"no {proxy.replace('_', ' ')} counted here")
+    return [(r.numbers[part.quantity].value, r.numbers[str(proxy)].value) for r in usable]
+
+
+def _rank_correlation(part: Part, rows: Sequence[Row]) -> Estimate:
+    return proxies.spearman(_pairs(part, rows, part.proxy))
+
+
+def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
+    return proxies.advantage(_pairs(part, rows, part.proxy), _pairs(part, rows, part.than))
+
+
+def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
+    curves = {
+        name: free_value(_curve(part, mine, part.of), part.axis)[0]
+        for name, mine in machines.apart(rows).items()
+    }
+    return machines.free_on_faster(rows, curves)
+
+
+def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
+    points = {
+        name: tuple(number(_row(mine, part.of), q) for q in ("latency", "host", "kernel"))
+        for name, mine in machines.apart(rows).items()
+    }
+    return machines.floor_follows_host(points)
+
+
+def _not_measured(part: Part, rows: Sequence[Row]) -> Estimate:
+    if part.quantity != "latency":
+        found = [r.numbers[part.quantity] for r in select(rows, part.of) if r.numbers]
+        if len(found) > 1:  # the paper's own numbers
+            return quotient(found[-1], found[0])
+    raise NotEvaluable(part.reason)
+
+
+RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
+    "value": _value,
+    "ratio": _ratio,
+    "mean_reduction": _mean_reduction,
+    "slope": _slope,
+    "free": _free,
+    "free_ratio": _free_ratio,
+    "spread": _spread,
+    "rank_correlation": _rank_correlation,
+    "rank_advantage": _rank_advantage,
+    "free_on_faster": _free_on_faster,
+    "floor_follows_host": _floor_follows_host,
+    "not_measured": _not_measured,
+}
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def where_text(where: Mapping[str, object]) -> str:
+    """Return a selection in words."""
+    if not where:
+        return "any point"
+    return ", ".join(
+        f"{axis} {' or '.join(map(str, v)) if isinstance(v, list | tuple) else v}"
+        for axis, v in where.items()
+    )
+
+
+def row_text(row: Row) -> str:
+    """Return which point a row is, by the runtime's part in the paper."""
+    at = row.at
+    parts = [f"{at['model']} in {at['runtime']}", f"batch {at['batch']}"]
+    parts += [f"length {at['length']}"] if at.get("length") else []
+    parts += [f"{name} {at[name]:g}" for name in ("width", "depth") if at.get(name, 1.0) != 1.0]
+    parts += [str(at["precision"])] if at.get("precision") not in (None, "float32") else []
+    return ", ".join(parts)
+
+
+def estimate_text(x: Estimate, unit: str = "") -> str:
+    """Return ``1.23 (1.10 to 1.36)``; a count stands alone."""
+    if x.low == x.high == x.value:
+        return value_text(x.value, unit)
+    if math.isinf(x.high):
+        return f"at least {value_text(x.value, unit)} (from {value_text(x.low, unit)})"
+    ends = f"{value_text(x.low, unit)} to {value_text(x.high, unit)}"
+    return f"{value_text(x.value, unit)} ({ends})"
+
+
+def value_text(value: float, unit: str = "") -> str:
+    """Return a number with three significant digits, a share as per cent."""
+    if not math.isfinite(value):
+        return "no bound"
+    return f"{100 * value:.3g} %" if unit == "%" else f"{value:.3g}"
+
+
+def bounds_text(part: Part) -> str:
+    """Return the bounds of a rule in words."""
+    parts = []
+    if part.above is not None:
+        parts.append(f"at least {value_text(part.above, part.unit)}")
+    if part.below is not None:
+        parts.append(f"at most {value_text(part.below, part.unit)}")
+    return " and ".join(parts) or where_text(part.of)
