@@ -14,7 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from frameworktax.errors import FrameworktaxError
-from frameworktax.sweep.ray_loopback import ENVIRONMENT, loopback
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
+
+from ray_loopback import ENVIRONMENT, loopback
 
 LIFE_S = 300.0
 STUDY = """

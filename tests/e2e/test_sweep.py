@@ -108,7 +108,6 @@ def test_init(shell):
     refused(shell("init", "study.toml"), "study.toml", "another")
     assert (shell.folder / "study.toml").read_text() == text
     assert shell("sweep", "study.toml", "--dry-run").code == 0
-    shell.write("config.yaml", "backend: {name: pytorch, model: bert-base-uncased}\n")
-    assert shell("init", "new.toml", "--from-optimum-benchmark", "config.yaml").code == 0
-    assert '"bert-base"' in (shell.folder / "new.toml").read_text()
+    refused(shell("init", "new.toml", "--from-optimum-benchmark", "c.yaml"), "docs/studies.md")
+    assert not (shell.folder / "new.toml").exists()
     assert "grid" in shell("schema", "study").json()["properties"]

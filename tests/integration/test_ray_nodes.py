@@ -26,9 +26,12 @@ from frameworktax.sweep.local import LocalEngine
 from frameworktax.sweep.look import outlook
 from frameworktax.sweep.ray import LostError, Node, RayEngine
 from frameworktax.sweep.ray_cluster import _teller, versions
-from frameworktax.sweep.ray_loopback import ENVIRONMENT, loopback
 from frameworktax.sweep.ray_node import PREFIX, NodeHost
 from frameworktax.sweep.run import SilentStudy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from ray_loopback import ENVIRONMENT, loopback
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "wall_ns",

@@ -10,7 +10,6 @@ import pytest
 from frameworktax.errors import UsageError
 from frameworktax.sweep import overrides
 from frameworktax.sweep.load import load
-from frameworktax.sweep.optimum import convert
 from frameworktax.sweep.schema import schema
 from frameworktax.sweep.source import Source
 from frameworktax.sweep.template import TEMPLATE
@@ -316,63 +315,3 @@ def test_lines_are_found():
     assert source.line(("override", 0, "set", "length")) == 25
     assert source.line(("priority", 0, "value")) == 33
     assert source.line(("exclude", 1)) is None
-
-
-OPTIMUM = """
-defaults: [benchmark, {scenario: inference}, {launcher: process}, {backend: pytorch}]
-name: pytorch_bert
-launcher: {device_isolation: true}
-scenario:
-  input_shapes: {batch_size: 1, sequence_length: 128}
-backend:
-  device: cpu
-  model: bert-base-uncased
-  torch_dtype: float32
-hydra:
-  sweeper:
-    params:
-      backend: pytorch,onnxruntime,vllm
-      scenario.input_shapes.batch_size: 1,2,4
-      backend.torch_compile: true,false
-"""
-
-
-def test_a_configuration_of_optimum_benchmark(tmp_path, study):
-    path = tmp_path / "config.yaml"
-    path.write_text(OPTIMUM)
-    text = convert(path)
-    found = study(text)
-    assert {p.runtime for p in found.points} == {"eager", "inductor", "onnxruntime"}
-    assert {p.workload.batch for p in found.points} == {1, 2, 4}
-    assert {(p.workload.model, p.workload.length) for p in found.points} == {("bert-base", 128)}
-    assert "#   backend vllm: no such runtime here" in text
-    assert "#   launcher.device_isolation = True" in text
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("- a\n- b", "no table"),
-        ("a: [", "no YAML"),
-        ("backend: {model: x}", "no backend"),
-        ("defaults: [{backend: pytorch}]", "no model"),
-        ("!!python/object/apply:os.system ['true']", "no YAML"),
-        ("a: &x [1]\nb: *x", "aliases"),
-    ],
-)
-def test_no_configuration_of_optimum_benchmark(tmp_path, text, says):
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=says):
-        convert(path)
-
-
-def test_what_a_configuration_says_cannot_become_more_than_text(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        'backend: {name: pytorch, model: "a\\"]\\n[[point]]\\nmodels = \'os:abort", '
-        'note: "x\\n[study]"}'
-    )
-    found = tomllib.loads(convert(path))
-    assert found["grid"]["models"] == ["a\"]\n[[point]]\nmodels = 'os:abort"]
-    assert set(found) == {"study", "grid"}

@@ -14,10 +14,7 @@ from frameworktax.errors import UsageError
 @app.command()
 def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("study.toml"),
-    from_optimum_benchmark: Annotated[
-        Path | None,
-        typer.Option(help="A YAML configuration of optimum-benchmark to take over."),
-    ] = None,
+    from_optimum_benchmark: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Write a commented study for `frameworktax sweep`; nothing is overwritten.
 
@@ -25,16 +22,16 @@ def init(
 
       frameworktax init study.toml
     """
+    if from_optimum_benchmark is not None:
+        raise UsageError(
+            "--from-optimum-benchmark is gone: copy the models, runtimes and shapes into [grid] "
+            "of a new study; docs/studies.md lists its axes"
+        )
     from frameworktax.sweep.template import TEMPLATE
 
-    text = TEMPLATE
-    if from_optimum_benchmark is not None:
-        from frameworktax.sweep.optimum import convert
-
-        text = convert(from_optimum_benchmark)
     try:
         with file.open("x", encoding="utf-8") as output:
-            output.write(text)
+            output.write(TEMPLATE)
     except FileExistsError as error:
         raise UsageError(f"{file} is there already; name another file") from error
     except OSError as error:

@@ -1,10 +1,10 @@
 """A small cluster on the loopback interface, for demonstrations and tests, with a bounded life.
 
-    python -m frameworktax.sweep.ray_loopback LIFE_S LABEL…
+    python tests/data/ray_loopback.py LIFE_S LABEL…
 
 Starts a node for each label and prints a line of JSON: the ``address`` and, by label, the process
 number of each node's raylet. It ends what it started, and nothing else, once standard input is
-closed, LIFE_S is over, or it is told to end.
+closed, LIFE_S is over, or on SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # nobody else reaches the loopback interface of this host
+    "RAY_AUTH_MODE": "disabled",  # other hosts do not reach the loopback interface
 }
 """For everything that speaks to such a cluster; Ray reads it when it is imported."""
 STORE_BYTES = 80_000_000
@@ -49,7 +49,7 @@ def loopback(labels: Sequence[str], life_s: float) -> Iterator[tuple[str, dict[s
     Raises:
         UsageError: it does not start.
     """
-    command = [sys.executable, "-P", "-m", "frameworktax.sweep.ray_loopback", str(life_s)]
+    command = [sys.executable, "-P", __file__, str(life_s)]
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(
             [*command, *labels],
@@ -60,8 +60,8 @@ def loopback(labels: Sequence[str], life_s: float) -> Iterator[tuple[str, dict[s
         ) as process:
             line = process.stdout.readline() if process.stdout else b""
             if line:
-                told = json.loads(line)
-                yield told["address"], told["raylets"]
+                answer = json.loads(line)
+                yield answer["address"], answer["raylets"]
         if not line:
             said.seek(0)
             last = (said.read().decode("utf-8", "replace").strip().splitlines() or ["?"])[-1]
@@ -73,14 +73,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Start the cluster, tell its address, wait, and end it."""
+    """Start the cluster, print its address, wait, and end it."""
     life_s, labels = float(sys.argv[1]), sys.argv[2:]
     os.environ.update(ENVIRONMENT)
     # Not in $TMPDIR: the path of a socket has 107 characters at most.
     with tempfile.TemporaryDirectory(
         prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
     ) as folder:
-        # The address is noted here and not in /tmp/ray: nobody must find it by chance.
+        # The address is noted here and not in /tmp/ray: no other program must find it by chance.
         os.environ["RAY_TMPDIR"] = folder
         Path(folder, "ray").mkdir()
         from ray.cluster_utils import Cluster
@@ -99,7 +99,7 @@ def main() -> None:
                     temp_dir=f"{folder}/ray",
                 )
                 raylets[label] = node.all_processes["raylet"][0].process.pid
-            print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)  # noqa: T201 - the answer
+            print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
             select.select([sys.stdin], [], [], life_s)
         except KeyboardInterrupt:
             pass
