@@ -34,9 +34,9 @@ from simulated_cluster import (
     faults_of,
 )
 
+from frameworktax.measure.reporter import Reporter
 from frameworktax.sweep.load import Study, load
 from frameworktax.sweep.look import look, scan
-from frameworktax.sweep.results import SilentStudy
 from frameworktax.sweep.run import Campaign
 from frameworktax.testing import FakeClock
 
@@ -173,7 +173,7 @@ def _cluster(
 
 
 def _campaign(planned: Study, folder: Path, cluster: SimulatedCluster, clock: FakeClock) -> Timed:
-    campaign = Timed(planned, folder, cluster, SilentStudy(), ("x",), resume=True, clock=clock)
+    campaign = Timed(planned, folder, cluster, Reporter(), ("x",), resume=True, clock=clock)
     campaign.cpu_ns = Counter()
     campaign.cluster = cluster
     return campaign

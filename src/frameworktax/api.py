@@ -24,8 +24,8 @@ from frameworktax.measure.plan import (
     Plan,
     points_for,
 )
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession, known_runtimes, refuse_unavailable
-from frameworktax.measure.setup import Reporter
 from frameworktax.models.ready_made import Live, unpack
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
 from frameworktax.version import __version__

@@ -28,7 +28,12 @@ from frameworktax.analysis.bill import from_samples
 from frameworktax.attribution.buckets import itemise
 from frameworktax.attribution.sampler import SampleRun
 from frameworktax.clock import REAL, Clock
-from frameworktax.measure.inline_profiler import Ended, PausableSampler, Watcher, perf_event_sampler
+from frameworktax.measure.inline_profiler import (
+    Ended,
+    InlineProfiler,
+    PausableSampler,
+    perf_event_sampler,
+)
 from frameworktax.notebook import Shown
 from frameworktax.records import Attribution, Estimate, Note
 from frameworktax.stats import mean_interval
@@ -114,7 +119,7 @@ class Block:
         self._clock = clock
         self._open = sampler
         self._local = threading.local()
-        self._watchers: list[Watcher] = []
+        self._profilers: list[InlineProfiler] = []
         self._ended = Ended()
         self._lock = threading.Lock()
 
@@ -130,46 +135,46 @@ class Block:
         return cast("Watched[P, R]", watched)
 
     def __enter__(self) -> Block:
-        watcher = getattr(self._local, "watcher", None)
-        if watcher is None:
-            watcher = self._watch()
-        watcher.enter()
+        profiler = getattr(self._local, "profiler", None)
+        if profiler is None:
+            profiler = self._profile()
+        profiler.enter()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._local.watcher.leave()
+        self._local.profiler.leave()
 
-    def _watch(self) -> Watcher:
+    def _profile(self) -> InlineProfiler:
         try:
-            made = Watcher(self._clock, self._open(), None)
+            made = InlineProfiler(self._clock, self._open(), None)
         except OSError as error:
-            made = Watcher(self._clock, None, str(error.strerror or error))
-        self._local.watcher = made
+            made = InlineProfiler(self._clock, None, str(error.strerror or error))
+        self._local.profiler = made
         with self._lock:
-            self._watchers = [*self._living(), made]
+            self._profilers = [*self._living(), made]
         return made
 
-    def _living(self) -> list[Watcher]:
-        """Return the watchers of living threads; a pool's threads come and go."""
+    def _living(self) -> list[InlineProfiler]:
+        """Return the profilers of living threads; a pool's threads come and go."""
         living = []
-        for watcher in self._watchers:
-            if watcher.thread.is_alive():
-                living.append(watcher)
+        for profiler in self._profilers:
+            if profiler.thread.is_alive():
+                living.append(profiler)
             else:
-                self._ended.take(watcher)
+                self._ended.take(profiler)
         return living
 
     def result(self) -> BlockTax:
         """Return what is known so far; a run that has not ended is not in it."""
         with self._lock:
-            watchers = self._watchers = self._living()
+            profilers = self._profilers = self._living()
             ended = self._ended.run()
             plain, sampled = list(self._ended.plain), list(self._ended.sampled)
             refused = self._ended.refused
         runs = [ended] if ended is not None else []
-        runs += [run for watcher in watchers if (run := watcher.run()) is not None]
-        plain += [ns for watcher in watchers for ns in watcher.plain]
-        sampled += [ns for watcher in watchers for ns in watcher.sampled]
+        runs += [run for profiler in profilers if (run := profiler.run()) is not None]
+        plain += [ns for profiler in profilers for ns in profiler.plain]
+        sampled += [ns for profiler in profilers for ns in profiler.sampled]
         latency = _latency(plain, sampled)
         known = BlockTax(
             name=self.name,
@@ -178,7 +183,7 @@ class Block:
             latency=latency,
             own_cost_ns=self._own_cost_ns(),
         )
-        refused = refused or next((w.refused for w in watchers if w.refused), None)
+        refused = refused or next((w.refused for w in profilers if w.refused), None)
         reason = refused or _hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:
@@ -213,7 +218,7 @@ class Block:
             with empty:
                 pass
         spent = cpu() - begin
-        empty._watchers[0].close()
+        empty._profilers[0].close()
         return round(spent / TRIALS)
 
 

@@ -16,7 +16,7 @@ from frameworktax.analysis.whatif.formulas import SAME_KERNELS
 from frameworktax.analysis.whatif.prediction_checks import DEPTHS, WIDER, Check, judge
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.setup import Reporter
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Environment,
     Point,

@@ -20,6 +20,7 @@ import pytest
 
 from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep.executor import Job, Platform
 from frameworktax.sweep.local import LocalEngine
@@ -27,7 +28,6 @@ from frameworktax.sweep.look import outlook
 from frameworktax.sweep.ray import LostError, Node, RayEngine
 from frameworktax.sweep.ray_cluster import _teller, versions
 from frameworktax.sweep.ray_node import PREFIX, NodeHost
-from frameworktax.sweep.run import SilentStudy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
@@ -123,9 +123,9 @@ def by(engine, job) -> None:
 
 
 def test_engines_give_the_same_records(tmp_path):
-    by(LocalEngine(tmp_path / "local", "cpu", SilentStudy(), ["x"]), a_job())
+    by(LocalEngine(tmp_path / "local", "cpu", Reporter(), ["x"]), a_job())
     cluster = Here()
-    by(RayEngine(tmp_path / "ray", cluster, SilentStudy(), ["x"], versions()), a_job())
+    by(RayEngine(tmp_path / "ray", cluster, Reporter(), ["x"], versions()), a_job())
     local, ray = facts(tmp_path / "local"), facts(tmp_path / "ray")
     assert local == ray
     assert {kind for kind, *_ in local} >= {"session", "subject", "block", "outcome"}

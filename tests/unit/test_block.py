@@ -73,7 +73,7 @@ def block(clock, made):
 def test_shares_come_from_sampled_runs_and_latency_from_the_others(block, clock):
     for _ in range(200):
         with block:
-            sampled = block._local.watcher.sampling
+            sampled = block._local.profiler.sampling
             clock.work(8 * MS if sampled else 4 * MS)  # being sampled costs something
     found = block.result()
     assert found.calls == 200
@@ -174,11 +174,11 @@ def test_threads_that_ended_leave_their_numbers_and_no_more(block, clock):
     assert (before.calls, before.wall_ns) == (80, 80 * STRETCH_NS // 5)
     assert (before.latency.value, before.share.value) == (STRETCH_NS // 5, 0.25)
     assert before.share.n == 8  # five threads to a stretch, as one thread would have had
-    assert block._watchers == []
+    assert block._profilers == []
     assert block.result() == before
     with block:
         clock.work(STRETCH_NS // 5)
-    assert len(block._watchers) == 1
+    assert len(block._profilers) == 1
     assert block.result().calls == 81
 
 

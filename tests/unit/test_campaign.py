@@ -10,7 +10,7 @@ import pytest
 from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.linear import REASON
-from frameworktax.measure.session import Silent
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Attribution,
     Block,
@@ -30,7 +30,6 @@ from frameworktax.sweep.grid import Planned
 from frameworktax.sweep.load import load
 from frameworktax.sweep.local import LocalEngine
 from frameworktax.sweep.look import look
-from frameworktax.sweep.results import SilentStudy
 from frameworktax.sweep.run import Campaign
 from frameworktax.sweep.schedule import groups, within
 from frameworktax.sweep.status import resumed, survey
@@ -209,7 +208,7 @@ def test_where_the_time_went_adds_up():
 def test_phases_are_clocked(monkeypatch):
     now = iter([0, 10, 40, 100, 150])
     monkeypatch.setattr("time.monotonic_ns", lambda: next(now))
-    clock = PhaseClock(Silent())
+    clock = PhaseClock(Reporter())
     for name in ("setting up", "measuring", "warming up"):
         clock.phase(name)
     clock.end()
@@ -253,7 +252,7 @@ class FakeEngine:
         pass
 
 
-class Listener(SilentStudy):
+class Listener(Reporter):
     def __init__(self):
         self.said = []
 
@@ -363,7 +362,7 @@ def test_an_outlook_counts_what_the_point_budget_leaves_out():
 
 
 def test_the_engine_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
-    engine = LocalEngine(tmp_path, "cuda:0", SilentStudy(), ("x",))
+    engine = LocalEngine(tmp_path, "cuda:0", Reporter(), ("x",))
     assert [(p.label, p.device) for p in engine.platforms()] == [
         ("local", "cuda:0"), ("cpu", "cpu"), ("cuda:0", "cuda:0"),
     ]  # fmt: skip

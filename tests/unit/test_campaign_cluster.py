@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frameworktax.errors import StoreError
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Outcome, Point, Workload, device_of
 from frameworktax.store import read
 from frameworktax.sweep.estimate import Estimator, bare
@@ -21,7 +22,6 @@ from frameworktax.sweep.load import load
 from frameworktax.sweep.look import look, scan
 from frameworktax.sweep.nodes import AWAY_S
 from frameworktax.sweep.queue import Queue
-from frameworktax.sweep.results import SilentStudy
 from frameworktax.sweep.retries import Retries
 from frameworktax.sweep.run import Campaign
 from frameworktax.sweep.schedule import Group, groups, halves
@@ -49,7 +49,7 @@ def study(widths=5, runtimes=4, batches=5, **settings_):
     return load({"study": settings_, "grid": grid}, platforms=dict.fromkeys(NODES, "cpu"))
 
 
-class Listener(SilentStudy):
+class Listener(Reporter):
     def __init__(self):
         self.said = []
         self.begun = []

@@ -11,7 +11,7 @@ from frameworktax.analysis.grouping import PointRecords
 from frameworktax.errors import UsageError
 from frameworktax.measure import timing
 from frameworktax.measure.plan import completed
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import Cell
 from frameworktax.records import Block, Point, Subject, Workload
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
@@ -114,7 +114,7 @@ def test_a_forward_pass_has_neither():
 def test_blocks_are_written_and_read_with_their_first_tokens(tmp_path):
     cell = Cell(point=POINT, process=0, calls=7, call_ns=1)
     with store.Writer(tmp_path, "session") as writer:
-        Ledger(writer, "session").block(cell, 0, asdict(block_of()))
+        Recorder(writer, "session").block(cell, 0, asdict(block_of()))
     (block,), _ = store.read(tmp_path)
     assert block.first_token_ns == tuple(block_of().first_token_ns)
 

@@ -74,14 +74,14 @@ def test_a_watched_curve_goes_on_batch_by_batch_and_stops_with_its_twin(watched)
     sweep, folder = watched
     series, twin = sweep._series
     todo = {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4, 8, 16, 32)}
-    assert sweep._admission.next(series, todo) == [1, 2, 4]
+    assert sweep._scheduler.next(series, todo) == [1, 2, 4]
     times(sweep, b1=1000, b2=1010, b4=1500)
     todo -= {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4)}
-    sweep._admission.stop_linear(todo)
-    assert sweep._admission.next(series, todo) == [8]
+    sweep._scheduler.stop_linear(todo)
+    assert sweep._scheduler.next(series, todo) == [8]
     times(sweep, b8=3000, b16=6000)
     todo -= {(s.key, batch) for s in (series, twin) for batch in (8, 16)}
-    sweep._admission.stop_linear(todo)
+    sweep._scheduler.stop_linear(todo)
     assert todo == set()
     left = [r for r in store.read(folder)[0] if isinstance(r, LeftOut)]
     assert [(r.point.workload.batch, r.point.workload.twin) for r in left] == [(32, False)]

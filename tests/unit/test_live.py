@@ -82,7 +82,7 @@ def go_on(view, clock, seconds=100):
 def test_a_log_has_a_line_in_ten_seconds_and_none_is_long():
     view, out, clock = log()
     with view:
-        view.standing({"open": 60})
+        view.counts({"open": 60})
         view.session(1, 5, NAMES, 960.0)
         for phase in ("setting up", "starting processes", "warming up", "measuring"):
             view.phase(phase)
@@ -100,11 +100,11 @@ def test_a_log_has_a_line_in_ten_seconds_and_none_is_long():
 
 def test_a_log_tells_the_end_of_a_session(shard):
     view, out, _ = log()
-    view.standing({"open": 40})
+    view.counts({"open": 40})
     view.session(1, 1, "bert-mini", 60.0)
     view.records(shard)
     view.phase(ENDED)
-    view.standing({"measured": 30, "failed": 5, "open": 5})
+    view.counts({"measured": 30, "failed": 5, "open": 5})
     view.records(shard, ended=True)
     last = out.getvalue().splitlines()[-1]
     assert last.startswith("  30 of 40 points measured, 5 failed, 5 left; last: bert-mini, batch ")
@@ -113,7 +113,7 @@ def test_a_log_tells_the_end_of_a_session(shard):
 
 def test_many_sessions_side_by_side_are_not_told_one_by_one(tmp_path):
     view, out, clock = log()
-    view.standing({"open": 1000})
+    view.counts({"open": 1000})
     for number in range(1, 101):
         view.session(number, 100, f"model-{number}", 600.0)
     for _ in range(99):
@@ -130,7 +130,7 @@ def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
 
 def test_verbose_tells_every_phase_and_every_verdict(shard):
     view, out, _ = log(width=200, verbose=True)
-    view.standing({"open": 30})
+    view.counts({"open": 30})
     view.session(1, 1, "bert-mini", 60.0)
     view.records(shard)
     view.phase("setting up")
@@ -153,7 +153,7 @@ def shown(view, width=80):
 
 def picture(shard, **more):
     view, *_ = log(live=True, **more)
-    view.standing({"measured": 10, "open": 40, "given-up": 1})
+    view.counts({"measured": 10, "open": 40, "given-up": 1})
     view.session(2, 5, NAMES, 840.0)
     view.records(shard)
     view.phase("measuring")
@@ -233,7 +233,7 @@ def test_it_draws_and_leaves_nothing_behind(shard):
     console = Console(file=out, force_terminal=True, width=80, height=30, color_system="256")
     view = StudyView(console, clock=Clock())
     with view:
-        view.standing({"open": 3})
+        view.counts({"open": 3})
         view.session(1, 1, "bert-base", 60.0)
         view.say("a line that stays")
         view.phase("measuring")

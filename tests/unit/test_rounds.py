@@ -10,10 +10,10 @@ import pytest
 from frameworktax import store
 from frameworktax.errors import WorkerError
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_S, MAX_BLOCKS, SAMPLE_SHARE, Rounds, processes_differ
 from frameworktax.measure.series import Cell, Series
-from frameworktax.measure.session import Silent
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
 from frameworktax.testing import FakeRuntime
 
@@ -72,7 +72,7 @@ def rounds_of(tmp_path, series, *, until=0.03, budget_s=0.001, has_sampler=False
     plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s)
     with store.Writer(tmp_path / "s", "session") as writer:
         yield Rounds(
-            plan, series, Ledger(writer, "session"), Silent(),
+            plan, series, Recorder(writer, "session"), Reporter(),
             cpus=[0], has_sampler=has_sampler, seed="seed",
         )  # fmt: skip
 

@@ -11,11 +11,12 @@ import pytest
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
-from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Ledger, how_compared
+from frameworktax.measure.recorder import Recorder, how_compared
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
-from frameworktax.measure.session import MeasuringSession, Silent
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeRuntime
@@ -165,8 +166,8 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     assert [note.code for note in second.notes] == ["set-up-reused"]
 
 
-def workshop(tmp_path, start):
-    made = Workshop(tmp_path)
+def export_worker(tmp_path, start):
+    made = ExportWorker(tmp_path)
     made.serve(start, None, lasting=False)
     return made
 
@@ -180,9 +181,15 @@ def set_up(tmp_path, *made):
     plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=0.01)
     everything = list(made)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
-        ledger = Ledger(writer, "session")
+        recorder = Recorder(writer, "session")
         Setup(
-            plan, everything, ledger, spawn, Silent(), tmp_path / "t", workshop(tmp_path, spawn)
+            plan,
+            everything,
+            recorder,
+            spawn,
+            Reporter(),
+            tmp_path / "t",
+            export_worker(tmp_path, spawn),
         ).run(pool, has_sampler=True)
     return everything, store.read(tmp_path / "s")[0]
 
@@ -237,7 +244,7 @@ def test_what_computes_no_padding_has_none(tmp_path, computes, share):
     made.runtime.computes_padding = computes
     facts = {"facts": {"1": {"padding_share": 0.75, "notes": []}}, "notes": []}
     with store.Writer(tmp_path / "s", "session") as writer:
-        Ledger(writer, "session").subjects(made, facts)
+        Recorder(writer, "session").subjects(made, facts)
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == share
     assert Note("padding-not-compared", how_compared(made.workload)[0].text) in subject.notes
@@ -246,7 +253,7 @@ def test_what_computes_no_padding_has_none(tmp_path, computes, share):
 def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
     made = series(tmp_path, FakeRuntime, input="ragged", length=64, length_mean=10.0, length_sd=4.0)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Ledger(writer, "session").subjects(made, {"facts": {}, "notes": []})
+        Recorder(writer, "session").subjects(made, {"facts": {}, "notes": []})
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
 
@@ -254,7 +261,7 @@ def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
 @pytest.mark.parametrize(("model", "lasts"), [("mlp", True), ("my_code.py:build", False)])
 def test_a_process_that_ran_the_users_code_serves_no_other_session(tmp_path, model, lasts):
     point = Point(workload=Workload(model=model, batch=1), runtime="null")
-    shop = Workshop(tmp_path)
+    shop = ExportWorker(tmp_path)
     shop.serve(None, "nothing", lasting=False)
     with store.Writer(tmp_path / "s", "session") as writer:
         MeasuringSession(Plan(points=(point,)), writer, "session", None, shop)
@@ -276,11 +283,11 @@ def test_what_took_too_long_names_what_to_give_more_of(tmp_path, option):
         Setup(
             plan,
             [made],
-            Ledger(writer, "session"),
+            Recorder(writer, "session"),
             spawn,
-            Silent(),
+            Reporter(),
             tmp_path,
-            workshop(tmp_path, spawn),
+            export_worker(tmp_path, spawn),
         ).run(pool, has_sampler=True)
     assert made.dead.status == "timeout"
     assert str(made.dead).endswith(

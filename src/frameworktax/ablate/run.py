@@ -11,7 +11,7 @@ from frameworktax.ablate.ladder import PATHS, base_point, chosen, ladder
 from frameworktax.ablate.steps import Ablation, build
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
-from frameworktax.measure.setup import Reporter
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, Record, Session, Workload, session_order
 
 BUDGET_S = 600.0

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frameworktax.cli.progress import DRAW_EVERY_S, Lines, Seconds, briefly, drawable
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 from frameworktax.report.latest import Latest, latest, verdict
 from frameworktax.report.terminal import REGIME_STYLES
@@ -34,7 +35,7 @@ LOOK_SHARE = 0.01
 BAR_WIDTH = 40
 
 
-class StudyView:
+class StudyView(Reporter):
     """Tells how a study goes; use as a context manager.
 
     Args:
@@ -93,7 +94,7 @@ class StudyView:
 
     # --- what is told -------------------------------------------------------------------------
 
-    def standing(self, counts: Mapping[str, int]) -> None:
+    def counts(self, counts: Mapping[str, int]) -> None:
         """Take over how many points stand how: ``measured``, ``failed``, ``open`` and so on."""
         self._counts = dict(counts)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 from frameworktax.report.words import point_words
 
@@ -59,7 +60,7 @@ class Lines:
             self.now(text)
 
 
-class Bar:
+class Bar(Reporter):
     """A reporter for people; use as a context manager.
 
     Args:

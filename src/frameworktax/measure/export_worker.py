@@ -16,7 +16,7 @@ from pathlib import Path
 
 from frameworktax import host
 from frameworktax.errors import StoreError, WorkerError
-from frameworktax.measure import orphans as strays
+from frameworktax.measure import orphans
 from frameworktax.measure.in_place import InPlace
 from frameworktax.measure.process import Worker
 
@@ -27,7 +27,7 @@ Start = Callable[[Path | None, Path], Worker | InPlace]
 """Interpreter (None for this one) and folder for temporary files → a process to ask."""
 
 
-class Workshop:
+class ExportWorker:
     """At most one set-up process."""
 
     def __init__(self, cache: Path) -> None:
@@ -62,7 +62,7 @@ class Workshop:
             StoreError: the cache takes nothing more.
         """
         if self._start is None:
-            raise WorkerError("failed", "the workshop serves no session")
+            raise WorkerError("failed", "the export_worker serves no session")
         wanted = (self._kind, python)
         here = self._process
         if here is not None and not fresh and here.alive and self._made == wanted and here.go_on():
@@ -72,7 +72,7 @@ class Workshop:
         self.close()
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
-            prefix = f"{strays.NAME}set-up-"
+            prefix = f"{orphans.NAME}set-up-"
             self._temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=self._cache))
         except OSError as error:
             raise StoreError(
@@ -97,6 +97,6 @@ class Workshop:
             self._process.kill()
         self._process = None
         if self._temporary is not None:
-            strays.end(self._temporary)
+            orphans.end(self._temporary)
             shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary = None

@@ -30,7 +30,7 @@ class PausableSampler(Sampler, Pausable, Protocol):
 
 
 @dataclass
-class Watcher:
+class InlineProfiler:
     """What one thread saw of the block."""
 
     clock: Clock
@@ -142,16 +142,16 @@ class Ended:
     last: SampleRun | None = None
     refused: str | None = None
 
-    def take(self, watcher: Watcher) -> None:
-        """Take over what a watcher saw; a short last stretch goes on, or each thread leaves one."""
-        watcher.close()
-        self.plain.extend(watcher.plain)
-        self.sampled.extend(watcher.sampled)
-        self.refused = self.refused or watcher.refused
-        if watcher.final is None:
+    def take(self, profiler: InlineProfiler) -> None:
+        """Take over what a profiler saw; a short last stretch is continued."""
+        profiler.close()
+        self.plain.extend(profiler.plain)
+        self.sampled.extend(profiler.sampled)
+        self.refused = self.refused or profiler.refused
+        if profiler.final is None:
             return
-        self.last = watcher.final
-        for stretch in watcher.final.stretches:
+        self.last = profiler.final
+        for stretch in profiler.final.stretches:
             if self.stretches and self.stretches[-1].wall_ns < STRETCH_NS:
                 self.stretches[-1] = _together(self.stretches[-1], stretch)
             else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import Series
 
 
@@ -16,13 +16,13 @@ class Outputs:
 
     Args:
         series: of the session.
-        ledger: takes the verdicts.
+        recorder: takes the verdicts.
         scratch: where outputs lie until the session ends.
     """
 
-    def __init__(self, series: list[Series], ledger: Ledger, scratch: Path) -> None:
+    def __init__(self, series: list[Series], recorder: Recorder, scratch: Path) -> None:
         self._series = series
-        self._ledger = ledger
+        self._recorder = recorder
         self._scratch = scratch
         self._uncompared: list[tuple[Series, int]] = []
 
@@ -43,7 +43,7 @@ class Outputs:
                 if reference is None and eager is not None and not last:
                     self._uncompared.append((series, batch))
                 else:
-                    self._ledger.parity(series.points[batch], own, reference)
+                    self._recorder.parity(series.points[batch], own, reference)
 
     def compare_late(self, *, last: bool = False) -> None:
         """Compare what waited for eager's; ``last``: eager's will not come."""

@@ -30,7 +30,7 @@ CHATTY_BYTES = 1_000_000
 """A process that prints more than this gets a note: printing takes time too."""
 
 
-class Ledger:
+class Recorder:
     """Turns what workers answer into records of one session."""
 
     def __init__(self, writer: Writer, session: str) -> None:
@@ -173,7 +173,7 @@ class Ledger:
             )
         )
 
-    def bury(self, series: Series, error: WorkerError) -> None:
+    def mark_failed(self, series: Series, error: WorkerError) -> None:
         """Record that nothing can come from a series, and end its processes."""
         series.dead = error
         series.stop()

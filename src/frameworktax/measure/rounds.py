@@ -17,9 +17,9 @@ from typing import Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Cell, Series
-from frameworktax.measure.setup import Reporter
 from frameworktax.records import Note, Workload
 from frameworktax.stats import process_interval, relative_half_width, spread
 
@@ -52,7 +52,7 @@ class Rounds:
         self,
         plan: Plan,
         series: list[Series],
-        ledger: Ledger,
+        recorder: Recorder,
         reporter: Reporter,
         *,
         cpus: Sequence[int],
@@ -61,7 +61,7 @@ class Rounds:
     ) -> None:
         self._plan = plan
         self._series = series
-        self._ledger = ledger
+        self._recorder = recorder
         self._reporter = reporter
         self._cpus = list(cpus)
         self._spacing_s = min(SPACING_S, SPACING_SHARE * plan.budget_s)
@@ -91,7 +91,7 @@ class Rounds:
                 self._attribute(deadline)
                 attributed = True
                 self._reporter.phase("measuring")
-            self._retire(rounds)
+            self._drop_converged(rounds)
             pause = started + self._spacing_s - time.monotonic()
             if pause > 0 and self._active():
                 time.sleep(pause)
@@ -161,7 +161,7 @@ class Rounds:
             return
         with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
             answer = floor.workers[0].request("calibrate", timeout_s=30.0, calls=20)
-            self._ledger.calibration(self._round, answer)
+            self._recorder.calibration(self._round, answer)
 
     def _time(self, series: Series, cell: Cell) -> None:
         batch = cell.point.workload.batch
@@ -171,11 +171,11 @@ class Rounds:
                 "block", timeout_s=timeout_s, batch=batch, calls=cell.calls
             )
         except WorkerError as error:
-            self._ledger.fail(series, cell.process, [batch], error)
+            self._recorder.fail(series, cell.process, [batch], error)
             return
-        self._ledger.block(cell, self._round, answer)
+        self._recorder.block(cell, self._round, answer)
 
-    def _retire(self, rounds: int) -> None:
+    def _drop_converged(self, rounds: int) -> None:
         """Take out the points that are told well enough, or that more rounds cannot tell better.
 
         Points that are compared with one another, the runtimes at one batch size, leave together:
@@ -186,7 +186,7 @@ class Rounds:
             points = groups.setdefault((cell.point.workload, series.is_floor), {})
             points.setdefault(cell.point.key(), []).append(cell)
         for points in groups.values():
-            if rounds >= FIRST_ROUNDS and all(map(self._is_told, points.values())):
+            if rounds >= FIRST_ROUNDS and all(map(self._has_converged, points.values())):
                 for cell in chain.from_iterable(points.values()):
                     cell.done = True
         left = self._active()
@@ -194,7 +194,7 @@ class Rounds:
             for _, cell in left:  # nobody asked for these: they do not make a session longer
                 cell.done = True
 
-    def _is_told(self, cells: Sequence[Cell]) -> bool:
+    def _has_converged(self, cells: Sequence[Cell]) -> bool:
         medians = [cell.medians for cell in cells]
         count = sum(map(len, medians))
         if count < MIN_BLOCKS:
@@ -236,9 +236,9 @@ class Rounds:
             text = f"where the time goes is missing: {error}"
             cell.notes.append(Note("not-attributed", text))
             if not worker.alive:
-                self._ledger.fail(series, cell.process, [batch], error)
+                self._recorder.fail(series, cell.process, [batch], error)
         else:
-            self._ledger.attribution(cell, answer)
+            self._recorder.attribution(cell, answer)
 
 
 def processes_differ(medians: Sequence[Sequence[float]]) -> bool:

@@ -9,7 +9,7 @@ from frameworktax import host
 from frameworktax.measure import timing
 from frameworktax.measure.linear import why_linear
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.rounds import BLOCK_NS, FIRST_ROUNDS, SAMPLE_NS
 from frameworktax.measure.series import Series
 from frameworktax.stats import process_interval
@@ -25,13 +25,13 @@ Todo = set[tuple[str, int]]
 """Keys of series with batches: what is not yet measured."""
 
 
-class Admission:
+class Scheduler:
     """Chooses points by what they will cost; takes out those that tell nothing more."""
 
-    def __init__(self, plan: Plan, series: list[Series], ledger: Ledger) -> None:
+    def __init__(self, plan: Plan, series: list[Series], recorder: Recorder) -> None:
         self._plan = plan
         self._series = series
-        self._ledger = ledger
+        self._recorder = recorder
 
     def processes(self, deadline: float) -> int:
         """Return how many processes a point can have: few and measured beat many and not."""
@@ -101,7 +101,7 @@ class Admission:
             if reason is None:
                 continue
             for batch in larger:
-                self._ledger.left_out(series.points[batch], reason)
+                self._recorder.left_out(series.points[batch], reason)
             todo -= {(s.key, b) for s in (series, *self._twins(series)) for b in larger}
 
     def _twins(self, series: Series) -> list[Series]:

@@ -23,37 +23,24 @@ from frameworktax.attribution import available_samplers
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import held, prune_cache
-from frameworktax.measure import orphans as strays
-from frameworktax.measure import timing
-from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure import orphans, timing
+from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.in_place import InPlace
 from frameworktax.measure.outputs import Outputs
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import BLOCK_NS, Rounds
-from frameworktax.measure.scheduler import Admission, Todo
+from frameworktax.measure.scheduler import Scheduler, Todo
 from frameworktax.measure.series import Cell, Series, is_fixed, series_of
-from frameworktax.measure.setup import Reporter, Setup, await_all
+from frameworktax.measure.setup import Setup, await_all
 from frameworktax.records import Note, Point, device_of
 from frameworktax.runtimes.base import Target
 from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def phase(self, text: str) -> None:
-        """Say nothing."""
-
-    def progress(self, done: float, total: float, text: str) -> None:
-        """Say nothing."""
-
-    def now(self, point: Point) -> None:
-        """Say nothing."""
 
 
 class MeasuringSession:
@@ -65,7 +52,7 @@ class MeasuringSession:
         writer: Writer,
         session: str,
         reporter: Reporter | None = None,
-        workshop: Workshop | None = None,
+        export_worker: ExportWorker | None = None,
     ) -> None:
         """Prepare a session.
 
@@ -74,12 +61,12 @@ class MeasuringSession:
             writer: takes the records.
             session: its identity.
             reporter: told of progress.
-            workshop: kept for the next session; None ends it with this one's set-up.
+            export_worker: kept for the next session; None ends it with this one's set-up.
         """
         self._plan = plan
-        self._reporter = reporter or Silent()
+        self._reporter = reporter or Reporter()
         self._deadline = time.monotonic() + plan.budget_s
-        self._scratch = plan.folder.absolute() / f"{strays.NAME}{session}"
+        self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
         self._spawned: list[Worker | InPlace] = []
         self._stopping = False
         self._spawning = threading.Lock()
@@ -87,23 +74,31 @@ class MeasuringSession:
         self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
-        self._ledger = Ledger(writer, session)
+        self._recorder = Recorder(writer, session)
         has_sampler = any(ok for _, ok, _ in available_samplers())
         self._has_sampler = has_sampler
         # The user's own code stays in a process that has run it: no other session gets that one.
-        lasting = workshop is not None and plan.live is None and all(map(is_fixed, plan.points))
-        workshop = workshop or Workshop(plan.folder)
-        kind = (self._threads, self._on_device, plan.in_place)
-        workshop.serve(self._set_up_process, kind, lasting=lasting)
-        self._setup = Setup(
-            plan, self._series, self._ledger, self._spawn, self._reporter, self._scratch, workshop
+        lasting = (
+            export_worker is not None and plan.live is None and all(map(is_fixed, plan.points))
         )
-        self._outputs = Outputs(self._series, self._ledger, self._scratch)
-        self._admission = Admission(plan, self._series, self._ledger)
+        export_worker = export_worker or ExportWorker(plan.folder)
+        kind = (self._threads, self._on_device, plan.in_place)
+        export_worker.serve(self._set_up_process, kind, lasting=lasting)
+        self._setup = Setup(
+            plan,
+            self._series,
+            self._recorder,
+            self._spawn,
+            self._reporter,
+            self._scratch,
+            export_worker,
+        )
+        self._outputs = Outputs(self._series, self._recorder, self._scratch)
+        self._scheduler = Scheduler(plan, self._series, self._recorder)
         self._rounds = Rounds(
             plan,
             self._series,
-            self._ledger,
+            self._recorder,
             self._reporter,
             cpus=host.pick_cpus(self._threads),
             has_sampler=has_sampler,
@@ -124,7 +119,7 @@ class MeasuringSession:
             prune_cache(self._plan.folder)
 
     def _run(self) -> None:
-        strays.end_of_dead(self._plan.folder)
+        orphans.end_of_dead(self._plan.folder)
         try:
             self._scratch.mkdir(mode=0o700)
         except OSError as error:
@@ -144,9 +139,9 @@ class MeasuringSession:
         finally:
             with self._spawning:  # who has begun one has it in the list, nobody begins another
                 self._stopping = True
-            self._ledger.close()
+            self._recorder.close()
             self._end_workers()  # whoever waits in the pool for an answer is woken by this
-            strays.end(self._scratch)
+            orphans.end(self._scratch)
             pool.shutdown(wait=True, cancel_futures=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -167,7 +162,7 @@ class MeasuringSession:
 
     def _astray(self) -> list[Note]:
         """Return a note where a model started what left its group, and runs beside the rest."""
-        found = sorted({one.command for one in strays.find(self._scratch)})
+        found = sorted({one.command for one in orphans.find(self._scratch)})
         if not found:
             return []
         text = (
@@ -219,7 +214,7 @@ class MeasuringSession:
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together, as many as time allows."""
-        processes = self._admission.processes(self._deadline)
+        processes = self._scheduler.processes(self._deadline)
         used = 0
         for series in self._series:
             for worker in series.workers.values():
@@ -254,7 +249,7 @@ class MeasuringSession:
                 self._bind_wave(pool, wave)
                 self._rounds.run(deadline)
                 if self._plan.stop_when_linear:
-                    self._admission.stop_linear(todo)
+                    self._scheduler.stop_linear(todo)
             self._outputs.compare_late(last=True)
             self._rounds.profile()
         finally:
@@ -262,7 +257,7 @@ class MeasuringSession:
             for series in self._series:
                 for (batch, process), cell in series.cells.items():
                     cell.notes += astray
-                    self._ledger.outcome(series, batch, process, None, cell)
+                    self._recorder.outcome(series, batch, process, None, cell)
         self._leave_out(todo)
         last = processes[-1] + 1 == self._plan.processes
         for series in self._series:
@@ -274,11 +269,11 @@ class MeasuringSession:
         try:
             series.start(process, self._spawn, self._patience())
         except WorkerError as error:
-            self._ledger.fail(series, process, sorted(series.points), error)
+            self._recorder.fail(series, process, sorted(series.points), error)
             series.workers.pop(process, None)
 
     def _wave(self, todo: Todo, processes: int, deadline: float) -> list[tuple[Series, int]]:
-        return self._admission.wave(todo, processes, deadline, begun=self._rounds.begun)
+        return self._scheduler.wave(todo, processes, deadline, begun=self._rounds.begun)
 
     def _bind_wave(self, pool: ThreadPoolExecutor, wave: list[tuple[Series, int]]) -> None:
         self._reporter.phase("warming up")
@@ -313,7 +308,7 @@ class MeasuringSession:
                 answer = series.bind(process, batch, self._bind_patience(series, batch))
             except WorkerError as error:
                 series.failed.add(batch)
-                self._ledger.outcome(series, batch, process, error)
+                self._recorder.outcome(series, batch, process, error)
                 if not series.workers[process].alive:
                     self._revive(series, process)
                 continue
@@ -331,7 +326,7 @@ class MeasuringSession:
             for batch in bound:
                 series.bind(process, batch, self._patience())
         except WorkerError as error:
-            self._ledger.fail(series, process, bound, error)
+            self._recorder.fail(series, process, bound, error)
             series.workers.pop(process, None)
 
     def _bind_patience(self, series: Series, batch: int) -> float:
@@ -352,7 +347,7 @@ class MeasuringSession:
         for series in self._series:
             for batch, point in series.points.items():
                 if (series.key, batch) in todo and series.dead is None and not series.is_twin:
-                    self._ledger.left_out(point, f"{reason}; give a longer {option}")
+                    self._recorder.left_out(point, f"{reason}; give a longer {option}")
 
 
 def _cell(point: Point, process: int, answer: Mapping[str, Any]) -> Cell:

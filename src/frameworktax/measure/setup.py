@@ -6,16 +6,17 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.in_place import InPlace
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Worker
-from frameworktax.measure.recorder import Ledger
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, Spawn, series_of
-from frameworktax.records import Point, Workload
+from frameworktax.records import Workload
 from frameworktax.runtimes import FLOOR
 
 SHARE = 0.6
@@ -25,19 +26,6 @@ LOAD_S = 10.0
 """Loading a model that needs no compiler may take this long whatever the budget."""
 DESCRIBE_SHARE = 0.05
 """Share of the time budget after which no larger batch size is run to count its operations."""
-
-
-class Reporter(Protocol):
-    """Told how a session goes; draws, or prints, or keeps quiet."""
-
-    def phase(self, text: str) -> None:
-        """Say that a new phase begins."""
-
-    def progress(self, done: float, total: float, text: str) -> None:
-        """Say how much of the phase is done, in any unit."""
-
-    def now(self, point: Point) -> None:
-        """Say which point is timed next; nothing is timed until this returns."""
 
 
 def await_all(futures: list[Future[Any]], reporter: Reporter, text: str) -> None:
@@ -62,19 +50,19 @@ class Setup:
         self,
         plan: Plan,
         series: list[Series],
-        ledger: Ledger,
+        recorder: Recorder,
         spawn: Spawn,
         reporter: Reporter,
         scratch: Path,
-        workshop: Workshop,
+        export_worker: ExportWorker,
     ) -> None:
         self._plan = plan
         self._series = series
-        self._ledger = ledger
+        self._recorder = recorder
         self._spawn = spawn
         self._reporter = reporter
         self._scratch = scratch
-        self._workshop = workshop
+        self._export_worker = export_worker
         self._deadline = time.monotonic() + SHARE * plan.budget_s
 
     def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
@@ -90,7 +78,7 @@ class Setup:
         for series in self._series:
             reason = series.runtime.missing(series.target)
             if reason := reason or series.runtime.cannot(series.workload):
-                self._ledger.bury(series, WorkerError("unavailable", reason))
+                self._recorder.mark_failed(series, WorkerError("unavailable", reason))
         self._add_references()
         self._add_floor()
         wanted = [s for s in self._series if s.dead is None]
@@ -109,16 +97,16 @@ class Setup:
                 if self._prepare(series):
                     starts.append(pool.submit(self.make_ready, series))
         except BaseException:  # whatever it is: nobody waits any more for what was asked of it
-            self._workshop.close()
+            self._export_worker.close()
             raise
-        self._workshop.rest()
+        self._export_worker.rest()
         await_all(starts, self._reporter, "loading and compiling")
         for series in self._series:
-            self._ledger.subjects(series, facts.get(series.config, {}))
+            self._recorder.subjects(series, facts.get(series.config, {}))
 
     def _describe(self, series: Series) -> dict[str, Any]:
         try:
-            return self._workshop.process().request(
+            return self._export_worker.process().request(
                 "describe",
                 timeout_s=max(8.0, SHARE / 2 * self._plan.budget_s),
                 workload=asdict(series.workload),
@@ -136,17 +124,17 @@ class Setup:
         python = series.runtime.python()
 
         def fresh() -> Worker | InPlace:
-            return self._workshop.process(python, fresh=True)
+            return self._export_worker.process(python, fresh=True)
 
         try:
             try:
-                series.prepare(lambda: self._workshop.process(python), self._left())
+                series.prepare(lambda: self._export_worker.process(python), self._left())
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
                 series.prepare(fresh, self._left())
         except WorkerError as error:
-            self._ledger.bury(series, self._explain(error))
+            self._recorder.mark_failed(series, self._explain(error))
             return False
         return True
 
@@ -164,11 +152,11 @@ class Setup:
                     if 0 not in series.load_ns or error.status == "timeout":
                         raise  # no other batch size would fare better
                     series.failed.add(batch)
-                    self._ledger.outcome(series, batch, 0, self._explain(error))
+                    self._recorder.outcome(series, batch, 0, self._explain(error))
                     last = error
             raise last
         except WorkerError as error:
-            self._ledger.bury(series, self._explain(error))
+            self._recorder.mark_failed(series, self._explain(error))
 
     def _left(self, least: float = 0.0) -> float:
         """Return the seconds a step of set-up may take, ``least`` however little time is left.

@@ -12,6 +12,7 @@ from typing import Any
 from frameworktax import store as stores
 from frameworktax.api import document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Environment,
     LeftOut,
@@ -37,7 +38,6 @@ from frameworktax.reproduce.studies import (
     study_data,
 )
 from frameworktax.sweep.look import Outlook, outlook
-from frameworktax.sweep.results import StudyReporter
 from frameworktax.sweep.run import sweep
 
 ACROSS = "figure-9"
@@ -57,7 +57,7 @@ def reproduce(
     store: str | Path = "frameworktax-results/paper",
     redraw: bool = False,
     time_budget: float | None = None,
-    reporter: StudyReporter | None = None,
+    reporter: Reporter | None = None,
     command: Sequence[str] | None = None,
 ) -> Reproduction:
     """Measure studies of the paper, as far as the store does not hold them, and judge its claims.

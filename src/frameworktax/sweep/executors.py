@@ -25,7 +25,7 @@ def engine(
     Args:
         name: of the engine.
         folder: the store.
-        reporter: told how sessions go (``campaign.run.StudyReporter``).
+        reporter: told how sessions go (``measure.reporter.Reporter``).
         command: recorded with each session.
         allow_code: whether a user's own model may be sent to other hosts.
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from frameworktax import host, store
 from frameworktax.errors import FrameworktaxError, StoreError
-from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.look import here
-from frameworktax.sweep.results import ENDED, JobReporter
+from frameworktax.sweep.results import ENDED
 from frameworktax.sweep.shard import open_shard, shard_of
 from frameworktax.sweep.time_accounting import PhaseClock, itemise
 
@@ -30,14 +31,14 @@ class LocalEngine:
     """
 
     def __init__(
-        self, folder: Path, device: str, reporter: JobReporter, command: Sequence[str]
+        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
     ) -> None:
         self._folder = folder
         self._device = device
         self._reporter = reporter
         self._command = tuple(command)
         self._queue: deque[Job] = deque()
-        self._workshop = Workshop(host.cache_folder())
+        self._export_worker = ExportWorker(host.cache_folder())
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -68,7 +69,7 @@ class LocalEngine:
     def close(self) -> None:
         """Forget what has not begun; a job that runs ends its own processes."""
         self._queue.clear()
-        self._workshop.close()
+        self._export_worker.close()
 
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
@@ -86,7 +87,7 @@ class LocalEngine:
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command) as writer:
             self._reporter.records(shard_of(self._folder, session))
-            sweep = MeasuringSession(plan, writer, session, clock, self._workshop)
+            sweep = MeasuringSession(plan, writer, session, clock, self._export_worker)
             try:
                 sweep.run()
             except StoreError:

@@ -22,7 +22,7 @@ from typing import Any
 from frameworktax import models
 from frameworktax.errors import FrameworktaxError, WorkerError
 from frameworktax.host.lock import host_lock
-from frameworktax.measure.session import Silent
+from frameworktax.measure.reporter import Reporter
 from frameworktax.store import decode
 from frameworktax.sweep.executor import Done, Job
 from frameworktax.sweep.local import LocalEngine
@@ -32,7 +32,7 @@ PATIENCE_S = 12
 """After this long the kernel ends what was told to end and has not."""
 
 
-class Messages(Silent):
+class Messages(Reporter):
     """A reporter whose words are lines of JSON."""
 
     def __init__(self, descriptor: int) -> None:

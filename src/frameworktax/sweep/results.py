@@ -3,54 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
 
 from frameworktax.api import Results
-from frameworktax.measure.session import Silent
-from frameworktax.measure.setup import Reporter
 from frameworktax.records import Point
 from frameworktax.sweep.look import Outlook
 from frameworktax.sweep.status import Held
 
 ENDED = "ended"
 """The phase after the last one of a session."""
-
-
-class JobReporter(Reporter, Protocol):
-    """Told how one job after the other goes."""
-
-    def records(self, shard: Path, *, ended: bool = False) -> None:
-        """Say where the records of a session go, or that they are all there."""
-
-
-class StudyReporter(JobReporter, Protocol):
-    """Told how a study goes."""
-
-    def standing(self, counts: Mapping[str, int]) -> None:
-        """Say how many points stand how (``campaign.standing``)."""
-
-    def session(self, number: int, total: int, name: str, left_s: float) -> None:
-        """Say that a session begins, and how long the study will still take."""
-
-    def say(self, text: str) -> None:
-        """Pass on a line for people."""
-
-
-class SilentStudy(Silent):
-    """A reporter that says nothing."""
-
-    def records(self, shard: Path, *, ended: bool = False) -> None:
-        """Say nothing."""
-
-    def standing(self, counts: Mapping[str, int]) -> None:
-        """Say nothing."""
-
-    def session(self, number: int, total: int, name: str, left_s: float) -> None:
-        """Say nothing."""
-
-    def say(self, text: str) -> None:
-        """Say nothing."""
 
 
 class SweepResults(Results):

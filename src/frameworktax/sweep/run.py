@@ -13,6 +13,7 @@ from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, WorkerError
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, LeftOut, Note, Point, Record, Session
 from frameworktax.runtimes import FLOOR
 from frameworktax.store.decode import BlockRow
@@ -22,7 +23,7 @@ from frameworktax.sweep.load import Study, load
 from frameworktax.sweep.look import Outlook, look, read, scan
 from frameworktax.sweep.nodes import AWAY_S, Places
 from frameworktax.sweep.queue import Queue
-from frameworktax.sweep.results import SilentStudy, StudyReporter, SweepResults
+from frameworktax.sweep.results import SweepResults
 from frameworktax.sweep.retries import Retries
 from frameworktax.sweep.running_jobs import Crew, Out
 from frameworktax.sweep.schedule import Group
@@ -47,7 +48,7 @@ def sweep(
     engine: str = "local",
     resume: bool = True,
     allow_code: bool = False,
-    reporter: StudyReporter | None = None,
+    reporter: Reporter | None = None,
     command: Sequence[str] | None = None,
 ) -> SweepResults:
     """Measure a study, leaving out what the store already holds.
@@ -67,7 +68,7 @@ def sweep(
             such engine.
         NothingMeasuredError: no point of it could be measured.
     """
-    told = reporter or SilentStudy()
+    told = reporter or Reporter()
     words = tuple(command or sys.argv[1:])
     folder = Path(store)
     chosen = engines.engine(engine, folder, told, words, allow_code=allow_code)
@@ -98,7 +99,7 @@ class Campaign:
         study: Study,
         folder: Path,
         engine: Engine,
-        reporter: StudyReporter,
+        reporter: Reporter,
         command: Sequence[str],
         *,
         resume: bool,
@@ -124,7 +125,7 @@ class Campaign:
         if text := resumed(first.held):
             self._reporter.say(text)
         self._standing = Standing(first.held)
-        self._reporter.standing(self._standing.counts)
+        self._reporter.counts(self._standing.counts)
         retries = Retries(first.held, self._study.settings.attempts)
         self._measure(Queue(first.groups), retries)
         records, notes = read(self._folder)
@@ -215,7 +216,7 @@ class Campaign:
         told = shard_of(self._folder, done.session)
         records = list(scan(told))
         self._standing.update(survey(out.group.points, records, self._study.settings.attempts))
-        self._reporter.standing(self._standing.counts)
+        self._reporter.counts(self._standing.counts)
         self._reporter.records(told, ended=True)
         again = retries.after(out.group, records, lost=lost)
         for group in again.now:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from frameworktax.measure.setup import Reporter
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 
 MEASURING = ("blocks", "attribution")
@@ -14,7 +14,7 @@ ASKED = {"block": "blocks", "calibrate": "blocks", "sample": "attribution", "dev
 """Requests that are answered one at a time on the host → what they are spent on."""
 
 
-class PhaseClock:
+class PhaseClock(Reporter):
     """A reporter that passes on what it is told and keeps how long each phase took."""
 
     def __init__(self, inner: Reporter) -> None:
@@ -36,6 +36,10 @@ class PhaseClock:
     def now(self, point: Point) -> None:
         """Pass it on."""
         self._inner.now(point)
+
+    def remaining(self, seconds: float) -> None:
+        """Pass it on."""
+        self._inner.remaining(seconds)
 
     def end(self) -> None:
         """Close the last phase; what follows is the end of processes."""

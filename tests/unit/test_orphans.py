@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from frameworktax.measure import orphans as strays
+from frameworktax.measure import orphans
 
 
 def begin(folder, *words: str) -> subprocess.Popen:
@@ -30,9 +30,9 @@ def ends_by_itself(child: subprocess.Popen) -> bool:
 def test_what_left_its_group_is_found_and_ended(tmp_path):
     mine, other = tmp_path / "scratch-a", tmp_path / "scratch-b"
     child, elsewhere = begin(mine, "a-daemon"), begin(other)
-    (found,) = strays.find(mine)
+    (found,) = orphans.find(mine)
     assert found.number == child.pid and found.command.startswith(sys.executable)
-    strays.end(mine)
+    orphans.end(mine)
     assert child.wait() == -9
     assert ends_by_itself(elsewhere)
 
@@ -40,15 +40,15 @@ def test_what_left_its_group_is_found_and_ended(tmp_path):
 def test_a_measuring_process_and_its_group_are_kept(tmp_path):
     mine = tmp_path / "scratch-a"
     worker, daemon = begin(mine, "frameworktax.measure.worker"), begin(mine)
-    assert [one.number for one in strays.find(mine)] == [daemon.pid]
-    strays.end_of_dead(tmp_path)  # its session lives
+    assert [one.number for one in orphans.find(mine)] == [daemon.pid]
+    orphans.end_of_dead(tmp_path)  # its session lives
     assert ends_by_itself(worker)
     assert daemon.poll() is None
-    strays.end_of_dead(tmp_path)
+    orphans.end_of_dead(tmp_path)
     assert daemon.wait() == -9
 
 
 def test_other_folders_are_no_sessions(tmp_path):
     child = begin(tmp_path / "mine")
-    strays.end_of_dead(tmp_path)
+    orphans.end_of_dead(tmp_path)
     assert ends_by_itself(child)

@@ -4,7 +4,7 @@ import pytest
 
 from frameworktax import host
 from frameworktax.errors import WorkerError
-from frameworktax.measure.export_worker import Workshop
+from frameworktax.measure.export_worker import ExportWorker
 
 
 class FakeProcess:
@@ -30,7 +30,7 @@ class FakeProcess:
 
 @pytest.fixture
 def shop(tmp_path):
-    made = Workshop(tmp_path / "cache")
+    made = ExportWorker(tmp_path / "cache")
     made.serve(FakeProcess, 1, lasting=True)
     return made
 
