@@ -5,7 +5,7 @@
 Models are shrunk: whether an operator is there does not depend on how wide it is. Each cell is a
 process of its own with a limit on time and memory, its outputs are compared with eager's. Cells
 that were run with the versions installed now are left out, so an interrupted run goes on where it
-was; cheap runtimes come first. Written after each model: the file that ships with the package and
+was; cheap runtimes come first. Written after each model: benchmarks/results/coverage.json and
 docs/results/coverage.md.
 """
 
@@ -18,23 +18,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from frameworktax import coverage, host, models, runtimes
+from frameworktax import host, models, runtimes
 from frameworktax.host.files import atomic_path
 from frameworktax.models.registry import BUILT_IN, Entry
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
 from frameworktax.runtimes.base import Target
 
-PACKAGED = ROOT / "src" / "frameworktax" / coverage.FILE
+CELLS = ROOT / "benchmarks" / "results" / "coverage.json"
 TABLE = ROOT / "docs" / "results" / "coverage.md"
+SCHEMA, VERSION = "frameworktax.coverage", 1
+VERDICTS: Mapping[str, str] = {
+    "runs": "outputs equal eager's within the tolerance of the precision",
+    "differs": "it runs, and its outputs are not eager's",
+    "unproven": "it runs; eager's outputs are such that equality proves nothing",
+    "cannot": "it fails, for the reason given",
+    "timeout": "not done within the limit of processor time",
+    "crashed": "its process ended by a signal or without memory",
+}
+REORDERED = 1e-4
+"""Sums in another order differ by less; more is within tolerance, and worth showing."""
 GROUPS: tuple[tuple[str, ...], ...] = (
     ("inference-mode", "torchscript", "torchscript-frozen", "nested", "onnxruntime", "openvino"),
     ("onnxruntime@fused",),
@@ -61,6 +72,42 @@ WIDTH, DEPTH = 0.25, 0.2
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One model in one runtime.
+
+    Attributes:
+        verdict: one of ``VERDICTS``.
+        reason: why it cannot, or why nothing is proven.
+        stopped_by: the operator or feature that stops it, where the error names one.
+        difference: largest difference over eager's largest value.
+        worst: the element that differs most, both values.
+        workload: what was built: only what differs from the model's own size.
+        seconds: set-up, binding and three calls.
+    """
+
+    model: str
+    runtime: str
+    verdict: str
+    reason: str | None = None
+    stopped_by: str | None = None
+    difference: float | None = None
+    worst: str | None = None
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Every cell, and what it was made with."""
+
+    made: str
+    cpu: str
+    versions: Mapping[str, str]
+    limit_s: float
+    cells: tuple[Cell, ...]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--models", help="some, with commas between")
@@ -84,15 +131,15 @@ def main() -> int:
             )
             break
         for row in run(model, names, python, Path(references.name) / model):
-            known[model, row["runtime"]] = coverage.Cell(model=model, **row)
-        said = ", ".join(f"{n} {coverage.mark(known[model, n])}" for n in names)
+            known[model, row["runtime"]] = Cell(model=model, **row)
+        said = ", ".join(f"{n} {mark(known[model, n])}" for n in names)
         print(f"[{number + 1}/{len(jobs)}] {model}: {said}", flush=True)
         write(known, versions)
     return 0
 
 
 def plan(
-    wanted: list[str], groups: list[tuple[str, ...]], known: dict[tuple[str, str], coverage.Cell]
+    wanted: list[str], groups: list[tuple[str, ...]], known: dict[tuple[str, str], Cell]
 ) -> Iterator[tuple[str, list[str], Path | None]]:
     """Yield (model, runtimes, interpreter) that are to be run."""
     for group in groups:
@@ -171,9 +218,9 @@ def cells(model: str, fields: Row, names: list[str], python: Path | None, folder
             rows.append(found)
     else:
         servers[python] = None  # the next model gets a new one
-    told = {row["runtime"] for row in rows}
+    answered = {row["runtime"] for row in rows}
     for name in names:
-        if name not in told:
+        if name not in answered:
             rows.append({"runtime": name, "verdict": "crashed", "reason": end})
     return [row | {"workload": fields} for row in rows]
 
@@ -211,11 +258,11 @@ def all_versions() -> dict[str, str]:
 
 def earlier(
     versions: dict[str, str], dropped: tuple[set[str], set[str]] | bool
-) -> dict[tuple[str, str], coverage.Cell]:
+) -> dict[tuple[str, str], Cell]:
     """Return the cells known already; none where torch or transformers is another one now."""
-    if not PACKAGED.exists():
+    if not CELLS.exists():
         return {}
-    matrix = coverage.decode(json.loads(PACKAGED.read_text()))
+    matrix = read(CELLS)
     stale = {n for n, v in matrix.versions.items() if versions.get(n, v) != v}
     if stale & {"torch", "transformers", "torchvision"}:
         return {}
@@ -231,8 +278,8 @@ def earlier(
     return kept
 
 
-def write(known: dict[tuple[str, str], coverage.Cell], versions: dict[str, str]) -> None:
-    """Write the packaged file and the table."""
+def write(known: dict[tuple[str, str], Cell], versions: dict[str, str]) -> None:
+    """Write the cells and the table."""
     names = [name for group in GROUPS for name in group]
     order = {name: number for number, name in enumerate(names)}
     rank = {name: number for number, name in enumerate(BUILT_IN)}
@@ -240,8 +287,8 @@ def write(known: dict[tuple[str, str], coverage.Cell], versions: dict[str, str])
         known.values(), key=lambda c: (rank[c.model], order.get(c.runtime, len(order)))
     )
     document = {
-        "schema": coverage.SCHEMA,
-        "version": coverage.VERSION,
+        "schema": SCHEMA,
+        "version": VERSION,
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
         "cpu": host.cpu_model(),
         "versions": versions,
@@ -251,34 +298,78 @@ def write(known: dict[tuple[str, str], coverage.Cell], versions: dict[str, str])
     lines = [json.dumps(asdict(cell), ensure_ascii=False) for cell in sorted_cells]
     head = json.dumps(document, ensure_ascii=False)[: -len("]}")]
     text = head + "\n" + ",\n".join(lines) + "\n]}\n"
-    with atomic_path(PACKAGED) as partial:
+    with atomic_path(CELLS) as partial:
         partial.write_text(text, encoding="utf-8")
     TABLE.parent.mkdir(parents=True, exist_ok=True)
-    TABLE.write_text(table(coverage.decode(json.loads(text))), encoding="utf-8")
+    TABLE.write_text(table(read(CELLS)), encoding="utf-8")
 
 
-def table(matrix: coverage.Matrix) -> str:
+def read(path: Path) -> Matrix:
+    """Return the matrix in a file."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert (data["schema"], data["version"]) == (SCHEMA, VERSION), path
+    return Matrix(
+        made=data["made"],
+        cpu=data["cpu"],
+        versions=data["versions"],
+        limit_s=data["limit_s"],
+        cells=tuple(Cell(**cell) for cell in data["cells"]),
+    )
+
+
+def mark(cell: Cell) -> str:
+    """Return a cell in a word or a number: what a table shows."""
+    far = cell.difference is not None and cell.difference > REORDERED
+    if cell.verdict == "differs" or (cell.verdict == "runs" and far):
+        return f"{cell.verdict} {cell.difference:.0e}" if cell.difference else cell.verdict
+    return cell.verdict
+
+
+def why(cell: Cell) -> str:
+    """Return why a cell does not simply run, in a line."""
+    if cell.verdict == "differs" and cell.worst:
+        return cell.worst
+    stopped = f"{cell.stopped_by}: " if cell.stopped_by else ""
+    return f"{stopped}{cell.reason}" if cell.reason else ""
+
+
+def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of model × runtime; empty where a cell was not run."""
+    columns = list(dict.fromkeys(cell.runtime for cell in cells))
+    marks: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        marks.setdefault(cell.model, {})[cell.runtime] = mark(cell)
+    rows = [[model, *(row.get(name, "") for name in columns)] for model, row in marks.items()]
+    return ["model", *columns], rows
+
+
+def tally(cells: Iterable[Cell]) -> dict[str, int]:
+    """Return how many cells have each verdict, in the order of ``VERDICTS``."""
+    verdicts = [cell.verdict for cell in cells]
+    return {name: verdicts.count(name) for name in VERDICTS if name in verdicts}
+
+
+def table(matrix: Matrix) -> str:
     """Return docs/results/coverage.md."""
-    header, rows = coverage.grid(matrix.cells)
-    counts = ", ".join(f"{n} {name}" for name, n in coverage.tally(matrix.cells).items())
+    header, rows = grid(matrix.cells)
+    counts = ", ".join(f"{n} {name}" for name, n in tally(matrix.cells).items())
     versions = ", ".join(f"{name} {version}" for name, version in matrix.versions.items())
     lines = [
         "# Which model runs in which runtime",
         "",
         f"Made {matrix.made} by `make coverage` on {matrix.cpu}, models shrunk, batch 2, float32, "
-        f"one thread, {matrix.limit_s:.0f} s a cell: {counts}. The same table for what is "
-        "installed: `frameworktax list coverage`.",
+        f"one thread, {matrix.limit_s:.0f} s a cell: {counts}.",
         "",
     ]
-    lines += [f"- **{name}**: {text}" for name, text in coverage.VERDICTS.items()]
+    lines += [f"- **{name}**: {text}" for name, text in VERDICTS.items()]
     lines += ["", f"Versions: {versions}.", "", row_of(header), row_of(["---"] * len(header))]
     lines += [row_of(row) for row in rows]
     others = [c for c in matrix.cells if c.verdict != "runs"]
     lines += ["", "## What stops it", "", row_of(["model", "runtime", "", "why"])]
     lines += [row_of(["---"] * 4)]
     for cell in others:
-        why = escaped(coverage.why(cell))
-        lines.append(row_of([cell.model, cell.runtime, coverage.mark(cell), why]))
+        values = [cell.model, cell.runtime, mark(cell), escaped(why(cell))]
+        lines.append(row_of(values))
     return "\n".join(lines) + "\n"
 
 
@@ -288,8 +379,8 @@ def row_of(values: list[str]) -> str:
 
 def escaped(text: str) -> str:
     """Return a message that a Markdown table shows as it is."""
-    for mark in "\\|<>*_`[]":
-        text = text.replace(mark, f"\\{mark}")
+    for special in "\\|<>*_`[]":
+        text = text.replace(special, f"\\{special}")
     return " ".join(text.split())
 
 

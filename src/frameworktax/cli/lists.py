@@ -91,38 +91,6 @@ def list_runtimes(
     )
 
 
-@lister.command("coverage")
-def list_coverage(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    model: Annotated[str | None, typer.Option(help="Only this model, with reasons.")] = None,
-    runtime: Annotated[str | None, typer.Option(help="Only this runtime, with reasons.")] = None,
-) -> None:
-    """Which model runs in which runtime, and what stops the others.
-
-    Example:
-
-      frameworktax list coverage --model bert-base
-    """
-    from dataclasses import asdict
-
-    from frameworktax import coverage
-    from frameworktax.report.terminal import print_rows
-
-    matrix = coverage.load()
-    cells = coverage.select(matrix, model, runtime)
-    if as_json:
-        document = asdict(matrix) | {"cells": [asdict(cell) for cell in cells]}
-        print(json.dumps(document, indent=1))
-        return
-    if model is None and runtime is None:
-        print_rows(console(), *coverage.digest(cells))
-    else:
-        rows = [[c.model, c.runtime, coverage.mark(c), coverage.why(c)] for c in cells]
-        print_rows(console(), ["model", "runtime", "", "why"], rows)
-    for line in coverage.footnotes(matrix, cells):
-        print(line)
-
-
 @lister.command("studies")
 def list_studies(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,

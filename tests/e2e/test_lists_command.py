@@ -1,4 +1,4 @@
-"""`frameworktax list coverage` and `frameworktax env`, as a user calls them."""
+"""`frameworktax list` and `frameworktax env`, as a user calls them."""
 
 import json
 import os
@@ -18,28 +18,9 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_matrix_as_json_names_versions_and_date():
-    done = run("list", "coverage", "--json", "--model", "bert-tiny")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["versions"]["torch"]
-    assert document["made"].startswith("20")
-    assert {cell["model"] for cell in document["cells"]} == {"bert-tiny"}
-    assert {"runtime", "verdict", "reason", "stopped_by", "difference"} <= set(document["cells"][0])
-
-
-def test_the_matrix_as_text_ends_with_how_it_was_made():
-    done = run("list", "coverage")
-    assert done.returncode == 0, done.stderr
-    assert any(line.split()[:1] == ["bert-tiny"] for line in done.stdout.splitlines())
-    assert ", models shrunk, " in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("list", "coverage", "--model", "bert-tny"), "unknown model 'bert-tny', did you mean"),
-        (("list", "coverage", "--runtime", "null"), "runtime 'null' is not in the matrix"),
         (("env", "create", "executorc"), "no environment 'executorc', did you mean 'executorch'?"),
         (("env", "remove", "nothing"), "no environment 'nothing' (see 'frameworktax env list')"),
         (
