@@ -20,7 +20,7 @@ from typing import Any
 from common import Bench, options
 from frameworktax import api, runtimes
 from frameworktax.measure.plan import Plan, points_for
-from frameworktax.records import Measurement, Workload
+from frameworktax.records import FLOOR, Measurement, Workload
 from frameworktax.runtimes.base import Target
 
 NARROW = 1 / 64
@@ -93,7 +93,7 @@ def measured(name: str, budget_s: float, *, quick: bool) -> Row:
             twin="none",  # the model itself is one
         )
         results = api.run_plan(plan, root, command=["warm_overhead", name])
-        rows = [told(m) for m in results if m.runtime != runtimes.FLOOR]
+        rows = [told(m) for m in results if m.runtime != FLOOR]
         return {"runtimes": rows, "headline": results.run.headline}
 
 

@@ -20,7 +20,6 @@ from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PROCESSES,
-    DEFAULT_UNTIL,
     Plan,
     points_for,
 )
@@ -28,6 +27,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession, known_runtimes, refuse_unavailable
 from frameworktax.models.ready_made import Live, unpack
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
+from frameworktax.stats import UNTIL
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def measure(
     device: str = "auto",
     threads: int = 1,
     time_budget: float = DEFAULT_BUDGET_S,
-    until: float = DEFAULT_UNTIL,
+    until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
     twin: str = "auto",
     store: str | Path = DEFAULT_STORE,
@@ -304,7 +304,7 @@ def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Poin
     return tuple(point for point in points if point.key() not in done)
 
 
-def document(records: Sequence[Record], until: float = DEFAULT_UNTIL) -> Run:
+def document(records: Sequence[Record], until: float = UNTIL) -> Run:
     """Return the document that raw records tell."""
     from frameworktax.analysis.document import build
 

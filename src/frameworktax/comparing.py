@@ -17,7 +17,7 @@ from frameworktax.analysis.compare.compare import compare as compare_runs
 from frameworktax.analysis.compare.comparison import Comparison, Metric
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest
-from frameworktax.records import Measurement, Record, Run
+from frameworktax.records import FLOOR, Measurement, Record, Run
 from frameworktax.report import json_document
 
 Source = str | Path | Run | api.Results
@@ -169,7 +169,7 @@ def last_two(source: Source) -> tuple[Run, Run]:
     twice = tuple(
         m
         for m in after.measurements
-        if (m.workload, m.runtime, m.platform, m.threads) in told and m.runtime != "null"
+        if (m.workload, m.runtime, m.platform, m.threads) in told and m.runtime != FLOOR
     )
     if not twice:
         raise UsageError(
@@ -196,7 +196,7 @@ def baseline(run: Run) -> Run:
     Single samples, curves and advice are left out; blocks and the calibrator stay. The harness's
     floor and points without a latency are no part of it.
     """
-    kept = [m for m in run.measurements if m.latency_ns is not None and m.runtime != "null"]
+    kept = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
     return replace(run, measurements=tuple(map(_small, kept)), curves=(), advice=(), left_out=())
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
 
@@ -31,6 +31,12 @@ PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
 INPUTS: tuple[str, ...] = ("dense", "ragged")
 PHASES: tuple[str, ...] = ("forward", "generate")
 KV_CACHES: tuple[str, ...] = ("none", "dynamic", "static")
+FLOOR = "null"
+"""The runtime that does nothing: its latency is the harness's own cost per call."""
+REFERENCE = "eager"
+"""The runtime that others are compared with."""
+SEED = 20230213
+"""Of every random draw: the same records, models and inputs each time."""
 Regime = Literal["framework-bound", "compute-bound", "memory-bound", "mixed", "kernel-flat"]
 
 BILL: tuple[str, ...] = (
@@ -97,6 +103,10 @@ class Workload:
     channels_last: bool = False
     trust_remote_code: bool = False
 
+    def without_batch(self) -> Workload:
+        """Return the workload with batch 0: equal for those that differ in batch alone."""
+        return replace(self, batch=0)
+
 
 _LATER: dict[str, Any] = {
     "length_mean": None,
@@ -150,6 +160,66 @@ class Point:
             "threads": self.threads,
         }
         return hashlib.blake2b(_KEY_TEXT(data).encode(), digest_size=8).hexdigest()
+
+    def without_batch(self) -> Point:
+        """Return the point with batch 0: equal for those that one process serves."""
+        return replace(self, workload=self.workload.without_batch())
+
+    def family(self) -> Point:
+        """Return what points share that differ in runtime and batch alone."""
+        return replace(self, workload=self.workload.without_batch(), runtime="")
+
+
+def point_name(
+    point: Point,
+    *,
+    model: bool = True,
+    runtime: bool = True,
+    batch: bool = True,
+    defaults: bool = False,
+) -> str:
+    """Return a point in words: ``bert-base, eager, batch 8, length 128, 4 threads``.
+
+    Args:
+        point: to name.
+        model: whether its model is named.
+        runtime: whether its runtime is named.
+        batch: whether its batch size is named.
+        defaults: whether precision, platform and threads are named where they are the defaults.
+    """
+    w = point.workload
+    on_cpu = device_of(point.platform) == "cpu"
+    parts = [
+        w.model if model else "",
+        point.runtime if runtime else "",
+        f"batch {w.batch}" if batch else "",
+        f"batch dimension {w.batch_dim}" if w.batch_dim is not None else "",
+        f"length {w.length}" if w.length else "",
+        f"{w.image_size} px" if w.image_size else "",
+        f"width × {w.width:g}" if w.width != 1 else "",
+        f"depth × {w.depth:g}" if w.depth != 1 else "",
+        w.precision if defaults or w.precision != "float32" else "",
+        _input_name(w) if w.input != "dense" else "",
+        _phase_name(w) if w.phase != "forward" else "",
+        "channels last" if w.channels_last else "",
+        "twin" if w.twin else "",
+        point.platform if defaults or point.platform != "cpu" else "",
+        f"{point.threads} thread{'s' if point.threads != 1 else ''}"
+        if point.threads != 1 or (defaults and on_cpu)
+        else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _input_name(w: Workload) -> str:
+    if w.length_mean is None or w.length_sd is None:
+        return w.input
+    return f"{w.input} {w.length_mean:g} ± {w.length_sd:g} tokens"
+
+
+def _phase_name(w: Workload) -> str:
+    tokens = f" {w.new_tokens} tokens" if w.new_tokens is not None else ""
+    return f"{w.phase}{tokens}" + (f" ({w.kv_cache} cache)" if w.kv_cache else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,6 +507,16 @@ class Measurement(Shown):
     session: str | None = None
     blocks_ns: tuple[tuple[int, int, float], ...] = ()
     calibrator_ns: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def point(self) -> Point:
+        """The point that was measured."""
+        return Point(
+            workload=self.workload,
+            runtime=self.runtime,
+            platform=self.platform,
+            threads=self.threads,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,15 +12,38 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING
 
 from frameworktax.records import Estimate
 
+if TYPE_CHECKING:
+    import numpy as np
+
+CONFIDENCE = 0.95
+NORMAL_95 = 1.96
+"""Standard deviations on each side that hold 0.95 of a normal distribution."""
+UNTIL = 0.03
+"""Half-width of the interval, as a share of the value, that a measurement aims at by default."""
+MIN_BLOCKS = 5
+"""Blocks that a point needs at least, over its processes together (METHOD, section 4)."""
 MIN_PROCESSES = 3
 """Fewer processes than this say nothing about the spread between processes."""
+LINEAR = 0.9
+"""Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
+BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians"
+"""Methods of ``process_interval``: over processes, or over the blocks of too few processes."""
 
 
+def block_median(values: Iterable[float]) -> float:
+    """Return the one value that a block of calls counts with."""
+    return median(values)
+
+
+@cache
 def t_quantile(confidence: float, degrees: float) -> float:
     """Return the two-sided Student t quantile for ``degrees`` degrees of freedom."""
     from scipy.special import stdtrit  # 0.1 s of import, needed only once something is measured
@@ -29,7 +52,7 @@ def t_quantile(confidence: float, degrees: float) -> float:
 
 
 def mean_interval(
-    values: Sequence[float], method: str, confidence: float = 0.95
+    values: Sequence[float], method: str, confidence: float = CONFIDENCE
 ) -> Estimate | None:
     """Return the mean of independent values with Student's t interval, None below two values."""
     n = len(values)
@@ -48,7 +71,7 @@ def mean_interval(
 
 
 def process_interval(
-    blocks_by_process: Sequence[Sequence[float]], confidence: float = 0.95
+    blocks_by_process: Sequence[Sequence[float]], confidence: float = CONFIDENCE
 ) -> Estimate | None:
     """Return the interval over process medians of block medians.
 
@@ -58,20 +81,73 @@ def process_interval(
 
     Returns:
         The estimate in the unit of the input. With fewer than ``MIN_PROCESSES`` processes the
-        interval is over the blocks of all of them (method ``block-medians``), which leaves the
-        spread between processes out. None where there are fewer than two values.
+        interval is over the blocks of all of them (``BY_BLOCK``), which leaves the spread between
+        processes out. None where there are fewer than two values.
     """
     filled = [list(blocks) for blocks in blocks_by_process if blocks]
     if len(filled) >= MIN_PROCESSES:
         medians = [median(blocks) for blocks in filled]
-        return mean_interval(medians, "process-medians-of-block-medians", confidence)
-    return mean_interval([b for blocks in filled for b in blocks], "block-medians", confidence)
+        return mean_interval(medians, BY_PROCESS, confidence)
+    return mean_interval([b for blocks in filled for b in blocks], BY_BLOCK, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIntervals:
+    """``process_interval`` of many groups: counts, and what the ``n`` values give of each."""
+
+    processes: list[int]
+    n: list[int]
+    mean: list[float]
+    deviation: list[float]
+
+    def interval(self, group: int) -> Estimate | None:
+        """Return the interval of one group, None below two values."""
+        n, mean = self.n[group], self.mean[group]
+        if n < 2:
+            return None
+        half = t_quantile(CONFIDENCE, n - 1) * self.deviation[group] / math.sqrt(n)
+        method = BY_PROCESS if self.processes[group] >= MIN_PROCESSES else BY_BLOCK
+        return Estimate(value=mean, low=mean - half, high=mean + half, method=method, n=n)
+
+
+def process_intervals(
+    group: np.ndarray, process: np.ndarray, block: np.ndarray, count: int
+) -> GroupIntervals:
+    """Compute ``process_interval`` of every group at once: a million blocks take a second.
+
+    Args:
+        group: shape (blocks,), ascending: an index below ``count``.
+        process: shape (blocks,), ascending within a group.
+        block: shape (blocks,), the block medians, any unit.
+        count: of the groups.
+    """
+    import numpy as np
+
+    value = block[np.lexsort((block, process, group))]
+    change = (np.diff(group) != 0) | (np.diff(process) != 0)
+    starts = np.concatenate(([0], np.flatnonzero(change) + 1)) if len(group) else group
+    sizes = np.diff(np.append(starts, len(group)))
+    middle = (value[starts + (sizes - 1) // 2] + value[starts + sizes // 2]) / 2
+    owner = group[starts]
+    processes = np.bincount(owner, minlength=count)
+    few = processes < MIN_PROCESSES
+    x = np.concatenate((middle[~few[owner]], block[few[group]]))
+    of = np.concatenate((owner[~few[owner]], group[few[group]]))
+    n = np.bincount(of, minlength=count)
+    mean = np.bincount(of, x, count) / n
+    squares = np.bincount(of, (x - mean[of]) ** 2, count)
+    return GroupIntervals(
+        processes=processes.tolist(),
+        n=n.tolist(),
+        mean=mean.tolist(),
+        deviation=np.sqrt(squares / np.maximum(n - 1, 1)).tolist(),
+    )
 
 
 def ratio_interval(
     a: Mapping[tuple[int, int], float],
     b: Mapping[tuple[int, int], float],
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the ratio a / b from blocks measured in the same round.
 

@@ -15,7 +15,7 @@ from frameworktax.errors import StoreError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Outcome, Point, Workload, device_of
 from frameworktax.store import read
-from frameworktax.sweep.estimate import Estimator, bare
+from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.grid import Planned
 from frameworktax.sweep.load import load
@@ -293,7 +293,7 @@ def test_many_nodes_share_a_model_by_its_workloads():
     assert sum(part.estimate_s for part in parts) == pytest.approx(whole.estimate_s)
     for part in parts:
         assert len({(p.workload.width, p.workload.depth) for p in part.points}) == 1
-        assert len({bare(p) for p in part.points}) == 4 and len(part.points) == 20
+        assert len({p.without_batch() for p in part.points}) == 4 and len(part.points) == 20
 
 
 def test_an_outlook_counts_nodes_that_work_side_by_side():

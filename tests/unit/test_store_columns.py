@@ -14,7 +14,7 @@ from frameworktax.analysis import points
 from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
-from frameworktax.store.columns import columns, middle
+from frameworktax.store.columns import columns
 from frameworktax.store.parallel import split
 
 AT = Point(workload=Workload(model="m"), runtime="eager")
@@ -147,14 +147,6 @@ def test_what_a_reader_refuses_is_in_no_column(tmp_path, change):
     found = columns(tmp_path)
     assert found.calls.tolist() == [3]
     assert [n.code for n in found.notes] == ["bad-line"]
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 16, 17, 18, 40, 201])
-def test_middle_is_the_median(n):
-    from statistics import median
-
-    values = [(i * 7919) % 1009 for i in range(n)]
-    assert middle(values) == median(values)
 
 
 def test_shards_are_cut_into_runs_in_order():

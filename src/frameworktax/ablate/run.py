@@ -10,9 +10,10 @@ from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import PATHS, base_point, chosen, ladder
 from frameworktax.ablate.steps import Ablation, build
 from frameworktax.errors import UsageError
-from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_UNTIL, Plan, points_for
+from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan, points_for
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, Record, Session, Workload, session_order
+from frameworktax.stats import UNTIL
 
 BUDGET_S = 600.0
 CHOICE = "transformers"
@@ -27,7 +28,7 @@ def ablate(
     device: str = "auto",
     threads: int | None = None,
     time_budget: float = BUDGET_S,
-    until: float = DEFAULT_UNTIL,
+    until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
     folder: str | Path = api.DEFAULT_STORE,
     reporter: Reporter | None = None,

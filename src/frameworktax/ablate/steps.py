@@ -135,7 +135,7 @@ def build(records: Sequence[Record]) -> Ablation:
     )
     # Paths that nobody asked for are no steps that are missing.
     rungs = tuple(r for r in rungs if r.point in asked)
-    measured = {_point(m): m for m in run.measurements}
+    measured = {m.point: m for m in run.measurements}
     session = next(r for r in records if isinstance(r, Session))
     return Ablation(
         steps=tuple(_steps(rungs, measured, asked)),
@@ -156,10 +156,6 @@ def _base(points: Mapping[Point, str]) -> Point:
     if not found:
         raise UsageError("no ladder in this store; frameworktax ablate MODEL measures one")
     return min(found, key=lambda p: (-len(p.runtime), p.threads))
-
-
-def _point(m: Measurement) -> Point:
-    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
 
 
 def _steps(

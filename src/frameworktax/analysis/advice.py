@@ -15,11 +15,19 @@ from frameworktax.analysis.estimates import scaled, share_interval
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.whatif.advice import unmeasured
 from frameworktax.analysis.words import times
-from frameworktax.records import Advice, Curve, Estimate, Measurement, Note, Parity, device_of
+from frameworktax.records import (
+    FLOOR,
+    REFERENCE,
+    Advice,
+    Curve,
+    Estimate,
+    Measurement,
+    Note,
+    Parity,
+    device_of,
+)
 from frameworktax.stats import ratio_interval
 
-REFERENCE = "eager"
-FLOOR = "null"
 PACKING = 0.10
 """Share of latency spent packing weights above which it is worth a word."""
 WORTH = 1.03

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from frameworktax.analysis.resample import SEED, draw_latencies, percentile_interval
-from frameworktax.records import Estimate
+from frameworktax.analysis.resample import draw_latencies, percentile_interval
+from frameworktax.records import SEED, Estimate
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""

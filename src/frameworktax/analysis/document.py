@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
 from frameworktax.analysis import grouping as gathering
 from frameworktax.analysis import points, regime, roofline
-from frameworktax.analysis.advice import FLOOR, REFERENCE, Reading
+from frameworktax.analysis.advice import Reading
 from frameworktax.analysis.curves import free_batch_interval
 from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import quotient
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
+    FLOOR,
+    REFERENCE,
     Advice,
     Calibration,
     Curve,
@@ -33,7 +34,7 @@ from frameworktax.records import (
     device_of,
     session_order,
 )
-from frameworktax.stats import ratio_interval
+from frameworktax.stats import UNTIL, block_median, ratio_interval
 
 DRIFT = 0.05
 """Movement of the calibrator above which the host is said to drift."""
@@ -43,7 +44,7 @@ def build(
     records: Sequence[Record],
     *,
     left_out: Sequence[str] = (),
-    until: float = points.UNTIL,
+    until: float = UNTIL,
 ) -> Run:
     """Return everything that can be told from the records of one session or several.
 
@@ -68,7 +69,7 @@ def build(
         advice += told
         notes += more
     advice.sort(key=lambda a: (advising.KINDS.index(a.kind), -a.gain.value))
-    drift = host_drift([median(r.latency_ns) for r in _calibrations(records)])
+    drift = host_drift([block_median(r.latency_ns) for r in _calibrations(records)])
     if drift is not None and drift > DRIFT:
         text = f"the host's own speed moved by {drift:.0%} meanwhile; trust ratios over absolutes"
         notes.append(Note("host-drift", text))
@@ -232,8 +233,7 @@ def _families(readings: Sequence[Reading]) -> dict[Point, list[Reading]]:
     for reading in readings:
         point = reading.records.point
         if point.runtime != FLOOR:
-            shared = replace(point, runtime="", workload=replace(point.workload, batch=0))
-            groups[shared].append(reading)
+            groups[point.family()].append(reading)
     return groups
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from statistics import fmean, median, quantiles, stdev
 
 from frameworktax.records import Estimate
+from frameworktax.stats import NORMAL_95
 
 MIN_ROUNDS = 3
 """Rounds of the calibrator below which nothing is said of the host's drift."""
 ROBUST_ROUNDS = 6
-NORMAL_95 = 1.96
 WIDENED = ", widened by the calibrator's spread"
 
 
@@ -30,7 +30,7 @@ def relative_spread(rounds: Sequence[float]) -> float:
     return (cuts[83] - cuts[15]) / 2 / median(rounds)
 
 
-def widened(estimate: Estimate, drift: float) -> Estimate:
+def widened(estimate: Estimate | None, drift: float) -> Estimate | None:
     """Add the host's drift to an interval: half-width √(h² + (1.96 · s · value)²).
 
     All blocks of a session stand on one stretch of a drifting clock, so the spread between
@@ -41,7 +41,7 @@ def widened(estimate: Estimate, drift: float) -> Estimate:
         estimate: from the session's own spread.
         drift: s, the calibrator's relative spread from round to round.
     """
-    if not drift:
+    if estimate is None or not drift:
         return estimate
     extra = NORMAL_95 * drift * estimate.value
     return Estimate(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from frameworktax.records import Estimate
-from frameworktax.stats import mean_interval
+from frameworktax.stats import NORMAL_95, mean_interval
 
 
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
@@ -81,7 +81,7 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     if spread is not None:
         half, n = (spread.high - spread.low) / 2, spread.n
     else:
-        half, n = 1.96 * math.sqrt(value * (1 - value) / sum(totals)), 1
+        half, n = NORMAL_95 * math.sqrt(value * (1 - value) / sum(totals)), 1
         method = f"{method}, binomial"
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import (
@@ -23,9 +22,8 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
+from frameworktax.stats import MIN_BLOCKS, block_median
 
-MIN_BLOCKS = 5
-"""Blocks a point needs at least, over its processes together (METHOD, section 4)."""
 WORST_FIRST: tuple[Status, ...] = (
     "crashed",
     "out-of-memory",
@@ -80,11 +78,11 @@ class PointRecords:
 
     def block_medians(self) -> list[list[float]]:
         """Return per process its block medians of latency, ns."""
-        return [[median(b.latency_ns) for b in blocks] for blocks in self.by_process()]
+        return [[block_median(b.latency_ns) for b in blocks] for blocks in self.by_process()]
 
     def by_round(self) -> dict[tuple[int, int], float]:
         """Return (process, round) → block median of latency, ns, for paired ratios."""
-        return {(b.process, b.round): median(b.latency_ns) for b in self.blocks}
+        return {(b.process, b.round): block_median(b.latency_ns) for b in self.blocks}
 
 
 @dataclass(slots=True)
@@ -127,7 +125,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             case Outcome():
                 found[record.point, record.session].outcomes.append(record)
             case Calibration():
-                calibrations[record.session][record.round] = median(record.latency_ns)
+                calibrations[record.session][record.round] = block_median(record.latency_ns)
             case _:  # told elsewhere
                 continue
     points: dict[str, list[PointRecords]] = {key: [] for key in order}

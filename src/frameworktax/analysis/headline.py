@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-from frameworktax.analysis.advice import FLOOR, REFERENCE, percent, proven
+from frameworktax.analysis.advice import percent, proven
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.words import times
-from frameworktax.records import Curve, Measurement, device_of
+from frameworktax.records import FLOOR, REFERENCE, Curve, Measurement, device_of
 
 
 def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
@@ -20,18 +19,14 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
         return "nothing could be measured" if real else ""
     # one family: the points that differ from the first one in runtime and batch alone
     first = told[0]
-    family = [m for m in told if _family(m) == _family(first)]
+    family = [m for m in told if m.point.family() == first.point.family()]
     smallest = min(m.workload.batch for m in family)
     at_first = [m for m in family if m.workload.batch == smallest]
     focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
     said = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
     text = f"{first.workload.model} {_place(first)}: " + "; ".join(part for part in said if part)
-    others = len({_family(m) for m in told}) - 1
+    others = len({m.point.family() for m in told}) - 1
     return text + (f" (and {others} more below)" if others else "")
-
-
-def _family(m: Measurement) -> tuple[object, ...]:
-    return (replace(m.workload, batch=0), m.platform, m.threads)
 
 
 def _place(m: Measurement) -> str:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from frameworktax.analysis.drift import widened
-from frameworktax.analysis.grouping import MIN_BLOCKS, PointRecords
+from frameworktax.analysis.grouping import PointRecords
 from frameworktax.records import (
     Estimate,
     Note,
     device_of,
 )
-from frameworktax.stats import MIN_PROCESSES, process_interval, relative_half_width, spread
+from frameworktax.stats import (
+    MIN_BLOCKS,
+    MIN_PROCESSES,
+    UNTIL,
+    block_median,
+    process_interval,
+    relative_half_width,
+    spread,
+)
 
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
-UNTIL = 0.03
-"""Half-width, as a share of the value, that a measurement aims at."""
-
-
-def _widened(estimate: Estimate | None, records: PointRecords) -> Estimate | None:
-    return None if estimate is None else widened(estimate, records.calibrator_spread)
 
 
 def latency(records: PointRecords) -> Estimate | None:
     """Return the latency of one call, ns, over processes and their blocks, host drift included."""
-    return _widened(undrifted(records), records)
+    return widened(undrifted(records), records.calibrator_spread)
 
 
 def undrifted(records: PointRecords) -> Estimate | None:
@@ -39,24 +39,25 @@ def pipelined(records: PointRecords) -> Estimate | None:
         [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
         for blocks in records.by_process()
     ]
-    return _widened(process_interval(by_process), records)
+    return widened(process_interval(by_process), records.calibrator_spread)
 
 
 def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
     by_process = [
-        [median(b.enqueue_ns) for b in blocks if b.enqueue_ns] for blocks in records.by_process()
+        [block_median(b.enqueue_ns) for b in blocks if b.enqueue_ns]
+        for blocks in records.by_process()
     ]
-    return _widened(process_interval(by_process), records)
+    return widened(process_interval(by_process), records.calibrator_spread)
 
 
 def first_token(records: PointRecords) -> Estimate | None:
     """Return the time to the first generated token, ns; None where nothing is generated."""
     by_process = [
-        [median(b.first_token_ns) for b in blocks if b.first_token_ns]
+        [block_median(b.first_token_ns) for b in blocks if b.first_token_ns]
         for blocks in records.by_process()
     ]
-    return _widened(process_interval(by_process), records)
+    return widened(process_interval(by_process), records.calibrator_spread)
 
 
 def per_token(records: PointRecords) -> Estimate | None:
@@ -69,7 +70,7 @@ def per_token(records: PointRecords) -> Estimate | None:
         return None
     by_process = [
         [
-            median(
+            block_median(
                 (whole - first) / (tokens - 1)
                 for whole, first in zip(b.latency_ns, b.first_token_ns, strict=True)
             )
@@ -78,7 +79,7 @@ def per_token(records: PointRecords) -> Estimate | None:
         ]
         for blocks in records.by_process()
     ]
-    return _widened(process_interval(by_process), records)
+    return widened(process_interval(by_process), records.calibrator_spread)
 
 
 def spreads(records: PointRecords) -> tuple[float | None, float | None]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from frameworktax.analysis.curves import FREE, isotonic
-from frameworktax.analysis.resample import DRAWS, SEED, draw_latencies, percentile_interval
-from frameworktax.records import Estimate, Regime
+from frameworktax.analysis.resample import DRAWS, draw_latencies, percentile_interval
+from frameworktax.records import SEED, Estimate, Regime
+from frameworktax.stats import LINEAR
 
 CPU_FRAMEWORK = 0.5
 CPU_COMPUTE = 0.15
@@ -21,8 +22,6 @@ GPU_COMPUTE = 0.85
 GPU_FRAMEWORK = 0.65
 FLAT = 0.1
 """Elasticity under which a latency curve is flat."""
-LINEAR = 0.9
-"""Elasticity over which it is linear."""
 IN_SITU_OVER_WARM = 4.0
 """The most that the tax among real kernels was seen to exceed the twin's warm overhead (METHOD,
 section 1: 1.2 to 4 times)."""

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from frameworktax.records import Estimate
+from frameworktax.records import SEED, Estimate
 
 DRAWS = 1000
-SEED = 20230213
-"""Fixed, so that the same records always give the same interval."""
 
 
 def draw_latencies(

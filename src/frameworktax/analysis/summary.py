@@ -5,12 +5,9 @@ The same numbers as ``points.latency`` gives, computed over columns: a million b
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import median
 
 import numpy as np
 
@@ -27,10 +24,8 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
-from frameworktax.stats import MIN_PROCESSES, t_quantile
+from frameworktax.stats import block_median, process_intervals
 from frameworktax.store.columns import Columns
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +59,10 @@ def summarise(columns: Columns) -> list[PointSummary]:
     failures = _failures(columns.records)
     drift = _drift(columns.records)
     rows = {pair: i for i, pair in enumerate(columns.groups)}
-    blocks = _blocks(columns)
+    count = len(columns.groups)
+    latency = process_intervals(columns.group, columns.process, columns.median_ns, count)
+    blocks = np.bincount(columns.group, minlength=count).tolist()
+    calls = np.bincount(columns.group, columns.calls, count).astype(np.int64).tolist()
 
     def age(candidate: tuple[str, Subject]) -> tuple[bool, tuple[str, str]]:
         session, subject = candidate
@@ -93,10 +91,12 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 sessions=sum((one, key) in rows for one, _ in candidates),
                 status=status,
                 reason=reason,
-                processes=0 if row is None else blocks.processes[row],
-                blocks=0 if row is None else blocks.blocks[row],
-                calls=0 if row is None else blocks.calls[row],
-                latency_ns=None if row is None else blocks.latency(row, drift.get(session, 0.0)),
+                processes=0 if row is None else latency.processes[row],
+                blocks=0 if row is None else blocks[row],
+                calls=0 if row is None else calls[row],
+                latency_ns=None
+                if row is None
+                else widened(latency.interval(row), drift.get(session, 0.0)),
             )
         )
     return lines
@@ -120,70 +120,5 @@ def _drift(records: Iterable[Record]) -> dict[str, float]:
     medians: dict[str, list[float]] = defaultdict(list)
     for record in records:
         if isinstance(record, Calibration):
-            medians[record.session].append(median(record.latency_ns))
+            medians[record.session].append(block_median(record.latency_ns))
     return {session: relative_spread(values) for session, values in medians.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """Per group: counts, and mean and standard deviation of the ``n`` values of the interval."""
-
-    processes: list[int]
-    blocks: list[int]
-    calls: list[int]
-    n: list[int]
-    mean_ns: list[float]
-    deviation_ns: list[float]
-
-    def latency(self, row: int, drift: float) -> Estimate | None:
-        n = self.n[row]
-        if n < 2:
-            return None
-        value = self.mean_ns[row]
-        half = _quantile(n - 1) * self.deviation_ns[row] / math.sqrt(n)
-        by_process = self.processes[row] >= MIN_PROCESSES
-        return widened(
-            Estimate(
-                value=value,
-                low=value - half,
-                high=value + half,
-                confidence=CONFIDENCE,
-                method="process-medians-of-block-medians" if by_process else "block-medians",
-                n=n,
-            ),
-            drift,
-        )
-
-
-@cache
-def _quantile(degrees: int) -> float:
-    return t_quantile(CONFIDENCE, degrees)
-
-
-def _blocks(columns: Columns) -> _Blocks:
-    """Compute ``stats.process_interval`` for every group at once."""
-    group, process = columns.group, columns.process
-    order = np.lexsort((columns.median_ns, process, group))
-    value = columns.median_ns[order]
-    change = (np.diff(group) != 0) | (np.diff(process) != 0)
-    starts = np.concatenate(([0], np.flatnonzero(change) + 1)) if len(group) else group
-    sizes = np.diff(np.append(starts, len(group)))
-    middle = (value[starts + (sizes - 1) // 2] + value[starts + sizes // 2]) / 2
-    owner = group[starts]
-    count = len(columns.groups)
-    processes = np.bincount(owner, minlength=count)
-    few = processes < MIN_PROCESSES
-    # with too few processes the interval is over their blocks
-    x = np.concatenate((middle[~few[owner]], columns.median_ns[few[group]]))
-    of = np.concatenate((owner[~few[owner]], group[few[group]]))
-    n = np.bincount(of, minlength=count)
-    mean = np.bincount(of, x, count) / n
-    squares = np.bincount(of, (x - mean[of]) ** 2, count)
-    return _Blocks(
-        processes=processes.tolist(),
-        blocks=np.bincount(group, minlength=count).tolist(),
-        calls=np.bincount(group, columns.calls, count).astype(np.int64).tolist(),
-        n=n.tolist(),
-        mean_ns=mean.tolist(),
-        deviation_ns=np.sqrt(squares / np.maximum(n - 1, 1)).tolist(),
-    )

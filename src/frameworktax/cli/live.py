@@ -19,10 +19,9 @@ from rich.text import Text
 
 from frameworktax.cli.progress import DRAW_EVERY_S, Lines, Seconds, briefly, drawable
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point
+from frameworktax.records import Point, point_name
 from frameworktax.report.latest import Latest, latest, verdict
 from frameworktax.report.terminal import REGIME_STYLES
-from frameworktax.report.words import point_words
 from frameworktax.sweep.results import ENDED
 from frameworktax.sweep.values import duration
 
@@ -132,7 +131,7 @@ class StudyView(Reporter):
 
     def now(self, point: Point) -> None:
         """Say what is timed next."""
-        self._next = f"{point_words(point)}, in {point.runtime}"
+        self._next = point_name(point)
         self._draw()
 
     def say(self, text: str) -> None:

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point
-from frameworktax.report.words import point_words
+from frameworktax.records import Point, point_name
 
 LOG_EVERY_S = 10.0
 """In a log, a line this often."""
@@ -124,7 +123,7 @@ class Bar(Reporter):
         if self._progress:
             self._point = f"{point.runtime}, batch {point.workload.batch}"
         elif self._verbose:
-            self._lines.sometimes(f"{self._phase}: {point.runtime}, {point_words(point)}")
+            self._lines.sometimes(f"{self._phase}: {point_name(point)}")
 
     def progress(self, done: float, total: float, text: str) -> None:
         """Say how much of the phase is done."""

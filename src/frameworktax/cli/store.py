@@ -77,13 +77,14 @@ def list_points(
 
 
 def _row(line: PointSummary) -> list[str]:
-    from frameworktax.report.words import half_width, milliseconds, point_words
+    from frameworktax.records import point_name
+    from frameworktax.report.words import half_width, milliseconds
 
     told_ns = line.latency_ns
     latency = f"{milliseconds(told_ns.value)} ±{half_width(told_ns)}" if told_ns else "–"
     told = line.status if line.reason is None else f"{line.status}: {line.reason}"
     counts = [f"{line.blocks}", f"{line.sessions}"]
-    return [point_words(line.point), line.point.runtime, latency, *counts, told]
+    return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, told]
 
 
 @keeper.command()

@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from frameworktax.errors import UsageError
-from frameworktax.records import Run
+from frameworktax.records import FLOOR, Run
 from frameworktax.report import html, json_document
 from frameworktax.report.markdown import SHAPE, csv_rows
-from frameworktax.report.words import FLOOR
 from frameworktax.version import __version__
 
 ASKED = ("threads", "batch", "length", "image_size", "width", "depth", *SHAPE)

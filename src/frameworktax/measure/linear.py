@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 
 from frameworktax.records import Estimate
+from frameworktax.stats import LINEAR
 
-LINEAR = 0.9
-"""Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
 REASON = "latency grows as fast as the batch"
 """How the reason of a point left out for this begins."""
 

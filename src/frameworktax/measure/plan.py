@@ -11,9 +11,9 @@ from frameworktax import host, models
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
 from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point, Workload
+from frameworktax.stats import UNTIL
 
 DEFAULT_BUDGET_S = 60.0
-DEFAULT_UNTIL = 0.03
 DEFAULT_PROCESSES = 3
 NEW_TOKENS = 16
 KV_CACHE = "dynamic"
@@ -43,7 +43,7 @@ class Plan:
     points: tuple[Point, ...]
     folder: Path = field(default_factory=host.cache_folder)
     processes: int = DEFAULT_PROCESSES
-    until: float = DEFAULT_UNTIL
+    until: float = UNTIL
     budget_s: float = DEFAULT_BUDGET_S
     budget_option: str = "--time-budget"
     twin: str = "auto"

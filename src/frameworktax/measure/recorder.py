@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from frameworktax.errors import WorkerError
@@ -24,6 +23,7 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
+from frameworktax.stats import block_median
 from frameworktax.store import Writer, decode
 
 CHATTY_BYTES = 1_000_000
@@ -92,7 +92,7 @@ class Recorder:
                 first_token_ns=None if first is None else tuple(first),
             )
         )
-        cell.medians.append(float(median(answer["latency_ns"])))
+        cell.medians.append(float(block_median(answer["latency_ns"])))
 
     def attribution(self, cell: Cell, answer: Mapping[str, Any]) -> None:
         """Write where the time of a cell goes."""

@@ -21,7 +21,7 @@ from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Cell, Series
 from frameworktax.records import Note, Workload
-from frameworktax.stats import process_interval, relative_half_width, spread
+from frameworktax.stats import MIN_BLOCKS, process_interval, relative_half_width, spread
 
 BLOCK_NS = 20_000_000
 """A block is as many calls as fill this time, within ``timing``'s bounds."""
@@ -33,7 +33,6 @@ FIRST_ROUNDS = 3
 """Rounds before anything is judged or attributed."""
 LAST_ROUNDS = 2
 """Rounds made even after the deadline: one block has no interval."""
-MIN_BLOCKS = 5
 MAX_BLOCKS = 30
 SAMPLE_SHARE = 0.4
 """Share of the time left after the first rounds that goes to attribution."""

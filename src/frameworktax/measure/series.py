@@ -17,7 +17,7 @@ from frameworktax.host.cache import alone, remove
 from frameworktax.host.files import atomic_path
 from frameworktax.measure.in_place import InPlace
 from frameworktax.measure.process import Worker
-from frameworktax.records import Note, Point, Workload, device_of
+from frameworktax.records import FLOOR, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 
 Spawn = Callable[..., Worker | InPlace]
@@ -84,7 +84,7 @@ class Series:
     @property
     def config(self) -> Workload:
         """The workload without its batch: what is compared with one another shares it."""
-        return replace(self.workload, batch=0)
+        return self.workload.without_batch()
 
     @property
     def reference(self) -> Workload:
@@ -100,7 +100,7 @@ class Series:
     @property
     def is_floor(self) -> bool:
         """Whether this does nothing: the harness's own cost."""
-        return self.runtime.name == runtimes.FLOOR
+        return self.runtime.name == FLOOR
 
     @property
     def is_twin(self) -> bool:
@@ -227,8 +227,7 @@ def series_of(points: tuple[Point, ...], cache: Path, scratch: Path, live: Any) 
     """
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
-        bare = replace(point, workload=replace(point.workload, batch=0))
-        groups.setdefault(bare.key(), {})[point.workload.batch] = point
+        groups.setdefault(point.without_batch().key(), {})[point.workload.batch] = point
     found, made_with = [], host.libraries()
     for group in groups.values():
         point = next(iter(group.values()))
@@ -254,7 +253,7 @@ def is_fixed(point: Point) -> bool:
 def artifact_key(point: Point, batches: list[int], libraries: Mapping[str, str]) -> str:
     """Return the name of the folder for prepared files: equal content, equal name."""
     content = {
-        "point": replace(point, workload=replace(point.workload, batch=0)).key(),
+        "point": point.without_batch().key(),
         "batches": batches,
         "code": _own_code(),
         # Another exporter exports something else; compiled code is for one kind of processor.

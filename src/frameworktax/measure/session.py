@@ -35,7 +35,7 @@ from frameworktax.measure.rounds import BLOCK_NS, Rounds
 from frameworktax.measure.scheduler import Scheduler, Todo
 from frameworktax.measure.series import Cell, Series, is_fixed, series_of
 from frameworktax.measure.setup import Setup, await_all
-from frameworktax.records import Note, Point, device_of
+from frameworktax.records import FLOOR, Note, Point, device_of
 from frameworktax.runtimes.base import Target
 from frameworktax.store import Writer
 
@@ -374,7 +374,7 @@ def refuse_unavailable(points: Iterable[Point]) -> None:
     """
     reasons: dict[str, str] = {}
     for point in points:
-        if point.runtime == runtimes.FLOOR:
+        if point.runtime == FLOOR:
             continue
         runtime = runtimes.get(point.runtime)
         target = Target(device_of(point.platform), point.workload.precision, point.threads)

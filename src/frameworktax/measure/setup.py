@@ -16,8 +16,7 @@ from frameworktax.measure.process import Worker
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, Spawn, series_of
-from frameworktax.records import Workload
-from frameworktax.runtimes import FLOOR
+from frameworktax.records import FLOOR, Workload
 
 SHARE = 0.6
 """Share of the time budget within which a runtime must be ready."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-SEED = 20230213
-
 
 @dataclass
 class Inputs:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from frameworktax.models.base import SEED, Inputs
+from frameworktax.models.base import Inputs
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
     import torch

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from frameworktax.models.base import SEED, Model
+from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate, images, rouse
 from frameworktax.models.registry import BUILT_IN
 from frameworktax.models.shrink import shrink
 from frameworktax.models.vision import CLASSES, image_model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "alexnet": ("alexnet", {}),

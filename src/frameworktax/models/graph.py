@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 LAYERS, WIDTH = 4, 128
 NODES, EDGES = 256, 1024

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import SEED, Model
+from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.hugging_face_inputs import inputs_of
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 CONFIG = "config.json"
 CALIBRATION_BATCH = 2

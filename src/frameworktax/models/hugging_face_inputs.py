@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Inputs
+from frameworktax.models.base import Inputs
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 DEFAULT_LENGTH = 128
 TWO_SECONDS = 32_000

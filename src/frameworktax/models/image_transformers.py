@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Model
+from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.language import Shape, make, scaled
 from frameworktax.models.vision import CLASSES, image_model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 DEFAULT_IMAGE_SIZE = 224
 MIN_IMAGE_SIZE = 32

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 NUMBERS, TABLES, ROWS, BAG = 13, 26, 10_000, 4
 WIDTH = 64

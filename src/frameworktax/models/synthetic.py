@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.registry import BUILT_IN
 
 if TYPE_CHECKING:
     import torch
 
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 SIDE = 32
 """Pixels a side of what the convolutions see; the twin's has ``TWIN_SIDE``."""

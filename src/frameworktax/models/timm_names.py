@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import SEED, Model
+from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.torchvision_names import batches, noise
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 
 def build(name: str, workload: Workload) -> Model:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.torchvision_operators import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 FRAMES = 16
 """Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 SIDE, LEAST_SIDE = 32, 8
 LEVELS = (128, 256, 256, 256)

@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UserModelError, nearest
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.calibrate import calibrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from frameworktax.records import Workload
+    from frameworktax.records import SEED, Workload
 
 DEFAULT_IMAGE_SIZE = 224
 MIN_IMAGE_SIZE = 32

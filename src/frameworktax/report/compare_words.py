@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from frameworktax.analysis.compare.comparison import Change, Comparison
-from frameworktax.analysis.compare.differences import workload_told
 from frameworktax.analysis.compare.verdict import share, signed
-from frameworktax.records import Estimate
+from frameworktax.records import Estimate, point_name
 from frameworktax.report.words import milliseconds
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
@@ -22,13 +21,8 @@ def flat(text: str) -> str:
 
 def point(change: Change) -> str:
     """Return the point in words, with what it stands against where the names differ."""
-    said = [workload_told(change.workload), change.runtime]
-    if change.platform != "cpu":
-        said.append(change.platform)
-    if change.threads != 1:
-        said.append(f"{change.threads} threads")
     against = f" (against {change.against})" if change.against else ""
-    return flat(", ".join(said) + against)
+    return flat(point_name(change.point) + against)
 
 
 def reason(change: Change) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.analysis.grouping import MIN_BLOCKS
 from frameworktax.errors import StoreError
 from frameworktax.records import (
+    FLOOR,
     Block,
     Calibration,
     Measurement,
@@ -19,8 +19,10 @@ from frameworktax.records import (
     Record,
     Session,
     Subject,
+    point_name,
 )
-from frameworktax.report.words import FLOOR, half_width, milliseconds, point_words, tax
+from frameworktax.report.words import half_width, milliseconds, tax
+from frameworktax.stats import MIN_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def latest(shard: Path, most: int) -> Latest:
     lost.pop("ok", None)
     unavailable = lost.pop("unavailable", 0)
     chosen = {points[key] for key in told[-most:]}
-    found = {_point(m): m for m in build(_records_of(records, chosen)).measurements}
+    found = {m.point: m for m in build(_records_of(records, chosen)).measurements}
     verdicts = (found.get(points[key]) for key in told[-most:])
     return Latest(
         measured=len(told),
@@ -82,15 +84,11 @@ def verdict(m: Measurement) -> tuple[str, str, str, str, str]:
     """Return a point, its runtime, latency with half-width, tax share and regime in words."""
     known = m.latency_ns
     latency = f"{milliseconds(known.value)} ms ± {half_width(known)}" if known else m.status
-    return point_words(_point(m)), m.runtime, latency, f"tax {tax(m)}", m.regime or ""
+    return point_name(m.point, runtime=False), m.runtime, latency, f"tax {tax(m)}", m.regime or ""
 
 
 def _asked(point: Point) -> bool:
     return point.runtime != FLOOR and not point.workload.twin
-
-
-def _point(m: Measurement) -> Point:
-    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
 
 
 def _records_of(records: list[Record], chosen: set[Point]) -> list[Record]:

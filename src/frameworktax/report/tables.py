@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from frameworktax.records import Curve, Measurement, Run, Workload, device_of
-from frameworktax.report.words import FLOOR
+from frameworktax.records import FLOOR, Curve, Measurement, Point, Run, point_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +102,18 @@ def _who(points: Sequence[Measurement], family: Family) -> str:
 def families(run: Run) -> list[Family]:
     """Return the run's families in order; the floor is left out unless it is all there is."""
     shown = [m for m in run.measurements if m.runtime != FLOOR] or list(run.measurements)
-    groups: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
+    groups: dict[Point, list[Measurement]] = defaultdict(list)
     for m in shown:
-        groups[replace(m.workload, batch=0), m.platform, m.threads].append(m)
+        groups[m.point.family()].append(m)
     curves: dict[str, list[Curve]] = defaultdict(list)
     for c in run.curves:
         curves[c.model].append(c)
     return [
-        Family(_title(g[0]), tuple(g), _curves(curves[g[0].workload.model], g))
+        Family(
+            point_name(g[0].point, runtime=False, batch=False, defaults=True),
+            tuple(g),
+            _curves(curves[g[0].workload.model], g),
+        )
         for g in groups.values()
     ]
 
@@ -119,34 +122,3 @@ def _curves(curves: Sequence[Curve], group: Sequence[Measurement]) -> tuple[Curv
     """Return the curves made of these points: the same latencies."""
     latencies = {m.latency_ns for m in group if m.latency_ns is not None}
     return tuple(c for c in curves if any(e in latencies for e in c.latency_ns if e is not None))
-
-
-def _title(m: Measurement) -> str:
-    w = m.workload
-    said = [
-        w.model,
-        f"length {w.length}" if w.length else "",
-        f"{w.image_size} px" if w.image_size else "",
-        f"width × {w.width:g}" if w.width != 1 else "",
-        f"depth × {w.depth:g}" if w.depth != 1 else "",
-        w.precision,
-        _ragged(w) if w.input != "dense" else "",
-        _generating(w) if w.phase != "forward" else "",
-        "channels last" if w.channels_last else "",
-        m.platform,
-        f"{m.threads} thread{'s' if m.threads != 1 else ''}"
-        if device_of(m.platform) == "cpu"
-        else "",
-    ]
-    return ", ".join(part for part in said if part)
-
-
-def _ragged(w: Workload) -> str:
-    if w.length_mean is None or w.length_sd is None:
-        return w.input
-    return f"{w.input} {w.length_mean:g} ± {w.length_sd:g} tokens"
-
-
-def _generating(w: Workload) -> str:
-    made = f" {w.new_tokens} tokens" if w.new_tokens is not None else ""
-    return f"{w.phase}{made}" + (f" ({w.kv_cache} cache)" if w.kv_cache else "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,8 +28,8 @@ from frameworktax.records import (
     Record,
     Session,
     Subject,
+    point_name,
 )
-from frameworktax.report.words import point_words
 
 AXIS = (
     "measured time alone, end to end in the order of measuring; what lay between (warm-up, "
@@ -211,8 +211,7 @@ class _Drawn:
         point = self.points.get(key)
         if point is None:
             return f"point {key}"
-        one = replace(point, workload=replace(point.workload, batch=1))
-        return f"{point.runtime}: {point_words(one).replace(', batch 1', '', 1)}"
+        return f"{point.runtime}: {point_name(point, runtime=False, batch=False)}"
 
     def _size(self, key: str) -> str:
         point = self.points.get(key)

@@ -14,8 +14,8 @@ from frameworktax.analysis.whatif import cpu as on_cpu
 from frameworktax.analysis.whatif import formula_errors as shown
 from frameworktax.analysis.whatif import formulas, queued
 from frameworktax.analysis.whatif import gpu as on_device
-from frameworktax.analysis.whatif.request import FLOOR, Refused, WhatIf, batches, family, subject_of
-from frameworktax.records import Estimate, Measurement, Run, device_of
+from frameworktax.analysis.whatif.request import Refused, WhatIf, batches
+from frameworktax.records import FLOOR, Estimate, Measurement, Point, Run, device_of, point_name
 from frameworktax.report.sections import esc
 
 SUBJECTS = 200
@@ -40,17 +40,17 @@ def numbers(estimate: Estimate | None) -> list[float] | None:
 def data(run: Run) -> dict[str, Any]:
     """Return the subjects, the smallest batch of each model and runtime, and formulas' errors."""
     told = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
-    related: dict[tuple[object, ...], list[Measurement]] = {}
+    related: dict[Point, list[Measurement]] = {}
     alike: dict[tuple[object, ...], list[Measurement]] = {}
     for m in told:
-        related.setdefault(family(m), []).append(m)
+        related.setdefault(m.point.family(), []).append(m)
         alike.setdefault(_shape(m), []).append(m)
-    first: dict[tuple[object, ...], Measurement] = {}
+    first: dict[Point, Measurement] = {}
     for m in told:
-        key = (*family(m), m.runtime)
+        key = m.point.without_batch()
         if key not in first or m.workload.batch < first[key].workload.batch:
             first[key] = m
-    subjects = [_subject(m, related[family(m)], alike[_shape(m)]) for m in first.values()]
+    subjects = [_subject(m, related[m.point.family()], alike[_shape(m)]) for m in first.values()]
     errors = {
         name: {**found, "refused": shown.distrust(found)} for name, found in shown.table().items()
     }
@@ -67,7 +67,7 @@ def _subject(
 ) -> dict[str, Any]:
     on_host = device_of(m.platform) == "cpu"
     found: dict[str, Any] = {
-        "name": subject_of(m),
+        "name": point_name(m.point),
         "onCpu": on_host,
         "batch": m.workload.batch,
         "width": m.workload.width,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 
-from frameworktax.records import BILL, Estimate, Measurement, Parity, Point
+from frameworktax.records import BILL, Estimate, Measurement, Parity
 
-FLOOR = "null"
 TWIN = "width-shrunk-twin"
 """The method whose tax is the warm overhead: a lower figure of the tax."""
 REGIME_MARKS = {
@@ -136,14 +134,3 @@ def lines_of(bill: Mapping[str, float]) -> list[tuple[str, float]]:
 def label(line: str) -> str:
     """Return a bill line as people write it."""
     return line.replace("_", " ")
-
-
-def point_words(point: Point) -> str:
-    """Return a point without its runtime: the model, the batch, and what is not as by default."""
-    said = [point.workload.model, f"batch {point.workload.batch}"]
-    for part in (point.workload, point):
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if field.default is not MISSING and value != field.default and field.name != "batch":
-                said.append(f"{label(field.name)} {value}")
-    return ", ".join(said)

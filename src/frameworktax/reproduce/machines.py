@@ -11,8 +11,8 @@ from typing import Any
 from frameworktax.analysis.roofline import device_of
 from frameworktax.records import Environment, Estimate
 from frameworktax.reproduce import paper
-from frameworktax.reproduce.proxies import NORMAL_95
 from frameworktax.reproduce.rows import NotEvaluable, Row, select, values
+from frameworktax.stats import NORMAL_95
 
 FASTER = 1.15
 """Ratio of two peaks from which on one device is the faster."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frameworktax.records import Estimate
+from frameworktax.records import SEED, Estimate
 from frameworktax.reproduce.rows import NotEvaluable, Row, select, values
+from frameworktax.stats import NORMAL_95
 
 PROXIES = {
     "flops": "FLOPs",
@@ -22,9 +23,7 @@ PROXIES = {
 }
 FEWEST = 5
 """Points below which a rank correlation says nothing."""
-NORMAL_95 = 1.96
 DRAWS = 2000
-SEED = 20230213
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

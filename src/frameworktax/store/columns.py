@@ -15,13 +15,11 @@ import msgspec
 import numpy as np
 
 from frameworktax.records import Note, Record, Subject, record_id
+from frameworktax.stats import block_median
 from frameworktax.store import shards
 from frameworktax.store.decode import DECODERS, BlockRow
 from frameworktax.store.read import clock_notes
 from frameworktax.store.shards import Fault
-
-FEW = 28
-"""Calls up to which sorting Python's integers beats handing them to numpy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ def read_rows(found: Iterable[Path]) -> Rows:
                 process(record.process)
                 round_(record.round)
                 calls(len(record.latency_ns))
-                median_ns(middle(record.latency_ns))
+                median_ns(block_median(record.latency_ns))
             elif type(record) is Subject:
                 rows.described.append((record.session, record.point.key()))
                 rows.subjects.append(line)
@@ -106,17 +104,6 @@ ROW_DECODERS = {
     "outcome": _failure,
     **dict.fromkeys(("attribution", "parity", "left-out"), _unwanted),
 }
-
-
-def middle(latency_ns: Sequence[int]) -> float:
-    """Return the median, ns."""
-    n = len(latency_ns)
-    if n <= FEW:
-        ordered = sorted(latency_ns)
-        return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    values = np.array(latency_ns, np.int64)
-    values.sort()
-    return float((values.item((n - 1) // 2) + values.item(n // 2)) / 2)
 
 
 def columns(folder: Path, processes: int | None = None) -> Columns:

@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.host.files import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
+from frameworktax.stats import block_median
 from frameworktax.store import shards
-from frameworktax.store.columns import middle
 from frameworktax.store.read import point_key, unique
 from frameworktax.store.select import Where
 from frameworktax.store.shards import Fault
@@ -94,7 +94,7 @@ def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Itera
                 **known.get(at, {}),
                 **{name: getattr(record, name) for name in own},
                 "started": started.get(record.session),
-                "median_ns": middle(record.latency_ns),
+                "median_ns": float(block_median(record.latency_ns)),
             }
 
 

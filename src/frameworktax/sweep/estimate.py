@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from frameworktax import host, runtimes
+from frameworktax import host
 from frameworktax.measure import timing
 from frameworktax.measure.rounds import BLOCK_NS, SAMPLE_NS
-from frameworktax.records import Block, Outcome, Point, Record, Subject
-from frameworktax.store.columns import middle
+from frameworktax.records import FLOOR, Block, Outcome, Point, Record, Subject
+from frameworktax.stats import block_median
 from frameworktax.store.decode import BlockRow
 
 LOAD_S = 6.0
@@ -52,7 +52,7 @@ class Estimator:
         """Take one record into account; every one comes before the first question."""
         match record:
             case Block() | BlockRow():
-                self._medians[record.point].append(middle(record.latency_ns))
+                self._medians[record.point].append(block_median(record.latency_ns))
             case Subject():
                 self._points[record.point.key()] = record.point
             case Outcome():
@@ -68,7 +68,7 @@ class Estimator:
         found: dict[Point, Known] = defaultdict(Known)
         for key, point in self._points.items():
             if key in self._medians or key in self._memory_bytes:
-                known = found[bare(point)]
+                known = found[point.without_batch()]
                 known.load_ns += self._load_ns.get(key, [])
                 known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
                 if key in self._medians:
@@ -77,46 +77,41 @@ class Estimator:
 
     def seconds(self, points: Sequence[Point], processes: int) -> float:
         """Return how long points take that are measured in one session."""
-        series = {bare(point) for point in points}
+        series = {point.without_batch() for point in points}
         cpus = max(1, len(host.usable_cpus()))
         loads = sum(self._load_s(one) * _processes(one, processes) for one in series)
         return loads / cpus + sum(self._point_s(p) * _processes(p, processes) for p in points)
 
     def memory_bytes(self, point: Point) -> int:
         """Return what one measuring process of a point's series holds."""
-        known = self._known.get(bare(point))
+        known = self._known.get(point.without_batch())
         if known is not None and known.memory_bytes:
             return known.memory_bytes
-        return FLOOR_BYTES if point.runtime == runtimes.FLOOR else MEMORY_BYTES
+        return FLOOR_BYTES if point.runtime == FLOOR else MEMORY_BYTES
 
     def knows(self, point: Point) -> bool:
         """Return whether the store has timed this model in this runtime."""
-        known = self._known.get(bare(point))
+        known = self._known.get(point.without_batch())
         return known is not None and bool(known.call_ns)
 
     def _load_s(self, series: Point) -> float:
         known = self._known.get(series)
         if known is not None and known.load_ns:
             return median(known.load_ns) / 1e9
-        return FLOOR_LOAD_S if series.runtime == runtimes.FLOOR else LOAD_S
+        return FLOOR_LOAD_S if series.runtime == FLOOR else LOAD_S
 
     def _point_s(self, point: Point) -> float:
-        known = self._known.get(bare(point))
+        known = self._known.get(point.without_batch())
         if known is None or not known.call_ns:
-            return 0.2 if point.runtime == runtimes.FLOOR else POINT_S
+            return 0.2 if point.runtime == FLOOR else POINT_S
         batch = point.workload.batch
         nearest = min(known.call_ns, key=lambda other: abs(other - batch))
         call_ns = known.call_ns[nearest] * max(1.0, batch / nearest)
         calls = timing.calls_for(int(call_ns), BLOCK_NS)
         block_ns = timing.WARM_IN_NS + call_ns * (1 + calls)
-        sample_ns = 0.0 if point.runtime == runtimes.FLOOR else max(SAMPLE_NS[1], 3 * call_ns)
+        sample_ns = 0.0 if point.runtime == FLOOR else max(SAMPLE_NS[1], 3 * call_ns)
         return (ROUNDS * block_ns + sample_ns + timing.WARMUP_CALLS * call_ns) / 1e9
 
 
-def bare(point: Point) -> Point:
-    """Return a point without its batch: what one process serves."""
-    return replace(point, workload=replace(point.workload, batch=0))
-
-
 def _processes(point: Point, processes: int) -> int:
-    return 1 if point.runtime == runtimes.FLOOR else processes
+    return 1 if point.runtime == FLOOR else processes

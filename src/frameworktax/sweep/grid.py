@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, nearest
 from frameworktax.measure.plan import completed
-from frameworktax.records import Point, Workload
+from frameworktax.records import FLOOR, Point, Workload
 from frameworktax.sweep.source import Location, Source
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _written_out(names: Iterable[str], kind: str) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         every = runtimes.every(kind) if name == "all" else [name]
-        found += [one for one in every if one != runtimes.FLOOR or name != "all"]
+        found += [one for one in every if one != FLOOR or name != "all"]
     return tuple(dict.fromkeys(found))
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from frameworktax.records import Point, Record
+from frameworktax.records import Point, Record, point_name
 from frameworktax.store.decode import BlockRow
-from frameworktax.sweep.describe import describe
 from frameworktax.sweep.schedule import Group, halves, part_of
 from frameworktax.sweep.status import Held, survey
 
@@ -85,7 +84,7 @@ class Retries:
 
     def _alone(self, group: Group, later: list[Group]) -> Again:
         point = group.planned[0].point
-        what = f"{point.workload.model} in {point.runtime}, {describe(point)}"
+        what = f"{point_name(point)}"
         if self._may_again(point):
             later.append(replace(group, failed=True))
             text = f"{what}, was alone in it and is tried once more"

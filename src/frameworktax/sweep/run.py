@@ -14,8 +14,7 @@ from frameworktax.api import DEFAULT_STORE, Results, document
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Block, LeftOut, Note, Point, Record, Session
-from frameworktax.runtimes import FLOOR
+from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.decode import BlockRow
 from frameworktax.sweep import executors as engines
 from frameworktax.sweep.executor import Done, Engine, Job

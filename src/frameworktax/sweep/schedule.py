@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.records import Point, Workload
-from frameworktax.sweep.estimate import Estimator, bare
+from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
 
@@ -55,7 +55,7 @@ def within(planned: Sequence[Planned], point_budget: int | None) -> tuple[Planne
         return tuple(planned)
     series: dict[Point, list[Planned]] = defaultdict(list)
     for one in planned:
-        series[bare(one.point)].append(one)
+        series[one.point.without_batch()].append(one)
     rank = {
         one: number
         for group in series.values()
@@ -98,7 +98,7 @@ def groups(
         family = families.setdefault(
             (-one.priority, model, one.platform, one.point.threads), defaultdict(list)
         )
-        family[replace(workload, batch=0)].append(one)
+        family[workload.without_batch()].append(one)
     configs = {
         key: [_Config(members, estimator, processes) for members in family.values()]
         for key, family in families.items()
@@ -136,7 +136,7 @@ class _Config:
         self.model = planned[0].point.workload.model
         points = [one.point for one in planned]
         self.estimate_s = estimator.seconds(points, processes)
-        series = {bare(point) for point in points}
+        series = {point.without_batch() for point in points}
         self.memory_bytes = processes * sum(estimator.memory_bytes(point) for point in series)
 
 
@@ -160,8 +160,8 @@ def halves(group: Group) -> list[Group]:
     What ended a session is in one of them, and the other can be measured.
     """
     keys: list[Callable[[Point], object]] = [
-        lambda p: replace(p.workload, batch=0),
-        bare,
+        lambda p: p.workload.without_batch(),
+        lambda p: p.without_batch(),
         lambda p: p,
     ]
     for key in keys:

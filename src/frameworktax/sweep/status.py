@@ -10,8 +10,9 @@ from typing import Literal
 
 from frameworktax import runtimes
 from frameworktax.measure.linear import REASON as LINEAR
-from frameworktax.measure.rounds import LAST_ROUNDS, MIN_BLOCKS
+from frameworktax.measure.rounds import LAST_ROUNDS
 from frameworktax.records import (
+    FLOOR,
     Attribution,
     Block,
     LeftOut,
@@ -22,6 +23,7 @@ from frameworktax.records import (
     device_of,
 )
 from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.stats import MIN_BLOCKS
 from frameworktax.store.decode import BlockRow
 
 Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
@@ -161,7 +163,7 @@ def _standing(
     for session, entry in sessions.items():
         rounds = {round_ for _, round_ in entry.blocks}
         told = len(entry.blocks) >= MIN_BLOCKS or (entry.ended and len(rounds) >= LAST_ROUNDS)
-        expected = runtime.name != runtimes.FLOOR and (
+        expected = runtime.name != FLOOR and (
             device != "cpu" or (runtime.has_symbols and samplers.get(session, False))
         )
         if told and (entry.attributed or not expected):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from frameworktax.sweep.describe import describe
+from frameworktax.records import point_name
 from frameworktax.sweep.estimate import RULE
 from frameworktax.sweep.look import Outlook
 from frameworktax.sweep.results import SweepResults
@@ -35,7 +35,15 @@ def rows(outlook: Outlook) -> list[list[str]]:
     for one in sorted(outlook.chosen, key=lambda p: session.get(p.point, 0)):
         point, held = one.point, outlook.held[one.point]
         place = str(session.get(point, "–"))
-        found.append([place, point.workload.model, point.runtime, describe(point), standing(held)])
+        found.append(
+            [
+                place,
+                point.workload.model,
+                point.runtime,
+                point_name(point, model=False, runtime=False),
+                standing(held),
+            ]
+        )
     return found
 
 
@@ -79,7 +87,7 @@ def summary(results: SweepResults) -> list[str]:
     if results.outlook.beyond:
         lines.append(f"{results.outlook.beyond} more are beyond the point budget")
     lines += [
-        f"given up: {point.workload.model} in {point.runtime}, {describe(point)}: {held.reason}"
+        f"given up: {point_name(point)}: {held.reason}"
         for point, held in results.held.items()
         if held.status == "given-up"
     ]

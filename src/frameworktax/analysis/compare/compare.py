@@ -21,7 +21,7 @@ from frameworktax.analysis.compare.comparison import (
     Verdict,
 )
 from frameworktax.analysis.compare.contrasts import Contrast, holm, moderate, p_value, ratio
-from frameworktax.analysis.compare.differences import environments, told
+from frameworktax.analysis.compare.differences import environments
 from frameworktax.analysis.compare.quantities import (
     COUNTS,
     contrast,
@@ -32,11 +32,10 @@ from frameworktax.analysis.compare.quantities import (
 )
 from frameworktax.analysis.compare.verdict import ERROR, exit_code, headline, judged
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, Measurement, Note, Point, Run
+from frameworktax.records import FLOOR, Estimate, Measurement, Note, Point, Run, point_name
 
 MARGIN = 0.05
 """What counts as the same where no gate says it."""
-FLOOR = "null"
 CALIBRATOR = ("python", "libraries.numpy")
 """What the calibrator's own speed hangs on, beside the machine."""
 
@@ -115,8 +114,8 @@ def compare(
         headline=headline(changes, metric, gate),
         exit_code=exit_code(changes, gate),
         points=tuple(changes),
-        unpaired_before=tuple(told(p) for p in old if p not in new),
-        unpaired_after=tuple(told(p) for p in new if p not in old and p not in wanted),
+        unpaired_before=tuple(point_name(p) for p in old if p not in new),
+        unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
         environment=tuple(differences),
         notes=tuple(_notes(machines, same_calibrator, pairs)),
     )
@@ -137,7 +136,7 @@ def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]
 
 def _nothing(old: Mapping[Point, object], new: Mapping[Point, object], names: Sequence[str]) -> str:
     sides = [
-        f"{name} has {told(next(iter(points)))}" if points else f"{name} has no such point"
+        f"{name} has {point_name(next(iter(points)))}" if points else f"{name} has no such point"
         for name, points in zip(names, (old, new), strict=True)
     ]
     return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from frameworktax.records import Estimate, Note, Workload
+from frameworktax.records import Estimate, Note, Point, Workload
 
 COMPARISON_SCHEMA = "frameworktax.comparison"
 COMPARISON_VERSION = 1
@@ -57,6 +57,16 @@ class Change:
     measured_ratio: float | None = None
     method: str | None = None
     counts: Mapping[str, tuple[int, int]] | None = None
+
+    @property
+    def point(self) -> Point:
+        """The point, as the side after has it."""
+        return Point(
+            workload=self.workload,
+            runtime=self.runtime,
+            platform=self.platform,
+            threads=self.threads,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.analysis.regime import CPU_FRAMEWORK, gpu_regime
-from frameworktax.analysis.resample import DRAWS, SEED, percentile_interval
+from frameworktax.analysis.resample import DRAWS, percentile_interval
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace import notes as trace_notes
 from frameworktax.analysis.trace import operators as trace_operators
 from frameworktax.analysis.trace.bill import LINES, STARVED, Bill
-from frameworktax.records import Estimate, Regime, Run
+from frameworktax.records import SEED, Estimate, Regime, Run
 from frameworktax.traces import intervals
 from frameworktax.traces.recorded import Recorded
 from frameworktax.traces.timeline import Timeline

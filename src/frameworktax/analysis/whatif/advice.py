@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from frameworktax.analysis.whatif.formulas import SAME_KERNELS
 from frameworktax.analysis.whatif.predict import predict
-from frameworktax.analysis.whatif.request import MEASURED, WhatIf, subject_of
+from frameworktax.analysis.whatif.request import MEASURED, WhatIf
 from frameworktax.analysis.words import times
-from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run
+from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run, point_name
 
 GRAPH = "cuda-graph"
 AHEAD = 2
@@ -35,7 +35,7 @@ def _ask(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> 
     """Return a prediction from the focus, None where it was refused or is no prediction."""
     others = [m for m in measured if m is not focus]
     for told in predict(asked, Run(measurements=(focus, *others))):
-        if told.subject == subject_of(focus):
+        if told.subject == point_name(focus.point):
             predicted = told.latency_ns is not None and told.formula != MEASURED
             return told if predicted else None
     return None  # the change leaves the focus as it is

@@ -16,23 +16,28 @@ from frameworktax.analysis.whatif import formula_errors as shown
 from frameworktax.analysis.whatif import gpu as on_device
 from frameworktax.analysis.whatif import queued, replay
 from frameworktax.analysis.whatif.request import (
-    FLOOR,
     MEASURED,
     Answer,
     Refused,
     WhatIf,
     changes,
     check,
-    family,
-    subject_of,
 )
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, Measurement, Prediction, Run, device_of
+from frameworktax.records import (
+    FLOOR,
+    REFERENCE,
+    Estimate,
+    Measurement,
+    Prediction,
+    Run,
+    device_of,
+    point_name,
+)
 from frameworktax.traces.timeline import Step
 
 __all__ = ["WhatIf", "predict"]
 
-REFERENCE = "eager"
 Table = Mapping[str, Mapping[str, float]]
 
 
@@ -63,7 +68,7 @@ def predict(
     known = shown.table() if table is None else table
     found: list[Prediction] = []
     for m in _subjects(run.measurements if run is not None else ()):
-        relatives = [o for o in _told(run) if family(o) == family(m)]
+        relatives = [o for o in _told(run) if o.point.family() == m.point.family()]
         answers = [_point(m, relatives, _told(run), one, known) for one in changes(asked)]
         found += [answer for answer in answers if answer is not None]
     if steps:
@@ -82,7 +87,7 @@ def _subjects(measurements: Sequence[Measurement]) -> list[Measurement]:
     for m in measurements:
         if m.latency_ns is None or m.runtime == FLOOR:
             continue
-        key = (family(m), m.runtime)
+        key = (m.point.family(), m.runtime)
         if key not in first or m.workload.batch < first[key].workload.batch:
             first[key] = m
     return list(first.values())
@@ -102,7 +107,7 @@ def _point(
     if answer is None:
         wing = on_cpu if device_of(m.platform) == "cpu" else on_device
         answer = wing.answer(m, relatives, everything, asked)
-    return _told_as(answer, m.latency_ns, asked, subject_of(m), table)
+    return _told_as(answer, m.latency_ns, asked, point_name(m.point), table)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:

@@ -15,8 +15,8 @@ from frameworktax.analysis.estimates import median_interval, scaled
 from frameworktax.analysis.grouping import PointRecords, gather
 from frameworktax.analysis.whatif import cpu as on_cpu
 from frameworktax.analysis.whatif import gpu as on_device
-from frameworktax.analysis.whatif.request import FLOOR, Answer, Refused, WhatIf, family, subject_of
-from frameworktax.records import Estimate, Measurement, Point, Record, device_of
+from frameworktax.analysis.whatif.request import Answer, Refused, WhatIf
+from frameworktax.records import FLOOR, Estimate, Measurement, Record, device_of, point_name
 from frameworktax.stats import ratio_interval, relative_half_width
 
 LARGER = (8, 16)
@@ -79,7 +79,7 @@ def judge(
             seen = [o for o in told if _seen(o, target, asked)]
             for answer in _answers(m, seen, asked):
                 if isinstance(answer, Refused):
-                    refused.append(f"{subject_of(m)}, {asked.words()}: {answer.reason}")
+                    refused.append(f"{point_name(m.point)}, {asked.words()}: {answer.reason}")
                 elif target.latency_ns is not None:
                     checks.append(_check(m, asked, answer, target.latency_ns))
         checks += _spans(m, told)
@@ -97,12 +97,12 @@ def paired(
     if not measurements:
         return []
     base = measurements[0]
-    clock, unit = timed[_point(base)], base.latency_ns
+    clock, unit = timed[base.point], base.latency_ns
     if unit is None:
         return []
     found = []
     for m in measurements:
-        at = _point(m)
+        at = m.point
         ratio = paired_ratio(timed[at], clock) if at in timed else None
         if m is base:
             ratio = replace(unit, value=1.0, low=1.0, high=1.0)
@@ -147,10 +147,6 @@ def paired_ratio(a: Blocks, b: Blocks) -> Estimate | None:
     return replace(found, low=low, value=value, high=high)
 
 
-def _point(m: Measurement) -> Point:
-    return Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
-
-
 def _questions(m: Measurement, told: Sequence[Measurement]) -> list[tuple[WhatIf, Measurement]]:
     """Return what can be asked from a point, with the point that has the answer."""
     found = []
@@ -190,7 +186,7 @@ def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
 def _answers(
     m: Measurement, seen: Sequence[Measurement], asked: WhatIf
 ) -> Sequence[Answer | Refused]:
-    relatives = [o for o in seen if family(o) == family(m)]
+    relatives = [o for o in seen if o.point.family() == m.point.family()]
     if device_of(m.platform) != "cpu":
         return [on_device.answer(m, relatives, seen, asked)]
     if asked.runtime:
@@ -204,7 +200,7 @@ def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
     row = [
         o
         for o in told
-        if (family(o), o.runtime) == (family(m), m.runtime) and o.span_ns is not None
+        if (o.point.family(), o.runtime) == (m.point.family(), m.runtime) and o.span_ns is not None
     ]
     found = []
     if m.workload.batch != 1 or m.span_ns is None:
@@ -229,7 +225,7 @@ def _check(m: Measurement, asked: WhatIf, answer: Answer, measured: Estimate) ->
     uncertainty = relative_half_width(measured)
     return Check(
         formula=answer.formula,
-        subject=subject_of(m),
+        subject=point_name(m.point),
         change=asked.words(),
         predicted_ns=answer.latency.value,
         measured_ns=measured.value,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Measurement
 
-FLOOR = "null"
 MEASURED = "measured"
 """The formula of an answer that was there: nothing was predicted."""
 REPLAYED = ("device_speed", "host_speed", "graphs")
@@ -90,21 +89,6 @@ def changes(asked: WhatIf) -> list[WhatIf]:
     if len(machine) > 1:
         alone.append(WhatIf(**{name: getattr(asked, name) for name in machine}))
     return alone
-
-
-def family(m: Measurement) -> tuple[object, ...]:
-    """Return what points share that differ in runtime and batch alone."""
-    return (replace(m.workload, batch=0), m.platform, m.threads)
-
-
-def subject_of(m: Measurement) -> str:
-    """Return a point in words."""
-    w = m.workload
-    parts = [w.model, m.runtime, f"batch {w.batch}"]
-    parts += [f"length {w.length}"] if w.length is not None else []
-    parts += [f"width {w.width:g}"] if w.width != 1 else []
-    parts += [f"depth {w.depth:g}"] if w.depth != 1 else []
-    return ", ".join(parts)
 
 
 def batches(relatives: Sequence[Measurement], runtime: str) -> list[Measurement]:
