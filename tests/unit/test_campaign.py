@@ -390,6 +390,6 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
     done.wall_ns, done.spent_ns = 12_000_000_000, {"blocks": 10_000_000_000, "ending": 2 * 10**9}
     lines = summary(done)
     assert lines[0] == "4 points: 2 measured, 2 given up"
-    assert "mlp in eager, batch 2: crashed in 2 sessions, last: why" in "".join(lines)
+    assert "mlp, eager, batch 2: crashed in 2 sessions, last: why" in "".join(lines)
     assert lines[-1] == "12 s: blocks 10.0 s, ending 2.0 s; 20% over the time spent measuring"
     json.dumps(plain(before))

@@ -169,7 +169,7 @@ def test_the_picture_says_what_runs_what_is_done_and_what_was_found(shard):
     assert "40 of 51 points measured, 2 failed, 8 left; about 14 min of the study left" in lines
     assert "session 2 of 5: bert-base and 6 more (2 of 2)" in lines
     assert "  measuring, 3 of 90, round 4" in lines
-    assert "  next: bert-base, batch 8, in onnxruntime" in lines
+    assert "  next: bert-base, onnxruntime, batch 8" in lines
     assert text.count(" ms ± ") == SHOWN
     assert text.count("tax ≥ ") == text.count("mixed") == SHOWN
     assert max(map(len, lines)) <= 80

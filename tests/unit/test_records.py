@@ -1,0 +1,47 @@
+"""What points are called, and what they are grouped by."""
+
+from dataclasses import replace
+
+from frameworktax.records import Point, Workload, point_name
+
+PLAIN = Point(workload=Workload(model="bert-base", batch=8), runtime="eager")
+FULL = Point(
+    workload=Workload(
+        model="llama-tiny",
+        batch=2,
+        length=128,
+        precision="float16",
+        width=2.0,
+        input="ragged",
+        length_mean=40,
+        length_sd=10,
+        phase="generate",
+        new_tokens=16,
+        kv_cache="static",
+    ),
+    runtime="inductor",
+    platform="cuda:0",
+    threads=4,
+)
+
+
+def test_a_name_leaves_out_what_is_as_by_default():
+    assert point_name(PLAIN) == "bert-base, eager, batch 8"
+    assert point_name(PLAIN, runtime=False, batch=False, defaults=True) == (
+        "bert-base, float32, cpu, 1 thread"
+    )
+    assert point_name(PLAIN, model=False, runtime=False) == "batch 8"
+
+
+def test_a_name_has_all_that_sets_a_point_apart():
+    assert point_name(FULL) == (
+        "llama-tiny, inductor, batch 2, length 128, width × 2, float16, ragged 40 ± 10 tokens, "
+        "generate 16 tokens (static cache), cuda:0, 4 threads"
+    )
+
+
+def test_a_family_is_all_runtimes_and_batches():
+    other = replace(PLAIN, runtime="inductor", workload=replace(PLAIN.workload, batch=1))
+    assert PLAIN.family() == other.family()
+    assert PLAIN.without_batch() != other.without_batch()
+    assert PLAIN.family() != replace(PLAIN, threads=2).family()
