@@ -41,13 +41,13 @@ from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
 from frameworktax.attribution import available_samplers
 from frameworktax.attribution.sampler import Sampler, open_sampler
-from frameworktax.cli.parse import parse_seconds
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
 from frameworktax.measure.rounds import BLOCK_NS
 from frameworktax.records import Block, Workload, to_json
 from frameworktax.runtimes.base import Target
+from frameworktax.sweep.values import seconds
 
 SAMPLER_TARGET = 0.03
 SAMPLED = (
@@ -274,7 +274,7 @@ def demo_command(quick: bool) -> tuple[list[str], float]:
     if quick:
         words += ["--batch", "1", "--time-budget", "15s", "--runtimes", "eager,inference-mode"]
     budgets = [after for word, after in pairwise(words) if word == "--time-budget"]
-    return words, parse_seconds(budgets[-1]) if budgets else DEFAULT_BUDGET_S
+    return words, seconds(budgets[-1], "--time-budget") if budgets else DEFAULT_BUDGET_S
 
 
 def demo(arguments: Sequence[str], budget_s: float) -> Row:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from frameworktax.cli.parse import parse_numbers, parse_seconds, parse_share
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import points_for
 from frameworktax.records import Workload
+from frameworktax.sweep.values import numbers, seconds, share
 
 
 def test_the_grid_is_the_product_without_repeats():
@@ -31,10 +31,10 @@ def test_an_impossible_grid_is_refused(bad):
 
 
 def test_numbers_and_powers_of_two():
-    assert parse_numbers("1,2,4", "--batch") == [1, 2, 4]
-    assert parse_numbers("1..64", "--batch") == [1, 2, 4, 8, 16, 32, 64]
-    assert parse_numbers("3..20", "--batch") == [3, 6, 12]
-    assert parse_numbers("1..4, 10", "--batch") == [1, 2, 4, 10]
+    assert numbers("1,2,4", "--batch") == [1, 2, 4]
+    assert numbers("1..64", "--batch") == [1, 2, 4, 8, 16, 32, 64]
+    assert numbers("3..20", "--batch") == [3, 6, 12]
+    assert numbers("1..4, 10", "--batch") == [1, 2, 4, 10]
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_numbers_and_powers_of_two():
 )
 def test_no_numbers(text):
     with pytest.raises(UsageError, match="--batch"):
-        parse_numbers(text, "--batch")
+        numbers(text, "--batch")
 
 
 def test_times():
-    assert [parse_seconds(t) for t in ("60s", "10min", "1h", "90", "0.5s", "2m")] == [
+    assert [seconds(t, "--time-budget") for t in ("60s", "10min", "1h", "90", "0.5s", "2m")] == [
         60,
         600,
         3600,
@@ -59,15 +59,15 @@ def test_times():
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "0s", "1d"])
 def test_no_time(text):
     with pytest.raises(UsageError, match="--time-budget"):
-        parse_seconds(text)
+        seconds(text, "--time-budget")
 
 
 def test_shares():
-    assert parse_share("3%") == pytest.approx(0.03)
-    assert parse_share("0.05") == pytest.approx(0.05)
+    assert share("3%", "--until") == pytest.approx(0.03)
+    assert share("0.05", "--until") == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("text", ["", "0", "100%", "1", "3 percent", "-1%"])
 def test_no_share(text):
     with pytest.raises(UsageError, match="--until"):
-        parse_share(text)
+        share(text, "--until")

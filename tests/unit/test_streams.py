@@ -4,7 +4,7 @@ import fcntl
 import io
 import os
 
-from frameworktax.cli.streams import Aside, into_nothing, writable
+from frameworktax.cli.deliver import Aside, into_nothing, writable
 
 
 def pipe():

@@ -25,10 +25,8 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     sweep,
     validate,
 )
-from frameworktax.cli.app import app, replacement
-from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail
-from frameworktax.cli.options import QUIET, VERBOSE
-from frameworktax.cli.streams import into_nothing
+from frameworktax.cli.app import QUIET, VERBOSE, app, replacement
+from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.errors import FrameworktaxError
 from frameworktax.version import __version__
 
@@ -42,7 +40,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here a reader that has left can still be told from a fault
+            sys.stdout.flush()  # raises here, and not at exit, if the reader has left
     except FrameworktaxError as error:
         if VERBOSE in sys.argv and QUIET not in sys.argv:
             import traceback
@@ -80,7 +78,7 @@ def main() -> None:
 
 
 def _unread() -> NoReturn:
-    """Leave as every filter does whose reader has left; there is nobody to tell."""
+    """Leave without a word, as every filter does whose reader has left."""
     into_nothing(1)
     sys.exit(UNREAD)
 

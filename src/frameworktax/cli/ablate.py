@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,45 +9,63 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail, introduce
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
-from frameworktax.cli.parse import parse_seconds, parse_share, words
-from frameworktax.errors import UsageError
-
-FIGURES = (".svg", ".png", ".pdf")
+from frameworktax.cli.app import (
+    STORE,
+    Depth,
+    Device,
+    ImageSize,
+    JsonFile,
+    Length,
+    ModelName,
+    Phase,
+    Processes,
+    Quiet,
+    Store,
+    TimeBudget,
+    Until,
+    Verbose,
+    Width,
+    app,
+    check_loudness,
+)
+from frameworktax.cli.deliver import (
+    PAGES,
+    check_suffix,
+    check_writable,
+    console,
+    interrupted,
+    progress_bar,
+    write_json,
+)
+from frameworktax.sweep.values import seconds, share, words
 
 
 @app.command("ablate")
 def ablate_command(
-    model: Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")],
-    batch: Annotated[int, typer.Option(help="Samples a call.", min=1)] = 1,
-    length: Annotated[int | None, typer.Option(help="Tokens a sample.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Pixels a side.")] = None,
-    width: Annotated[float, typer.Option(help="Factor on layer widths.")] = 1.0,
-    depth: Annotated[float, typer.Option(help="Factor on the number of layers.")] = 1.0,
+    model: ModelName,
+    batch: Annotated[int, typer.Option(help="Samples per call.", min=1)] = 1,
+    length: Length = None,
+    image_size: ImageSize = None,
+    width: Width = 1.0,
+    depth: Depth = 1.0,
     precision: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
-    phase: Annotated[str, typer.Option(help="forward, or generate: greedy decoding.")] = "forward",
+    phase: Phase = "forward",
     paths: Annotated[
         str, typer.Option(help="eager,torchscript,inductor,onnxruntime,device: some, or all.")
     ] = "all",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(help="Of the step with several: all processors; 1 leaves it out.", min=1),
+        typer.Option(help="For the multi-threaded step: all processors; 1 skips it.", min=1),
     ] = None,
-    time_budget: Annotated[str, typer.Option(help="Wall time for everything.")] = "10min",
-    until: Annotated[str, typer.Option(help="Stop at this half-width of the interval.")] = "3%",
-    processes: Annotated[int, typer.Option(help="Fresh processes a point.", min=1)] = 3,
-    store: Annotated[Path, typer.Option(help="Folder that keeps every sample.")] = Path(
-        "frameworktax-results"
-    ),
+    time_budget: TimeBudget = "10min",
+    until: Until = "3%",
+    processes: Processes = 3,
+    store: Store = STORE,
     redraw: Annotated[
-        bool, typer.Option("--redraw", help="Measure nothing: show the store's newest of it.")
+        bool, typer.Option("--redraw", help="Measure nothing: show the newest result in the store.")
     ] = False,
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the document; - for standard output.")
-    ] = None,
+    json_file: JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write .md (the ladder) or .html (all its points).")
     ] = None,
@@ -56,7 +73,7 @@ def ablate_command(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Take optimisations one by one, alone and on top of each other: what does each buy?
+    """Measure optimisations one by one, alone and combined: which buys what?
 
     Examples:
 
@@ -64,62 +81,51 @@ def ablate_command(
 
       frameworktax ablate resnet-50 --paths eager,torchscript --time-budget 3min
     """
-    check_loudness(quiet, verbose)
-    check_writable(json_file, report)
-    check_writable(None, figure)
-    if report is not None and report.suffix not in (".md", ".html"):
-        raise UsageError(f"cannot write '{report.name}'; choose .md or .html")
-    if figure is not None and figure.suffix not in FIGURES:
-        raise UsageError(f"cannot draw '{figure.name}'; choose {', '.join(FIGURES)}")
     from frameworktax import ablate as ablating
     from frameworktax.ablate import figure as drawing
     from frameworktax.ablate.terminal import print_ablation
     from frameworktax.ablate.words import markdown, plain
-    from frameworktax.cli.progress import Bar
     from frameworktax.records import Workload
     from frameworktax.report.terminal import print_run
+    from frameworktax.report.vega import PICTURES
 
+    check_loudness(quiet, verbose)
+    check_writable(json_file, report, figure)
+    check_suffix(report, PAGES)
+    check_suffix(figure, PICTURES)
     if redraw:
         found = ablating.read(store, model)
     else:
-        budget = parse_seconds(time_budget)
-        aside = console(stderr=True)
-        if verbose:
-            introduce(aside)
-        bar = None if quiet else Bar(aside, budget, verbose=verbose)
+        workload = Workload(
+            model=model,
+            batch=batch,
+            length=length,
+            image_size=image_size,
+            width=width,
+            depth=depth,
+            precision=precision,
+            phase=phase,
+        )
+        budget_s = seconds(time_budget, "--time-budget")
+        bar = progress_bar(budget_s, quiet, verbose)
         try:
             with bar or nullcontext():
                 found, _ = ablating.ablate(
                     model,
-                    Workload(
-                        model=model,
-                        batch=batch,
-                        length=length,
-                        image_size=image_size,
-                        width=width,
-                        depth=depth,
-                        precision=precision,
-                        phase=phase,
-                    ),
+                    workload,
                     paths=ablating.PATHS if paths == "all" else words(paths),
                     device=device,
                     threads=threads,
-                    time_budget=budget,
-                    until=parse_share(until),
+                    time_budget=budget_s,
+                    until=share(until, "--until"),
                     processes=processes,
                     folder=store,
                     reporter=bar,
                     command=sys.argv[1:],
                 )
         except KeyboardInterrupt:
-            fail(
-                f"interrupted; what was measured is kept in {store}. "
-                f"See it: frameworktax ablate {model} --store {store} --redraw",
-                INTERRUPTED,
-            )
-    document = json.dumps(plain(found), allow_nan=False)
-    if json_file and json_file != "-":
-        Path(json_file).write_text(document + "\n", encoding="utf-8")
+            interrupted(store, f"See it: frameworktax ablate {model} --store {store} --redraw")
+    write_json(plain(found), json_file)
     if report is not None and report.suffix == ".md":
         report.write_text(markdown(found), encoding="utf-8")
     elif report is not None:
@@ -128,9 +134,7 @@ def ablate_command(
         write_report(found.run, report)
     if figure is not None:
         drawing.write(found, figure)
-    if json_file == "-":
-        print(document)
-    elif not quiet:
+    if not quiet and json_file != "-":
         print_ablation(found, console())
         if verbose:
             print_run(found.run, console(), full=True)

@@ -1,57 +1,46 @@
-"""What every verb does with its result: files checked first, written, then printed."""
+"""What every verb does with its result: check the files first, write them, then print.
+
+Output may have no reader any more, one that is stuck, or a full disk: each ends with one line at
+most, and its own exit code.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
+import os
+import select
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from frameworktax.cli.streams import Aside, into_nothing
 from frameworktax.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from frameworktax.api import Results
+    from frameworktax.cli.progress import Bar
     from frameworktax.records import Run
 
-DRAWN = (".html", ".svg", ".png", ".pdf")
-"""Suffixes of files that hold pictures."""
+PAGES = (".md", ".html")
 INTERRUPTED = 130
 UNREAD = 141
-"""128 + SIGPIPE: how every filter ends whose output nobody reads. Not 0, which says a gate held."""
+"""128 + SIGPIPE: how every filter ends whose reader has left. Not 0: a gate was not passed."""
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Print one line on standard error and leave."""
-    try:
-        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    except OSError:  # nobody reads it; the exit code still tells
-        into_nothing(2)
-    sys.exit(code)
+# --- files ------------------------------------------------------------------------------------
 
 
-def console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
+def check_writable(*files: str | Path | None) -> None:
+    """Find out before measuring, not after, that a result cannot be written; ``-`` always can."""
+    from frameworktax.report.vega import PICTURES
 
-    class Unread(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # `main` says how a command ends whose reader has left
-
-    if not stderr or sys.stderr is None:
-        return Unread(stderr=stderr, highlight=False, soft_wrap=False)
-    aside = cast("IO[str]", Aside(sys.stderr))
-    return Unread(file=aside, stderr=True, highlight=False, soft_wrap=False)
-
-
-def check_writable(json_file: str | None, report: Path | None) -> None:
-    """Find out before measuring, not after, that a result cannot be written."""
-    for path in (None if json_file in (None, "-") else Path(str(json_file)), report):
-        if path is None:
-            continue
+    for path in (Path(file) for file in files if file not in (None, "-")):
         if path.is_dir():
             raise UsageError(f"{path} is a folder; name a file")
         try:
@@ -60,24 +49,29 @@ def check_writable(json_file: str | None, report: Path | None) -> None:
             with path.open("a"):
                 pass
             if not existed:
-                path.unlink()  # what is refused later leaves nothing behind
+                path.unlink()  # a command refused later leaves nothing behind
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
-    drawn = report is not None and report.suffix in DRAWN
-    if drawn and importlib.util.find_spec("vl_convert") is None:
-        raise UsageError(
-            f"drawing {report} needs vl-convert-python; pip install 'frameworktax[report]'"
-        )
+        if path.suffix in (".html", *PICTURES) and not importlib.util.find_spec("vl_convert"):
+            raise UsageError(
+                f"drawing {path} needs vl-convert-python; pip install 'frameworktax[report]'"
+            )
+
+
+def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise UsageError if a file to write has none of these suffixes."""
+    if path is not None and path.suffix not in suffixes:
+        raise UsageError(f"cannot write '{path.name}'; choose {' or '.join(suffixes)}")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a document, or nothing: the half of one is worse than none.
+    """Write a document completely or not at all.
 
     Raises:
-        UsageError: the disk is full, or there is no writing here.
+        UsageError: the disk is full, or the file cannot be written.
     """
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         if path.is_file():
             path.unlink()
@@ -87,14 +81,12 @@ def write_whole(path: Path, text: str) -> None:
         ) from error
 
 
-def introduce(out: Console) -> None:
-    """Say what measures, and where: for ``--verbose``."""
-    from frameworktax import host
-    from frameworktax.attribution import available_samplers
-    from frameworktax.report.terminal_notes import print_environment
-
-    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    print_environment(host.environment(sampler=sampler), out)
+def write_json(document: Any, json_file: str | None) -> None:
+    """Write a document where ``--json`` says: to a file, to standard output, or not at all."""
+    if json_file == "-":
+        print(json.dumps(document, allow_nan=False))
+    elif json_file:
+        write_whole(Path(json_file), json.dumps(document, allow_nan=False) + "\n")
 
 
 def deliver(
@@ -104,6 +96,7 @@ def deliver(
     quiet: bool,
     verbose: bool = False,
 ) -> None:
+    """Write and print what was measured."""
     kept = [f"samples in {results.store}"]
     deliver_run(results.run, json_file, report, quiet, kept, verbose=verbose)
 
@@ -117,14 +110,12 @@ def deliver_run(
     *,
     verbose: bool = False,
 ) -> None:
-    """Write and print a document; ``kept`` says what else there is."""
+    """Write and print a document; ``kept`` names what else was written."""
     from frameworktax.report.json_document import dump
     from frameworktax.report.terminal import print_run
 
-    if json_file == "-":
-        print(json.dumps(dump(run), allow_nan=False))
-    elif json_file:
-        write_whole(Path(json_file), json.dumps(dump(run), allow_nan=False) + "\n")
+    if json_file:
+        write_json(dump(run), json_file)
     if report:
         from frameworktax.report.html import write_report
 
@@ -133,8 +124,110 @@ def deliver_run(
         return
     terminal = console()
     print_run(run, terminal, full=verbose)
-    kept = list(kept)
-    kept += [f"document in {json_file}"] if json_file else []
-    kept += [f"report in {report}"] if report else []
-    if kept:
-        terminal.print(f"[dim]{', '.join(kept)}[/dim]", soft_wrap=True)
+    files = [*kept]
+    files += [f"document in {json_file}"] if json_file else []
+    files += [f"report in {report}"] if report else []
+    if files:
+        terminal.print(f"[dim]{', '.join(files)}[/dim]", soft_wrap=True)
+
+
+# --- standard output and error ----------------------------------------------------------------
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print one line on standard error and leave."""
+    try:
+        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    except OSError:  # no reader: the exit code remains
+        into_nothing(2)
+    sys.exit(code)
+
+
+def interrupted(store: Path, *then: str) -> NoReturn:
+    """Say what to do after Ctrl-C, and leave."""
+    steps = "; ".join(then)
+    fail(f"interrupted; what was measured is kept in {store}. {steps}", INTERRUPTED)
+
+
+def this_command(*without: str) -> str:
+    """Return the command line as the user typed it, some options left out."""
+    return f"frameworktax {shlex.join(word for word in sys.argv[1:] if word not in without)}"
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to print for people."""
+    from rich.console import Console
+
+    class Strict(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `main` decides how a command ends whose reader has left
+
+    if not stderr or sys.stderr is None:
+        return Strict(stderr=stderr, highlight=False, soft_wrap=False)
+    aside = cast("IO[str]", Aside(sys.stderr))
+    return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
+
+
+def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> Bar | None:
+    """Return a reporter on standard error, or None for ``--quiet``."""
+    from frameworktax.cli.progress import Bar
+
+    if quiet:
+        return None
+    out = console(stderr=True)
+    if verbose:
+        introduce(out)
+    return Bar(out, budget_s, verbose=verbose)
+
+
+def introduce(out: Console) -> None:
+    """Print what measures, and on which machine: for ``--verbose``."""
+    from frameworktax import host
+    from frameworktax.attribution import available_samplers
+    from frameworktax.report.terminal_notes import print_environment
+
+    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+    print_environment(host.environment(sampler=sampler), out)
+
+
+def into_nothing(descriptor: int) -> None:
+    """Let what is still to be written to a descriptor go nowhere: its reader has left."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def writable(descriptor: int) -> bool:
+    """Return whether a line can be written at once: no full pipe, no stopped terminal."""
+    with suppress(OSError, ValueError):
+        return bool(select.select((), (descriptor,), (), 0)[1])
+    return False
+
+
+class Aside:
+    """A stream for progress: a reader that left or is stuck changes nothing.
+
+    An hour of measuring is not lost to a log that cannot be written, and does not wait for a pager.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or drop the text where no one can read it."""
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError, io.UnsupportedOperation):  # no file: a test, a notebook
+            return self._stream.write(text)
+        if writable(descriptor):
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                into_nothing(descriptor)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: each write was flushed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli.app import HtmlReport, JsonFile, Quiet, Verbose, app, check_loudness
 from frameworktax.cli.deliver import check_writable, deliver_run
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
 
 
 @app.command("explain")
@@ -24,30 +23,28 @@ def explain_command(
         ),
     ],
     device_speed: Annotated[
-        float | None, typer.Option(help="What if the device were so many times as fast?")
+        float | None, typer.Option(help="Predict latency with a device N× as fast.")
     ] = None,
     host_speed: Annotated[
-        float | None, typer.Option(help="What if the host were so many times as fast?")
+        float | None, typer.Option(help="Predict latency with a host N× as fast.")
     ] = None,
     graphs: Annotated[
-        bool, typer.Option("--graphs", help="What if captured graphs were replayed?")
+        bool, typer.Option("--graphs", help="Predict latency with captured CUDA graphs.")
     ] = False,
-    batch: Annotated[int | None, typer.Option(help="What if a call had so many samples?")] = None,
+    batch: Annotated[int | None, typer.Option(help="Predict latency at this batch size.")] = None,
     width: Annotated[
-        float | None, typer.Option(help="What if layers were so many times as wide?")
+        float | None, typer.Option(help="Predict latency with layers N× as wide.")
     ] = None,
     depth: Annotated[
-        float | None, typer.Option(help="What if there were so many times as many layers?")
+        float | None, typer.Option(help="Predict latency with N× as many layers.")
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="What if this runtime ran it?")] = None,
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the document; - for standard output.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Predict latency in this runtime.")] = None,
+    json_file: JsonFile = None,
+    report: HtmlReport = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Explain where the time went, and what would change it.
+    """Explain where the time went, and predict what would change it.
 
     Examples:
 

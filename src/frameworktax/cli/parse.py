@@ -1,4 +1,4 @@
-"""Texts of the command line as numbers, seconds and shares."""
+"""Texts of the command line as numbers, pairs and time spans."""
 
 from __future__ import annotations
 
@@ -6,22 +6,7 @@ import re
 from datetime import timedelta
 
 from frameworktax.errors import UsageError
-from frameworktax.sweep import values
-
-
-def parse_numbers(text: str, option: str) -> list[int]:
-    """Return ``1,2,4`` as numbers and ``1..64`` as the powers of two from 1 to 64."""
-    return values.numbers(text, option)
-
-
-def parse_seconds(text: str) -> float:
-    """Return ``60s``, ``10min``, ``1h`` or ``90`` in seconds."""
-    return values.seconds(text, "--time-budget")
-
-
-def parse_share(text: str, option: str = "--until") -> float:
-    """Return ``3%`` or ``0.03`` as a fraction."""
-    return values.share(text, option)
+from frameworktax.sweep.values import words
 
 
 def parse_input(text: str) -> tuple[str, float | None, float | None]:
@@ -33,10 +18,6 @@ def parse_input(text: str) -> tuple[str, float | None, float | None]:
     if not found:
         raise UsageError(f"--input '{text}' names no lengths; write ragged:MEAN,SD")
     return kind, float(found[1]), float(found[2])
-
-
-def words(text: str) -> list[str]:
-    return values.words(text)
 
 
 def parse_pairs(texts: list[str], option: str) -> dict[str, str]:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli.app import Conditions, JsonFile, Quiet, Verbose, app, check_loudness
 from frameworktax.cli.deliver import check_writable, deliver
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
 from frameworktax.errors import UsageError
 
 
@@ -17,28 +16,23 @@ from frameworktax.errors import UsageError
 def report_command(
     store: Annotated[Path, typer.Argument(help="A store's folder.")],
     after: Annotated[
-        Path | None, typer.Argument(help="Another store, told beside the first in a page.")
+        Path | None, typer.Argument(help="Second store to compare side by side (HTML).")
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="File: .html .json .md .csv .parquet .svg .png .pdf."),
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
-    ] = None,
+    where: Conditions = None,
     last: Annotated[bool, typer.Option("--last", help="Only the newest session of these.")] = False,
     figure: Annotated[
         str | None,
-        typer.Option(help="Of a picture: latency, bill, shares, operations, length, width …"),
+        typer.Option(help="Picture to draw: latency, bill, shares, operations, length, width …"),
     ] = None,
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the document; - for standard output.")
-    ] = None,
+    json_file: JsonFile = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Redraw what a store holds, without measuring.
+    """Show or export the results in a store, without measuring.
 
     Examples:
 
@@ -72,7 +66,7 @@ def report_command(
     if after is not None:
         if output is None:
             raise UsageError(
-                "two stores are told side by side in a page: add -o report.html; "
+                "two stores are compared side by side in a page: add -o report.html; "
                 "in the terminal: frameworktax compare BEFORE AFTER"
             )
         before, results = results, api.read_store(after, conditions, last=last)

@@ -11,11 +11,10 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli.app import Quiet, Verbose, app, check_loudness
 from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail, introduce
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
-from frameworktax.cli.parse import parse_seconds
 from frameworktax.errors import UsageError
+from frameworktax.sweep.values import seconds
 
 SCALES = ("full", "small")
 
@@ -85,7 +84,7 @@ def reproduce_command(
                 scale=scale,  # type: ignore[arg-type] # checked above
                 store=store,
                 redraw=redraw,
-                time_budget=None if time_budget is None else parse_seconds(time_budget),
+                time_budget=None if time_budget is None else seconds(time_budget, "--time-budget"),
                 reporter=view,
                 command=sys.argv[1:],
             )

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli.app import Quiet, Verbose, app, check_loudness
 from frameworktax.cli.deliver import (
     check_writable,
     console,
     deliver,
     fail,
+    into_nothing,
     introduce,
+    writable,
     write_whole,
 )
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
-from frameworktax.cli.streams import into_nothing, writable
 
 if TYPE_CHECKING:
     from frameworktax.sweep.results import SweepResults

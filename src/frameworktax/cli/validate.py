@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from frameworktax.cli.app import app
+from frameworktax.cli.app import Quiet, Verbose, app, check_loudness
 from frameworktax.cli.deliver import check_writable, console, introduce
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
-from frameworktax.cli.parse import parse_seconds, words
+from frameworktax.sweep.values import seconds, words
 
 
 @app.command("validate")
@@ -44,7 +43,7 @@ def validate_command(
 
     check_loudness(quiet, verbose)
     check_writable(json_file, report)
-    budget = parse_seconds(time_budget)
+    budget = seconds(time_budget, "--time-budget")
     names = words(models) if models else None
     arguments: dict[str, Any] = {
         "device": device,
