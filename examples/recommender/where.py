@@ -17,5 +17,5 @@ for m in results:
     if m.bill_ns is None:
         continue
     lines = sorted(m.bill_ns.items(), key=lambda line: -line[1])
-    told = ", ".join(f"{name} {ns / 1e3:.0f} µs" for name, ns in lines if ns > 1000)
-    print(f"batch {m.workload.batch}: {told}; {m.operators} operators")
+    text = ", ".join(f"{name} {ns / 1e3:.0f} µs" for name, ns in lines if ns > 1000)
+    print(f"batch {m.workload.batch}: {text}; {m.operators} operators")
