@@ -6,19 +6,57 @@ computed (fused attention), each with its own steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Point
 
 BASE = "base"
-PATHS = ("eager", "torchscript", "inductor", "onnxruntime", "device")
-"""The branches, in the order they are shown."""
 UNFUSED = "-unfused"
 
 NEEDS_GRAPH = "cannot be had without a graph; see what it adds"
 NESTED = "holds the steps before it by construction; see what it adds"
+Branch = tuple[tuple[str, str, str, str, str], ...]
+BRANCHES: Mapping[str, Branch] = {
+    "torchscript": (
+        ("no-python", "no Python (traced graph)", "torchscript", "torchscript@{base}", ""),
+        ("frozen", "constants folded, frozen", "torchscript-frozen", "", NEEDS_GRAPH),
+    ),
+    "inductor": (
+        (
+            "fused-loops",
+            "loops fused (Inductor)",
+            "inductor",
+            "inductor{spelled}",
+            "with no autograd: a training graph would be another program",
+        ),
+        ("frozen-loops", "weights frozen, packed", "inductor@freezing", "", NEEDS_GRAPH),
+        ("ahead-of-time", "no Python (ahead of time)", "aot-inductor", "", NESTED),
+    ),
+    "onnxruntime": (
+        (
+            "executor",
+            "executor in C++",
+            "onnxruntime@bare",
+            "onnxruntime@bare",
+            "with no autograd",
+        ),
+        ("static-memory", "memory planned ahead", "onnxruntime@0", "", "needs the executor"),
+        ("basic", "basic: constants folded", "onnxruntime@1", "", NESTED),
+        ("extended", "extended: operators fused", "onnxruntime@2", "", NESTED),
+        ("all", "all: layouts as well", "onnxruntime", "", NESTED),
+        ("attention-operator", "attention as one operator", "onnxruntime@fused", "", NESTED),
+    ),
+    "device": (
+        ("graph-replay", "graph replay", "cuda-graph", "", "records no training"),
+        ("compiled-replay", "replay of fused loops", "inductor-reduce-overhead", "", NESTED),
+    ),
+}
+"""Path → name, title, runtime, runtime of the step alone, and ``why`` of each of its steps; each is
+added to the one before, the first to the last eager step that changes the computation."""
+PATHS = ("eager", *BRANCHES)
+"""The paths, in the order they are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +114,27 @@ def ladder(
     rungs = [Rung(name=BASE, title="eager as it comes", path="eager", after=None, point=base)]
     rungs += _eager(base, attention=attention, images=images, processors=processors)
     trunk = trunk_of(base)
-    for branch in (_torchscript, _inductor, _onnxruntime, _device):
-        rungs += branch(base, trunk, attention=attention)
+    spelled = "@unfused" if attention else ""
+    for path, names in BRANCHES.items():
+        after = trunk
+        for name, title, runtime, alone, why in names:
+            if name == "attention-operator" and not attention:
+                continue
+            if name == "executor" and attention:
+                why += "; its graph spells attention out in any case"
+            alone = alone.format(spelled=spelled, base=base.runtime.removeprefix("eager@"))
+            rungs.append(
+                Rung(
+                    name=name,
+                    title=title,
+                    path=path,
+                    after=after,
+                    point=replace(base, runtime=runtime),
+                    alone=replace(base, runtime=alone) if alone else None,
+                    why=why,
+                )
+            )
+            after = name
     return tuple(rung for rung in rungs if rung.path in paths)
 
 
@@ -87,126 +144,34 @@ def trunk_of(base: Point) -> str:
 
 
 def _eager(base: Point, *, attention: bool, images: bool, processors: int) -> list[Rung]:
+    """Return the steps that follow one another; engines branch off before the memory layout."""
     spelled = "@unfused" if attention else ""
+    rungs: list[Rung] = []
+
+    def add(name: str, title: str, point: Point, alone: Point, why: str = "") -> None:
+        after = rungs[-1].name if rungs else BASE
+        rung = Rung(
+            name=name, title=title, path="eager", after=after, point=point, alone=alone, why=why
+        )
+        rungs.append(rung)
+
     no_grad = replace(base, runtime=f"eager{spelled}")
+    add("no-autograd", "no autograd (no_grad)", no_grad, no_grad)
     inference = replace(base, runtime=f"inference-mode{spelled}")
-    rungs = [
-        Rung(
-            name="no-autograd", title="no autograd (no_grad)", path="eager", after=BASE,
-            point=no_grad, alone=no_grad,
-        ),
-        Rung(
-            name="inference-mode", title="inference mode", path="eager", after="no-autograd",
-            point=inference, alone=inference, why="with no autograd in it",
-        ),
-    ]  # fmt: skip
+    add("inference-mode", "inference mode", inference, inference, "with no autograd in it")
     last = replace(base, runtime="inference-mode")
     if attention:
-        rungs.append(
-            Rung(
-                name="fused-attention", title="fused attention", path="eager",
-                after="inference-mode", point=last, alone=replace(base, runtime="eager@autograd"),
-            )
-        )  # fmt: skip
+        add("fused-attention", "fused attention", last, replace(base, runtime="eager@autograd"))
     if images:
         last = replace(last, workload=replace(last.workload, channels_last=True))
         alone = replace(base, workload=replace(base.workload, channels_last=True))
-        rungs.append(
-            Rung(
-                name="memory-layout", title="channels-last", path="eager", after=rungs[-1].name,
-                point=last, alone=alone,
-            )
-        )  # fmt: skip
+        add("memory-layout", "channels-last", last, alone)
     before = rungs[-1].name
     for name, title in (("jemalloc", "jemalloc"), ("malloc", "malloc keeps memory")):
-        rungs.append(
-            Rung(
-                name=name, title=title, path="eager", after=before,
-                point=replace(last, runtime=f"{last.runtime}@{name}"),
-                alone=replace(base, runtime=f"{base.runtime}-{name}"),
-            )
-        )  # fmt: skip
+        variant = replace(last, runtime=f"{last.runtime}@{name}")
+        add(name, title, variant, replace(base, runtime=f"{base.runtime}-{name}"))
+        rungs[-1] = replace(rungs[-1], after=before)  # one allocator or the other
     if processors > 1:
-        rungs.append(
-            Rung(
-                name="threads", title=f"{processors} threads", path="eager", after=rungs[-1].name,
-                point=replace(rungs[-1].point, threads=processors),
-                alone=replace(base, threads=processors),
-            )
-        )  # fmt: skip
+        threads = replace(rungs[-1].point, threads=processors)
+        add("threads", f"{processors} threads", threads, replace(base, threads=processors))
     return rungs
-
-
-def _torchscript(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
-    alone = base.runtime.removeprefix("eager@")
-    return [
-        Rung(
-            name="no-python", title="no Python (traced graph)", path="torchscript", after=trunk,
-            point=replace(base, runtime="torchscript"),
-            alone=replace(base, runtime=f"torchscript@{alone}"),
-        ),
-        Rung(
-            name="frozen", title="constants folded, frozen", path="torchscript", after="no-python",
-            point=replace(base, runtime="torchscript-frozen"), why=NEEDS_GRAPH,
-        ),
-    ]  # fmt: skip
-
-
-def _inductor(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
-    alone = "inductor@unfused" if attention else "inductor"
-    return [
-        Rung(
-            name="fused-loops", title="loops fused (Inductor)", path="inductor", after=trunk,
-            point=replace(base, runtime="inductor"), alone=replace(base, runtime=alone),
-            why="with no autograd: a training graph would be another program",
-        ),
-        Rung(
-            name="frozen-loops", title="weights frozen, packed", path="inductor",
-            after="fused-loops", point=replace(base, runtime="inductor@freezing"), why=NEEDS_GRAPH,
-        ),
-        Rung(
-            name="ahead-of-time", title="no Python (ahead of time)", path="inductor",
-            after="frozen-loops", point=replace(base, runtime="aot-inductor"), why=NESTED,
-        ),
-    ]  # fmt: skip
-
-
-def _onnxruntime(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
-    bare = replace(base, runtime="onnxruntime@bare")
-    steps = [
-        ("static-memory", "memory planned ahead", "onnxruntime@0"),
-        ("basic", "basic: constants folded", "onnxruntime@1"),
-        ("extended", "extended: operators fused", "onnxruntime@2"),
-        ("all", "all: layouts as well", "onnxruntime"),
-        ("attention-operator", "attention as one operator", "onnxruntime@fused"),
-    ]
-    spelled = "; its graph spells attention out in any case" if attention else ""
-    rungs = [
-        Rung(
-            name="executor", title="executor in C++", path="onnxruntime", after=trunk, point=bare,
-            alone=bare, why=f"with no autograd{spelled}",
-        )
-    ]  # fmt: skip
-    for name, title, runtime in steps if attention else steps[:-1]:
-        rungs.append(
-            Rung(
-                name=name, title=title, path="onnxruntime", after=rungs[-1].name,
-                point=replace(base, runtime=runtime),
-                why="needs the executor" if name == "static-memory" else NESTED,
-            )
-        )  # fmt: skip
-    return rungs
-
-
-def _device(base: Point, trunk: str, *, attention: bool) -> list[Rung]:
-    return [
-        Rung(
-            name="graph-replay", title="graph replay", path="device", after=trunk,
-            point=replace(base, runtime="cuda-graph"), why="records no training",
-        ),
-        Rung(
-            name="compiled-replay", title="replay of fused loops", path="device",
-            after="graph-replay", point=replace(base, runtime="inductor-reduce-overhead"),
-            why=NESTED,
-        ),
-    ]  # fmt: skip
