@@ -70,8 +70,7 @@ bench-peer: install
 
 # Predictions name these errors, and the formulas that are too far off are refused.
 validate: install
-	$(BIN)/frameworktax validate --time-budget 11min \
-	  --json src/frameworktax/analysis/whatif/formula_errors.json --report docs/results/validate.md
+	$(BIN)/python benchmarks/validate.py
 
 coverage: install
 	nice $(BIN)/python benchmarks/coverage.py

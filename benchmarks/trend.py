@@ -17,7 +17,6 @@ import numpy as np
 
 from frameworktax import api
 from frameworktax.analysis.roofline import DEVICES
-from frameworktax.analysis.trend import MOST, Outlook, grid, outlook
 from frameworktax.analysis.whatif import formula_errors as shown
 from frameworktax.analysis.whatif import queued, replay
 from frameworktax.analysis.whatif.replay import Queues
@@ -27,6 +26,7 @@ from frameworktax.reproduce import paper
 from frameworktax.traces import chrome
 from frameworktax.traces.timeline import Timeline, build
 from frameworktax.traces.windows import Windows
+from machines import MOST, Outlook, grid, outlook
 from question import ROOT, place, table
 
 VARIABLE = "FRAMEWORKTAX_TREND_STORE"

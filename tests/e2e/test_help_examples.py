@@ -18,7 +18,7 @@ from frameworktax.host import cache
 from frameworktax.runtimes import environments
 
 DATA = Path(__file__).parents[1] / "data"
-SLOW = {"measure", "sweep", "reproduce", "ablate", "validate"}
+SLOW = {"measure", "sweep", "reproduce", "ablate"}
 """What measures."""
 ELSEWHERE = {"env create", "store push", "store pull"}
 """What reaches for the network."""

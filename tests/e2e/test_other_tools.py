@@ -1,6 +1,5 @@
-"""explain on other tools' results, and validate, as a user types them."""
+"""explain on other tools' results, as a user types them."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -50,28 +49,3 @@ def test_what_if_of_a_table_says_what_it_lacks(run):
     by_change = {p["change"]: p for p in told.json()["predictions"]}
     assert set(by_change) == {"--batch 8", "--host-speed 2"}
     assert all(p["reason"] for p in by_change.values())  # the device is not said, nor kernel times
-
-
-def test_validate_measures_and_keeps_its_errors(run):
-    told = run(
-        "validate", "--models", "mlp", "--time-budget", "30s", "--processes", "1",
-        "--json", "errors.json", "--report", "errors.md",
-    )  # fmt: skip
-    assert told.code == 0, told.err
-    document = json.loads((run.folder / "errors.json").read_text())
-    assert document["schema"] == "frameworktax.validation"
-    assert document["checks"]
-    for check in document["checks"]:
-        assert check["error"] == pytest.approx(check["predicted_ns"] / check["measured_ns"] - 1)
-    assert "mlp, eager, batch 1" in (run.folder / "errors.md").read_text()
-    assert "checks;" in told.out
-
-
-def test_validate_refuses_what_cannot_be(run):
-    for words, told in (
-        (("--models", "no-such-model"), "no-such-model"),
-        (("--time-budget", "0s"), "no time"),
-        (("--device", "tpu"), "no device"),
-    ):
-        found = run("validate", *words)
-        assert found.code == 2 and told in found.err and found.err.count("\n") == 1

@@ -18,7 +18,6 @@ VERBS = {
     "sweep": ["study.toml"],
     "reproduce": ["figure-4"],
     "ablate": ["mlp"],
-    "validate": [],
     "explain": ["trace.json"],
     "compare": ["before", "after"],
     "report": ["store"],
@@ -75,7 +74,7 @@ def test_a_comparison_in_full_names_every_point(run):
     _, full, _ = run(*words, "--verbose")
     assert "  6 points: beyond the gate" in brief.splitlines()
     assert "6 points: beyond the gate" not in full and "beyond the gate" in full
-    assert " ".join(full.split()).count("batch 2, length 128, eager") == 1
+    assert " ".join(full.split()).count("batch 2, length 128: beyond the gate") == 3
 
 
 def test_an_error_is_traced_on_request_alone(run):

@@ -7,8 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from frameworktax.analysis.trend import MOST, grid, outlook
 from frameworktax.analysis.whatif import replay
+from machines import MOST, grid, outlook
 
 US = 1_000.0
 

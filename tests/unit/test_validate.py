@@ -1,4 +1,4 @@
-"""validate on made-up records whose truth the formulas know, and on one they do not."""
+"""The checks of predictions: on made-up records whose truth the formulas know, and on others."""
 
 import json
 import sys
@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import sample_records as data
 from two_queues import Program, busy_ns, play, random_program
 
-from frameworktax import validate
+import prediction_checks as checks_of
+import validate
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import cpu as on_cpu
 from frameworktax.analysis.whatif import gpu as on_device
-from frameworktax.analysis.whatif import prediction_checks as held
 from frameworktax.analysis.whatif import queued
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
-from frameworktax.report.validation import markdown
 
 TAX, KERNEL, MATRIX = 2_000_000, 4_000_000, 0.75
 OVERHEAD = {"eager": 1_000_000, "inference-mode": 700_000, "torchscript": 400_000}
@@ -78,7 +78,7 @@ def cpu_records(name="s", wrong=None):
 
 
 def judged(records):
-    return held.judge(records, build(records).measurements)
+    return checks_of.judge(records, build(records).measurements)
 
 
 def test_what_a_quick_model_leaves_goes_to_the_later_ones(monkeypatch, tmp_path):
@@ -146,7 +146,7 @@ def test_uncertain_truths_are_kept_and_not_counted():
     ]
     checks, _ = judged(records)
     (found,) = [c for c in checks if c.formula == on_cpu.WIDTH]
-    assert not found.counted and found.uncertainty > held.TRUTH
+    assert not found.counted and found.uncertainty > checks_of.TRUTH
     whole = validate.Validation(
         checks=tuple(checks), refused=(), environment=data.ENVIRONMENT, made="now"
     )
@@ -219,11 +219,11 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
         on_device.BATCH,
         on_device.WIDTH,
         on_device.RUNTIME,
-        held.SPAN,
+        checks_of.SPAN,
     }
     for c in checks:
         assert abs(c.error) < 0.15, c
-    spans = [c.error for c in checks if c.formula == held.SPAN]
+    spans = [c.error for c in checks if c.formula == checks_of.SPAN]
     assert len(spans) == 2 and max(map(abs, spans)) < 0.01
 
 
@@ -235,7 +235,7 @@ def test_the_document_and_its_page():
     document = json.loads(json.dumps(whole.document(), allow_nan=False))
     assert document["schema"] == "frameworktax.validation"
     assert document["formulas"][on_cpu.BATCH]["n"] == 4
-    page = markdown(document)
+    page = validate.markdown(document)
     assert "AMD EPYC 9R14" in page and "a \\| b" in page
     assert page.count("\n| mlp") == 2 * len(checks)
     assert "| 8 | refused |" in page  # warm overhead alone is too far off here
@@ -247,3 +247,9 @@ def test_the_grid_has_every_point_once():
         points = validate.grid("mlp", device)
         assert len({p.key() for p in points}) == len(points)
         assert {p.platform for p in points} == {device}
+
+
+def test_errors_are_summed_up_by_rank():
+    assert validate.summary([-0.1]) == {"median": 0.1, "p95": 0.1, "n": 1}
+    found = validate.summary([i / 100 for i in range(1, 21)])
+    assert found == {"median": pytest.approx(0.105), "p95": 0.19, "n": 20}

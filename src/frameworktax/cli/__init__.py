@@ -23,7 +23,6 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     store,
     store_export,
     sweep,
-    validate,
 )
 from frameworktax.cli.app import QUIET, VERBOSE, app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing

@@ -1,10 +1,9 @@
-"""The errors that formulas have shown, as ``frameworktax validate`` measured and left them."""
+"""The errors that formulas have shown, as ``benchmarks/validate.py`` measured them."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -23,20 +22,6 @@ def table() -> Mapping[str, Mapping[str, float]]:
     text = (resources.files("frameworktax.analysis.whatif") / FILE).read_text(encoding="utf-8")
     found: Mapping[str, Mapping[str, float]] = json.loads(text)["formulas"]
     return found
-
-
-def summary(errors: Sequence[float]) -> dict[str, float]:
-    """Return median and 95th percentile (nearest rank above) of relative errors, signs dropped.
-
-    Raises:
-        ValueError: no errors.
-    """
-    if not errors:
-        raise ValueError("no errors to sum up")
-    ordered = sorted(abs(e) for e in errors)
-    n = len(ordered)
-    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    return {"median": middle, "p95": ordered[math.ceil(0.95 * n) - 1], "n": n}
 
 
 def distrust(shown: Mapping[str, float] | None) -> str | None:

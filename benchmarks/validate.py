@@ -1,19 +1,32 @@
-"""How far predictions are off: measure what they start from and what they speak of, and compare."""
+"""The errors of predictions: measure what they start from and what they predict, and compare.
+
+    python benchmarks/validate.py [--models NAMES] [--time-budget 11min] [--quick]
+
+Writes the table of errors that the package reads, and docs/results/validate.md.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import math
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from rich.console import Console
+
 from frameworktax import api, store
-from frameworktax.analysis.whatif import formula_errors as shown
+from frameworktax.analysis.whatif.formula_errors import ENOUGH, FILE, MEDIAN, P95, distrust
 from frameworktax.analysis.whatif.formulas import SAME_KERNELS
-from frameworktax.analysis.whatif.prediction_checks import DEPTHS, WIDER, Check, judge
+from frameworktax.cli.parse import parse_seconds, words
+from frameworktax.cli.progress import Bar
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
@@ -25,7 +38,11 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.version import __version__
+from prediction_checks import DEPTHS, WIDER, Check, judge
 
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "src/frameworktax/analysis/whatif" / FILE
+PAGE = ROOT / "docs/results/validate.md"
 SCHEMA = "frameworktax.validation"
 VERSION = 1
 MODELS: Mapping[str, Workload] = {
@@ -41,8 +58,8 @@ MODELS: Mapping[str, Workload] = {
         Workload(model="gpt2", length=16),
     )
 }
-"""What is measured unless told, small enough for all of it to fit in eleven minutes; the quick ones
-first, which leave time to the others."""
+"""Measured by default; small enough to fit in eleven minutes, the quick ones first, which leave
+time to the others."""
 BUDGET_S = 660.0
 LEAST_S = 1.0
 BATCHES = (1, 2, 4, 8, 16)
@@ -66,7 +83,7 @@ class Validation:
         for check in self.checks:
             if check.counted:
                 errors[check.formula].append(check.error)
-        return {name: shown.summary(found) for name, found in errors.items()}
+        return {name: summary(found) for name, found in errors.items()}
 
     def document(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -171,3 +188,104 @@ def newest(records: Sequence[Record]) -> list[Record]:
     sessions = [r for r in records if isinstance(r, Session)]
     last = max(sessions, key=lambda s: (s.started, s.session)).session
     return [r for r in records if r.session == last]
+
+
+def summary(errors: Sequence[float]) -> dict[str, float]:
+    """Return median and 95th percentile (nearest rank above) of relative errors, signs dropped."""
+    ordered = sorted(abs(e) for e in errors)
+    n = len(ordered)
+    return {"median": median(ordered), "p95": ordered[math.ceil(0.95 * n) - 1], "n": n}
+
+
+def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, shown in sorted(document["formulas"].items()):
+        verdict = "refused" if distrust(shown) else "predicts"
+        verdict = verdict if shown["n"] >= ENOUGH else "too few checks to judge"
+        yield (
+            name,
+            _percent(shown["median"]),
+            _percent(shown["p95"]),
+            f"{shown['n']:.0f}",
+            verdict,
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _counted(document: Mapping[str, Any]) -> str:
+    checks = document["checks"]
+    left = sum(not check["counted"] for check in checks)
+    return (
+        f"{len(checks)} checks; {left} not counted, because what was measured is itself uncertain; "
+        f"a formula predicts with errors up to {_percent(MEDIAN)} at the median and "
+        f"{_percent(P95)} at the 95th percentile"
+    )
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """Return the document as a page: the table, the machine, every check."""
+    where = document["environment"] or {}
+    libraries = where.get("libraries") or {}
+    named = [f"{name} {libraries[name]}" for name in ("torch", "transformers") if name in libraries]
+    lines = [
+        "# The errors of predictions",
+        "",
+        f"Written by `make validate` on {document['made']}, on {where.get('cpu', '?')}, "
+        f"{where.get('cores', '?')} processors; {', '.join(named)}. Predictions run on a document "
+        "without the point in question and are held against what was measured for it in the same "
+        "session.",
+        "",
+        "| formula | median error | 95th percentile | checks | |",
+        "|---|---|---|---|---|",
+    ]
+    lines += ["| " + " | ".join(row) + " |" for row in _rows(document)]
+    lines += ["", _counted(document) + ".", ""]
+    lines += [
+        "| from | change | formula | error | measured to | counted |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {_cell(c['subject'])} | `{_cell(c['change'])}` | {_cell(c['formula'])} | "
+        f"{100 * c['error']:+.1f} % | ±{_percent(c['uncertainty'])} | "
+        f"{'yes' if c['counted'] else 'no'} |"
+        for c in document["checks"]
+    ]
+    if document["refused"]:
+        lines += ["", "Not predicted:", ""]
+        lines += [f"- {_cell(reason)}" for reason in document["refused"]]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("`", "'")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", help="names with commas between; a list of small ones if not")
+    parser.add_argument("--time-budget", type=parse_seconds, default=BUDGET_S, help="11min, 90s")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes a point")
+    parser.add_argument("--quick", action="store_true", help="a trial, written to a folder apart")
+    asked = parser.parse_args()
+    trial = Path(tempfile.gettempdir(), "frameworktax-validate")
+    table, page = (trial / FILE, trial / PAGE.name) if asked.quick else (TABLE, PAGE)
+    with Bar(Console(stderr=True), asked.time_budget, verbose=False) as bar:
+        found = validate(
+            words(asked.models) if asked.models else None,
+            time_budget=asked.time_budget,
+            device=asked.device,
+            processes=asked.processes,
+            reporter=bar,
+        )
+    document = found.document()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    page.write_text(markdown(document), encoding="utf-8")
+    print(f"written: {table}, {page}")
+
+
+if __name__ == "__main__":
+    main()

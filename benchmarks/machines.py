@@ -1,8 +1,8 @@
 """Where the tax goes as devices and hosts get faster: recorded or measured calls, replayed.
 
 A call is two queues (``replay``). A faster device shortens kernels, a faster host its own work.
-What is told of each machine is its latency, the share of it in which no kernel runs, and how far
-kernels may grow before the latency does: the free batch, where kernel time is linear in the batch,
+Of each machine it gives the latency, the share of it in which no kernel runs, and how far kernels
+may grow before the latency does: the free batch, where kernel time is linear in the batch,
 and a lower figure of it where a larger batch fills a device better.
 """
 
@@ -62,8 +62,8 @@ def outlook(queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.
     change = Change(device_speed=device_speed, host_speed=host_speed)
     all_of = [queues, *variants(queues, change)]
 
-    def over(told: Callable[[Queues], float]) -> Estimate:
-        values = [told(q) for q in all_of]
+    def over(found: Callable[[Queues], float]) -> Estimate:
+        values = [found(q) for q in all_of]
         return Estimate(value=values[0], low=min(values), high=max(values), method=METHOD, n=1)
 
     def latency(q: Queues) -> float:
