@@ -1,11 +1,11 @@
 """Fill in what the documents say was measured, so that no number in them is typed by hand.
 
     python benchmarks/readme.py [RUN_JSON]     take this run, or redraw the one kept in docs/
-    python benchmarks/readme.py --check        exit 1 where a document tells something else
+    python benchmarks/readme.py --check        exit 1 where a document differs
 
-README.md's first block and pictures come from a run of ``make demo``, kept in
-``docs/results/demo`` with everything the tool printed about it (the README leaves the notes out);
-the table of checks in docs/method.md from the files that ``make bench`` and ``make gpu`` leave in
+README.md's first block and picture come from a run of ``make demo``, kept in ``docs/results/demo``
+with everything the tool printed about it (the README has the first lines and the latencies); the
+table of checks in docs/method.md from the files that ``make bench`` and ``make gpu`` leave in
 ``benchmarks/results``.
 """
 
@@ -17,7 +17,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,13 @@ def printed(run: Run) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def without_notes(run: Run) -> Run:
-    return replace(run, measurements=tuple(replace(m, notes=()) for m in run.measurements))
+def beginning(run: Run) -> str:
+    """Return the headline and the rows of the latency table, without what stands below them."""
+    parts = [part.splitlines() for part in re.split(r"\n\s*\n", printed(run))]
+    names = tuple(dict.fromkeys(m.runtime for m in run.measurements if m.latency_ns))
+    rows = next(p for p in parts if sum(line.startswith(names) for line in p) > 1)
+    last = max(i for i, line in enumerate(rows) if line.startswith(names))
+    return "\n".join([*parts[0], "", *rows[: last + 1]]) + "\n"
 
 
 def where(found: Environment | None) -> str:
@@ -59,7 +63,7 @@ def where(found: Environment | None) -> str:
 
 
 def demo(run: Run) -> str:
-    return f"```text\n{printed(without_notes(run))}```\n\n{where(run.environment)}"
+    return f"```text\n{beginning(run)}```\n\n{where(run.environment)}"
 
 
 def checks(results: Path) -> str:
@@ -115,7 +119,7 @@ def main() -> None:
     run = load(KEPT / "run.json")
     for name in PICTURES:
         figure(run, name, KEPT / f"{name}.svg")
-    print(f"README.md tells: {run.headline}")
+    print(f"README.md begins with: {run.headline}")
 
 
 if __name__ == "__main__":
