@@ -15,9 +15,10 @@ from frameworktax.models.calibrate import calibrate, images, rouse
 from frameworktax.models.registry import BUILT_IN
 from frameworktax.models.shrink import shrink
 from frameworktax.models.vision import CLASSES, image_model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "alexnet": ("alexnet", {}),

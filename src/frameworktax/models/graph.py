@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 LAYERS, WIDTH = 4, 128
 NODES, EDGES = 256, 1024

@@ -19,9 +19,10 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.hugging_face_inputs import inputs_of
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 CONFIG = "config.json"
 CALIBRATION_BATCH = 2

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
 from frameworktax.models.base import Inputs
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 DEFAULT_LENGTH = 128
 TWO_SECONDS = 32_000

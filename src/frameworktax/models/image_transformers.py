@@ -14,9 +14,10 @@ from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.language import Shape, make, scaled
 from frameworktax.models.vision import CLASSES, image_model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 DEFAULT_IMAGE_SIZE = 224
 MIN_IMAGE_SIZE = 32

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 DEFAULT_LENGTH = 128
 TWIN_LENGTH = 8

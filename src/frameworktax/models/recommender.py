@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 NUMBERS, TABLES, ROWS, BAG = 13, 26, 10_000, 4
 WIDTH = 64

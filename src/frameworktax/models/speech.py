@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.errors import UsageError
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.language import Shape, make, scaled
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 DEFAULT_LENGTH = 32_000
 """Samples: 2 s at 16 kHz."""

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.registry import BUILT_IN
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
     import torch
 
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 SIDE = 32
 """Pixels a side of what the convolutions see; the twin's has ``TWIN_SIDE``."""

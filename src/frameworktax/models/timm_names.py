@@ -13,9 +13,10 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.models.base import Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.torchvision_names import batches, noise
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 
 def build(name: str, workload: Workload) -> Model:

@@ -17,11 +17,12 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.torchvision_operators import loaded
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 FRAMES = 16
 """Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""

@@ -16,9 +16,10 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from frameworktax.errors import UsageError
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 SIDE, LEAST_SIDE = 32, 8
 LEVELS = (128, 256, 256, 256)

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UserModelError, nearest
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 

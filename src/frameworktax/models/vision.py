@@ -17,11 +17,12 @@ from torch import nn
 from frameworktax.errors import UsageError
 from frameworktax.models.base import Inputs, Model
 from frameworktax.models.calibrate import calibrate
+from frameworktax.records import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from frameworktax.records import SEED, Workload
+    from frameworktax.records import Workload
 
 DEFAULT_IMAGE_SIZE = 224
 MIN_IMAGE_SIZE = 32
