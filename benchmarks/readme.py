@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from frameworktax.records import Environment, Run
-from frameworktax.report.html import figure
+from frameworktax.report.charts import figure
 from frameworktax.report.json_document import load
 from frameworktax.report.terminal import print_run
 

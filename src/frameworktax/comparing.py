@@ -57,9 +57,9 @@ class Compared:
         return Renderable(self.comparison)
 
     def _repr_html_(self) -> str:
-        from frameworktax.report.compare_html import fragment
+        from frameworktax.report.html import comparison_fragment
 
-        return fragment(self.comparison)
+        return comparison_fragment(self.comparison)
 
 
 def compare(

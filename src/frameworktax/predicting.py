@@ -14,7 +14,7 @@ from frameworktax.api import Results
 from frameworktax.errors import UsageError
 from frameworktax.explaining import Told, tell
 from frameworktax.records import Prediction, Run
-from frameworktax.report import json_document, trace_html, trace_words
+from frameworktax.report import html, json_document, overview, trace_words
 
 
 class Predictions(Sequence[Prediction]):
@@ -46,7 +46,7 @@ class Predictions(Sequence[Prediction]):
         return f"<frameworktax predictions: {'; '.join(told) or 'none'}>"
 
     def _repr_html_(self) -> str:
-        return trace_html.predictions_section(self._found)
+        return html.blocks_html(overview.prediction_blocks(self._found))
 
 
 def whatif(

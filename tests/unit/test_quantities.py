@@ -14,7 +14,7 @@ import sample_records as data
 
 from frameworktax.analysis.document import build
 from frameworktax.records import Estimate, Note
-from frameworktax.report import json_document, markdown, sections
+from frameworktax.report import html, json_document, markdown
 from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import families
 from frameworktax.report.terminal import print_run
@@ -93,7 +93,7 @@ def test_every_format_shows_them(run):
     told = with_all(run)
     out = io.StringIO()
     print_run(told, Console(file=out, width=80))
-    page = sections.family_section(families(told)[0], 0, [])
+    page = html.fragment(told)
     for text in (out.getvalue(), markdown.text(told), page):
         flat = " ".join(text.split())
         for part in ("Padding tax", "84 %", "each further", "41 s", "23 MB", "earlier session"):
@@ -125,7 +125,7 @@ def test_names_from_outside_stay_text(run):
         replace(m, runtime=evil if m.runtime == "inductor" else m.runtime)
         for m in told.measurements
     )
-    page = sections.family_section(families(replace(told, measurements=turned))[0], 0, [])
+    page = html.fragment(replace(told, measurements=turned))
     assert evil not in page and "&lt;img src=x" in page
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 
@@ -244,7 +245,7 @@ def test_ticks():
 def test_a_known_runtime_has_the_same_colour_everywhere():
     assert charts.colours(["mine", "eager"])[1] == charts.colours(["eager"])[0]
     many = [f"r{i}" for i in range(20)]
-    assert len(charts.colours(many)) == 20
+    assert len(set(charts.colours(many))) == 20
 
 
 # --- the page --------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def page(run):
 
 def test_page_is_one_file_that_loads_nothing(page):
     head = page[: page.index("<style>")]
-    assert "default-src 'none'" in head
+    assert "default-src 'none'" in unescape(head)
     assert "unsafe-eval" not in head
     assert not re.findall(r"<(?:link|iframe|img|object|embed)\b", page.split("<script")[0])
     assert not re.search(r"<script[^>]+src=", page)
@@ -273,7 +274,7 @@ def test_page_names_its_scripts_by_hash(page):
     assert len(scripts) == 2
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        assert f"'sha256-{digest}'" in page
+        assert f"'sha256-{digest}'" in unescape(page)
 
 
 def test_page_carries_the_document_and_the_rows(run, page):
@@ -329,20 +330,20 @@ def test_a_report_that_cannot_be_written(run, tmp_path):
 @pytest.mark.parametrize("name", ["latency", "bill", "shares"])
 def test_figures(run, tmp_path, name):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
-    html.figure(run, name, tmp_path / "f.svg")
+    charts.figure(run, name, tmp_path / "f.svg")
     assert "torchscript-frozen" in (tmp_path / "f.svg").read_text()
-    html.figure(run, name, tmp_path / "f.png")
+    charts.figure(run, name, tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_figures_that_cannot_be(run, tmp_path):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     with pytest.raises(UsageError, match="did you mean 'latency'"):
-        html.figure(run, "latencies", tmp_path / "f.svg")
+        charts.figure(run, "latencies", tmp_path / "f.svg")
     with pytest.raises(UsageError, match=r"choose \.svg"):
-        html.figure(run, "latency", tmp_path / "f.gif")
+        charts.figure(run, "latency", tmp_path / "f.gif")
     with pytest.raises(UsageError, match="no numbers"):
-        html.figure(Run(), "latency", tmp_path / "f.svg")
+        charts.figure(Run(), "latency", tmp_path / "f.svg")
 
 
 def test_reading_imports_nothing_that_measures():

@@ -1,6 +1,5 @@
 """What the page holds beyond one model's tables: any axis, overviews, thinning, symbols."""
 
-import re
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -12,10 +11,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
+from frameworktax.analysis.whatif.predict import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
-from frameworktax.report import flame_html, html, overview, page_data, page_sections, points
-from frameworktax.report.quantities import Quantities
+from frameworktax.report import charts, html, overview, page_data, words
+from frameworktax.report.blocks import table as made_table
 from frameworktax.report.tables import families
 
 
@@ -44,7 +44,7 @@ def test_every_axis_with_two_values_has_its_lines(run):
     both = more(run, changed(run, length=256), changed(run, ("eager",), width=2.0))
     shown = families(both)
     numbered = [m for family in shown for m in family.measurements]
-    lines = points.slices(shown)
+    lines = charts.slices(shown)
     assert [line.axis for line in lines].count("batch") == len(shown) == 3
     lengths = [line for line in lines if line.axis == "length"]
     assert [line.title for line in lengths] == [
@@ -60,7 +60,7 @@ def test_every_axis_with_two_values_has_its_lines(run):
 
 
 def test_columns_give_back_what_was_measured(run):
-    columns = points.columns(run.measurements)
+    columns = page_data.columns(run.measurements)
     for i, m in enumerate(run.measurements):
         coded = columns["runtime"]
         assert coded["of"][coded["at"][i]] == m.runtime
@@ -92,7 +92,7 @@ def made(models, batches):
 
 def test_thinning_keeps_whole_families_evenly():
     shown = families(Run(measurements=made(100, 10)))
-    kept = points.thinned(shown, 250)
+    kept = page_data.thinned(shown, 250)
     assert sum(len(f.measurements) for f in kept) <= 250
     assert len(kept) >= 20
     assert all(len(f.measurements) == 10 for f in kept)
@@ -100,23 +100,24 @@ def test_thinning_keeps_whole_families_evenly():
     numbers = [int(f.model[1:]) for f in kept]
     assert max(b - a for a, b in pairwise(numbers)) <= 6
     assert numbers[-1] >= 90
-    assert points.thinned(shown, 1000) == shown
-    assert points.thinned(shown, 1) == shown[:1]
+    assert page_data.thinned(shown, 1000) == shown
+    assert page_data.thinned(shown, 1) == shown[:1]
 
 
 def test_a_thinned_page_says_so(run):
     held = page_data.contents(more(run, changed(run, length=256), changed(run, length=512)))
-    assert "thinned" not in page_sections.explore(held)
+    assert html._thinned(held) == ""
     every = sum(len(f.measurements) for f in held.every)
-    kept = points.thinned(held.every, every - 1)
+    kept = page_data.thinned(held.every, every - 1)
     there = sum(len(f.measurements) for f in kept)
-    said = page_sections.explore(replace(held, kept=kept, in_full=kept[:1]))
+    said = html._thinned(replace(held, kept=kept, in_full=kept[:1]))
     assert there < every
-    assert f"This page holds {there} of {every} points: 2 of 3 groups" in said
+    assert f"{there} of {every} points: 2 of 3 groups" in said
     assert "The first 1 of 2 groups" in said
 
 
 def test_a_large_document_stays_in_the_store(monkeypatch, run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     assert page_data.contents(run).document == "whole"
     whole = len(page_data.contents(run).data["run"]["measurements"][1]["samples_ns"])
     assert whole > 0
@@ -124,20 +125,20 @@ def test_a_large_document_stays_in_the_store(monkeypatch, run):
     lean = page_data.contents(run)
     assert lean.document == "without samples"
     assert not any(m["samples_ns"] for m in lean.data["run"]["measurements"])
-    assert "without raw samples" in page_sections.numbers(lean)
+    assert 'id="get-json"' in html.page(run)
     monkeypatch.setattr(page_data, "DOCUMENT_POINTS", 3)
     least = page_data.contents(run)
     assert least.document == "left out"
     assert "run" not in least.data
-    assert "get-json" not in page_sections.numbers(least)
+    assert 'id="get-json"' not in html.page(run)
 
 
 def test_a_table_of_thousands_is_cut_and_says_so():
-    table = Quantities("t", ("a",), tuple((str(i),) for i in range(2000)), "why")
-    cut = page_sections._first(table)
-    assert len(cut.rows) == page_sections.ROWS
-    assert cut.hint == "The first 60 of 2,000 rows. why"
-    assert page_sections._first(cut) is cut
+    table = made_table("t", ("a",), [(str(i),) for i in range(2000)], hint="why")
+    cut = overview.first_rows(table, 60)
+    assert len(cut.rows) == 60
+    assert "60 of 2,000" in cut.hint and cut.hint.endswith("why")
+    assert overview.first_rows(cut, 60) is cut
 
 
 # --- pictures for paper ----------------------------------------------------------------------
@@ -146,19 +147,23 @@ def test_a_table_of_thousands_is_cut_and_says_so():
 def test_any_axis_and_all_points_can_be_drawn_on_paper(run, tmp_path):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     both = more(run, changed(run, length=256))
-    html.figure(both, "length", tmp_path / "f.svg")
+    charts.figure(both, "length", tmp_path / "f.svg")
     drawn = (tmp_path / "f.svg").read_text()
     assert "length, tokens" in drawn
     assert "batch 1, bert-mini, float32, cpu, 1 thread" in drawn
     counted = tuple(replace(m, flops=(i + 1) * 10**9) for i, m in enumerate(run.measurements))
-    html.figure(replace(run, measurements=counted), "operations", tmp_path / "f.svg")
+    charts.figure(replace(run, measurements=counted), "operations", tmp_path / "f.svg")
     assert "GFLOP of one call" in (tmp_path / "f.svg").read_text()
     for name in ("length", "operations", "threads"):
         with pytest.raises(UsageError, match="no numbers"):
-            html.figure(replace(run, measurements=run.measurements[:1]), name, tmp_path / "f.svg")
+            charts.figure(replace(run, measurements=run.measurements[:1]), name, tmp_path / "f.svg")
 
 
 # --- overviews -------------------------------------------------------------------------------
+
+
+def texts(table):
+    return [tuple(cell.text for cell in row) for row in table.rows]
 
 
 def test_only_what_is_proven_equal_is_ranked(run):
@@ -167,17 +172,18 @@ def test_only_what_is_proven_equal_is_ranked(run):
     ranked = [m.runtime for m, share in found if share is not None]
     assert ranked == ["onnxruntime", "inductor", "torchscript-frozen", "inference-mode", "eager"]
     assert [m.runtime for m, share in found if share is None] == ["openvino"]
-    table = overview.ranked(family)
-    assert table.rows[0][:2] == ("onnxruntime", "1")
-    assert table.rows[0][3].startswith("2.2 ×")
-    assert table.rows[-1][1] == "not ranked"
-    assert table.rows[-1][4].startswith("≠")
+    rows = texts(overview.ranked(family))
+    assert rows[0][:2] == ("onnxruntime", "1")
+    assert rows[0][3].startswith("2.2 ×")
+    assert rows[-1][1] == "not ranked"
+    assert rows[-1][4].startswith("≠")
 
 
 def test_what_ran_where(run):
     both = more(run, changed(run, ("eager",), model="other"))
     table = overview.matrix(both)
-    rows = {row[0]: dict(zip(table.head[1:], row[1:], strict=True)) for row in table.rows}
+    heads = [column.title for column in table.columns]
+    rows = {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in texts(table)}
     assert rows["bert-mini"]["onnxruntime"] == "="
     assert rows["bert-mini"]["openvino"] == "≠"
     assert rows["bert-mini"]["aot-inductor"] == "crashed"
@@ -194,11 +200,13 @@ def test_hardware_stands_side_by_side(run):
         if m.runtime == "eager"
     )
     table = overview.hardware(more(run, cuda))
-    assert table.head == ("model", "runtime", "cpu, 1 thread", "cuda:0")
-    assert table.rows[0][:2] == ("bert-mini, length 128, float32, batch 1", "eager")
-    assert table.rows[0][2].startswith("4.40 ")
-    assert table.rows[0][3].startswith("1.00 ")
-    assert len(table.rows) == len(data.BATCHES)
+    heads = [column.title for column in table.columns]
+    assert heads == ["model", "runtime", "cpu, 1 thread", "cuda:0"]
+    rows = texts(table)
+    assert rows[0][:2] == ("bert-mini, length 128, float32, batch 1", "eager")
+    assert rows[0][2].startswith("4.40 ")
+    assert rows[0][3].startswith("1.00 ")
+    assert len(rows) == len(data.BATCHES)
     assert overview.hardware(run) is None
 
 
@@ -211,8 +219,8 @@ def test_how_far_a_width_is_free(run):
     both = more(run, wide)
     shown = families(both)
     numbered = [m for family in shown for m in family.measurements]
-    table = overview.free_sizes(points.slices(shown), numbered)
-    row = next(row for row in table.rows if row[:2] == ("eager", "width"))
+    table = overview.free_sizes(charts.slices(shown), numbered)
+    row = next(row for row in texts(table) if row[:2] == ("eager", "width"))
     assert row[2] == "1"
     assert 2.0 < float(row[3]) < 2.2  # 1.10 between 1.05 and 3.0, on a logarithmic axis
 
@@ -245,18 +253,65 @@ def test_symbols_take_their_share_of_a_call(named):
 
 def test_boxes_are_as_wide_as_their_time(named):
     (family,) = families(named)
-    page = flame_html.flames(family)
-    assert page.count("<details") == 4  # the runtimes that were sampled
-    widths = [float(w) for w in re.findall(r'<ul><li style="flex-grow:([\d.]+)"', page)]
-    assert widths[0] == 1000.0
-    eager = page.split("</details>")[0]
-    lines = re.findall(r'flex-grow:([\d.]+)"><span class="box" title="(\w+), ', eager)
-    top = {name: float(width) for width, name in lines}
-    assert top["kernel"] == pytest.approx(382, abs=1)
+    found = html.flames(family)
+    assert len(found) == 4  # the runtimes that were sampled
+    assert all(root.share == 1 for root in found)
+    shares = {box.name: box.share for box in found[0].inner}
+    assert shares["kernel"] == pytest.approx(0.382, abs=1e-3)
+    assert all(box.rest >= 0 for root in found for box in root.inner)
+
+
+def test_symbols_are_only_text(named):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    page = html.page(named)
+    assert page.count('<details class="flame"') == 4
     assert "&lt;eval&gt;" in page and "<eval>" not in page and "lib&amp;.so" in page
 
 
 def test_no_names_no_flames(run):
     (family,) = families(replace(run, measurements=tuple(
         replace(m, symbols_ns=()) for m in run.measurements)))  # fmt: skip
-    assert flame_html.flames(family) == ""
+    assert html.flames(family) == []
+
+
+# --- headline and what-if ----------------------------------------------------------------------
+
+
+def test_a_headline_keeps_the_names_of_runtimes(run):
+    said = html.headline(replace(run, headline="m here: onnxruntime is 2 × faster; eager waits"))
+    assert (said.subject, said.verdict) == ("m here", "onnxruntime is 2\u00a0× faster")
+    assert said.rest == "Eager waits"
+
+
+def test_the_sliders_have_the_answers_of_explain(run):
+    found = page_data.whatif(run)
+    eager = next(s for s in found["subjects"] if "eager" in s["name"])
+    assert eager["batches"] == [*data.BATCHES, 2 * max(data.BATCHES)]
+    assert set(eager["answers"]) == {"host_speed", "batch", "width", "depth"}
+    for stop, answer in eager["answers"]["host_speed"].items():
+        (wanted, *_) = predict(WhatIf(host_speed=float(stop)), run)
+        assert answer[0] == f"{words.interval(wanted.latency_ns)} ms"
+        assert found["texts"][answer[2]].startswith(wanted.formula)
+    measured = eager["answers"]["batch"]["2"]
+    assert found["texts"][measured[2]] == "measured"
+    assert len(eager["answers"]["depth"]["2"]) == 1  # refused: no other depth was measured
+
+
+def test_what_interacts_is_answered_together(run):
+    cuda = tuple(
+        replace(
+            m,
+            platform="cuda:0",
+            enqueue_ns=replace(m.latency_ns, value=m.latency_ns.value * 0.9),
+            kernel_ns=replace(m.latency_ns, value=m.latency_ns.value * 0.5),
+            launches=30,
+        )
+        for m in run.measurements
+        if m.runtime == "eager"
+    )
+    (eager,) = page_data.whatif(replace(run, measurements=cuda))["subjects"]
+    stops = eager["answers"]["machine"]
+    assert len(stops) == 4 * 4 * 2 - 1
+    both = WhatIf(device_speed=2.0, host_speed=2.0, graphs=True)
+    wanted = predict(both, replace(run, measurements=cuda))[-1]
+    assert stops["2 2 1"][0] == f"{words.interval(wanted.latency_ns)} ms"

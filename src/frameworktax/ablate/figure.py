@@ -158,7 +158,5 @@ def write(ablation: Ablation, path: Path) -> None:
     Raises:
         UsageError: another suffix, nothing measured, or no plotting package.
     """
-    from frameworktax.report.html import PAPER
-
     vega.check(path)
-    vega.write({**waterfall(ablation), "config": PAPER}, path)
+    vega.write({**waterfall(ablation), "config": vega.PAPER}, path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
-from frameworktax.report import html, json_document, markdown
+from frameworktax.report import charts, html, json_document, markdown
 from frameworktax.store import export as store_export
 
 SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf")
@@ -27,7 +27,7 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         run: to tell of.
         path: its suffix names the format.
         beside: a comparison whose side after is the run; a page alone can tell it.
-        picture: which of ``html.FIGURES``, where the suffix is that of a picture.
+        picture: which of ``charts.FIGURES``, where the suffix is that of a picture.
 
     Raises:
         UsageError: no format has this suffix, or what it needs is not installed.
@@ -47,7 +47,7 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
     elif path.suffix == ".parquet":
         store_export.measurements(markdown.csv_rows(run), markdown.CSV_FIELDS, path)
     else:
-        html.figure(run, picture, path)
+        charts.figure(run, picture, path)
 
 
 def write_table(run: Run, path: Path) -> None:

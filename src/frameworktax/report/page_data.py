@@ -1,4 +1,9 @@
-"""What a page holds, and what it leaves out so that it opens at once."""
+"""What the scripts of a page get as data: points, layouts of pictures, what-if answers, downloads.
+
+Columns keep 10,000 points near a megabyte: each text is written once and then by number, numbers
+have six significant digits. More than ``MOST`` points are thinned by whole families, so that every
+line that is drawn has all of its points.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from frameworktax.records import Run
-from frameworktax.report import points
-from frameworktax.report.charts import LABEL_GAP, LETTER_WIDTH
+from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
+from frameworktax.report import trace_words
+from frameworktax.report.charts import AXES, Slice, frame, latency_looks, slices, template
 from frameworktax.report.json_document import dump
-from frameworktax.report.latency_layers import AXES, latency_template
-from frameworktax.report.markdown import csv_text
-from frameworktax.report.overview_charts import operations_template
-from frameworktax.report.palette import HEIGHT, OTHER_COLOURS, RUNTIME_COLOURS, SHAPES
+from frameworktax.report.markdown import csv_rows, csv_text
+from frameworktax.report.palette import SHAPES, colours
 from frameworktax.report.tables import Family, families
+from frameworktax.report.words import interval, parity_mark
 
+MOST = 10_000
+"""Points that a page has; a browser sorts and draws so many without a pause."""
 SECTIONS = 12
 """Families with a section of their own; more pictures are drawn for too long."""
 FEW_SECTIONS = 3
@@ -29,25 +37,34 @@ DOCUMENT_POINTS = 1_000
 """Points above which the page carries columns only, not the document."""
 DOCUMENT_BYTES = 2_000_000
 """The same for the document's text; without raw samples it may fit."""
+DIGITS = 6
+TEXTS = ("model", "runtime", "precision", "platform", "status", "regime", "bill_method")
+NUMBERS = (
+    *("batch", "length", "image_size", "width", "depth", "threads"),
+    *("latency_ns", "latency_ns_low", "latency_ns_high"),
+    *("tax_share", "tax_share_low", "tax_share_high"),
+    *("ratio_to_eager", "ratio_to_eager_low", "ratio_to_eager_high"),
+    *("flops", "parameters"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A run as its page tells it.
+    """What the page of a run has.
 
     Attributes:
         every: all families of the run.
         kept: those whose points are in the page.
         in_full: those with a section of their own, the first of ``kept``.
         slices: lines that can be drawn of ``kept``.
-        data: for the page's script.
+        data: for the page's scripts.
         document: ``whole``, ``without samples`` or ``left out``.
     """
 
     every: Sequence[Family]
     kept: Sequence[Family]
     in_full: Sequence[Family]
-    slices: Sequence[points.Slice]
+    slices: Sequence[Slice]
     data: dict[str, Any]
     document: str
 
@@ -58,11 +75,12 @@ class Contents:
 
 
 def contents(run: Run) -> Contents:
-    """Return what the page of a run holds."""
+    """Return what the page of a run has."""
     every = families(run)
-    kept = points.thinned(every)
-    lines = points.slices(kept)
+    kept = thinned(every)
+    lines = slices(kept)
     measurements = [m for family in kept for m in family.measurements]
+    runtimes = list(dict.fromkeys(m.runtime for m in measurements))
     document, carried = _document(run)
     return Contents(
         every=every,
@@ -72,27 +90,69 @@ def contents(run: Run) -> Contents:
         document=document,
         data={
             **carried,
-            "columns": points.columns(measurements),
-            "slices": [asdict(line) for line in lines],
+            "columns": columns(measurements),
+            "slices": [_laid_out(line, measurements) for line in lines],
             "templates": {
-                "wide": latency_template(legend=False),
-                "narrow": latency_template(wide=False, legend=False),
-                "operations": {
-                    "wide": operations_template(),
-                    "narrow": operations_template(wide=False),
-                },
+                name: {"wide": template(name), "narrow": template(name, wide=False)}
+                for name in ("latency", "operations")
             },
-            "palette": {
-                "axes": AXES,
-                "runtimes": RUNTIME_COLOURS,
-                "others": OTHER_COLOURS,
-                "shapes": SHAPES,
-                "letter": LETTER_WIDTH,
-                "gap": LABEL_GAP,
-                "height": HEIGHT,
-            },
+            "looks": {"wide": latency_looks(), "narrow": latency_looks(wide=False)},
+            "axes": AXES,
+            "shapes": SHAPES,
+            "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
+            "whatif": whatif(run),
         },
     )
+
+
+def thinned(shown: Sequence[Family], most: int = MOST) -> list[Family]:
+    """Return whole families, evenly spaced in the order given, with ``most`` points or fewer.
+
+    The first one always stays: the headline is about it.
+    """
+    total = sum(len(f.measurements) for f in shown)
+    if total <= most:
+        return list(shown)
+    kept: list[Family] = []
+    used = passed = 0
+    for family in shown:
+        size = len(family.measurements)
+        # Keep in step: as large a share of the room is used as of the families is passed.
+        if not kept or (used <= most * passed / total and used + size <= most):
+            kept.append(family)
+            used += size
+        passed += size
+    return kept
+
+
+def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Return name → numbers, or ``{"of": texts, "at": numbers of texts}``; null is not measured."""
+    rows = csv_rows(Run(measurements=tuple(measurements)))
+    made: dict[str, Any] = {name: [rounded(row[name]) for row in rows] for name in NUMBERS}
+    for name in TEXTS:
+        made[name] = _coded([row[name] for row in rows])
+    made["outputs"] = _coded([parity_mark(m) for m in measurements])
+    return made
+
+
+def rounded(value: Any) -> Any:
+    """Return JSON data with every number to six significant digits."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _coded(texts: Sequence[object]) -> dict[str, Any]:
+    numbers: dict[object, int] = {}
+    at = [None if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
+    return {"of": list(numbers), "at": at}
+
+
+def _laid_out(line: Slice, measurements: Sequence[Measurement]) -> dict[str, Any]:
+    found: dict[str, Any] = rounded(frame([measurements[i] for i in line.rows], line))
+    return {**asdict(line), **found}
 
 
 def _document(run: Run) -> tuple[str, dict[str, Any]]:
@@ -109,3 +169,169 @@ def _document(run: Run) -> tuple[str, dict[str, Any]]:
 def _without_samples(run: Run) -> Run:
     lean = (replace(m, samples_ns=(), blocks_ns=(), calibrator_ns=()) for m in run.measurements)
     return replace(run, measurements=tuple(lean))
+
+
+# --- what if -----------------------------------------------------------------------------------
+
+SUBJECTS = 100
+"""Points that the what-if sliders can start from; the page says so where there are more."""
+STOPS: dict[str, tuple[float, ...]] = {
+    "host_speed": (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4),
+    "device_speed": (0.5, 1, 2, 4),
+    "queue_speed": (0.5, 1, 2, 4),
+    "width": (0.25, 0.5, 1, 1.5, 2, 3, 4),
+    "depth": (0.25, 0.5, 1, 1.5, 2, 3, 4),
+}
+"""Slider → the factors at which it stops. The speeds of a device and of its host (``queue_speed``)
+are replayed together: every pair of stops, with and without graphs."""
+BATCHES_BEYOND = 2
+"""Factor beyond the largest measured batch up to which the slider goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slider:
+    """A control of the page and what is assumed when it is moved.
+
+    Attributes:
+        change: its name in the page: a field of ``WhatIf``, or ``machine`` for three of them.
+        devices: whether it is for points of a CPU, of a GPU or both.
+        name: what people read.
+        assumed: how the answer is made.
+    """
+
+    change: str
+    devices: str
+    name: str
+    assumed: str
+
+
+SLIDERS = (
+    Slider(
+        change="host_speed",
+        devices="cpu",
+        name="Host speed",
+        assumed="the framework's part gets faster, kernels stay",
+    ),
+    Slider(
+        change="machine",
+        devices="gpu",
+        name="Device and host speed",
+        assumed="two queues, replayed together",
+    ),
+    Slider(
+        change="batch",
+        devices="all",
+        name="Batch size",
+        assumed="a line through the measured ones",
+    ),
+    Slider(
+        change="width",
+        devices="all",
+        name="Layer width",
+        assumed="matrix products grow with its square",
+    ),
+    Slider(
+        change="depth",
+        devices="cpu",
+        name="Number of layers",
+        assumed="a line through the measured depths",
+    ),
+)
+
+
+def whatif(run: Run) -> dict[str, Any]:
+    """Return what the sliders show at each of their stops.
+
+    Returns:
+        ``subjects``, each with its name, latency and ``answers``: change → stop → [latency,
+        factor, number of the proof] or, where a formula refuses, [number of the reason]; a stop
+        that changes nothing has none. ``texts``: proofs and reasons. ``of``: how many points
+        there are to start from.
+    """
+    groups: dict[object, list[Measurement]] = {}
+    for m in run.measurements:
+        if m.latency_ns is not None and m.runtime != FLOOR:
+            neutral = replace(m.workload, batch=0, width=1.0, depth=1.0)
+            groups.setdefault((neutral, m.platform, m.threads), []).append(m)
+    subjects: list[dict[str, Any]] = []
+    texts: dict[str, int] = {}
+    count = 0
+    for points in groups.values():
+        firsts = _firsts(points)
+        count += len(firsts)
+        if len(subjects) < SUBJECTS:
+            subjects += _answered(points, firsts, texts)
+    return {"subjects": subjects[:SUBJECTS], "texts": list(texts), "of": count}
+
+
+def _firsts(points: Sequence[Measurement]) -> dict[str, Measurement]:
+    """Return the point of the smallest batch of each width, depth and runtime, by its name."""
+    first: dict[object, Measurement] = {}
+    for m in points:
+        key = (m.workload.width, m.workload.depth, m.runtime)
+        if key not in first or m.workload.batch < first[key].workload.batch:
+            first[key] = m
+    return {point_name(m.point): m for m in first.values()}
+
+
+def _answered(
+    points: Sequence[Measurement], firsts: dict[str, Measurement], texts: dict[str, int]
+) -> list[dict[str, Any]]:
+    on_host = device_of(points[0].platform) == "cpu"
+    stops = _stops(points, "cpu" if on_host else "gpu")
+    answers: dict[str, dict[str, dict[str, list[Any]]]] = {
+        name: {change: {} for change in stops} for name in firsts
+    }
+    group = Run(measurements=tuple(points))
+    for change, asked in stops.items():
+        for stop, one in asked.items():
+            for found in predict(one, group):
+                if found.change == one.words():  # several at once are answered alone as well
+                    answers[found.subject][change][stop] = _texts(found, texts)
+    return [
+        {
+            "name": name,
+            "device": "cpu" if on_host else "gpu",
+            "latency": f"{interval(m.latency_ns)} ms",
+            "batch": m.workload.batch,
+            "batches": [int(n) for n in stops["batch"]],
+            "answers": answers[name],
+        }
+        for name, m in firsts.items()
+    ]
+
+
+def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, WhatIf]]:
+    """Return change → stop of its slider, as the page writes it → what is asked there."""
+    batches = {m.workload.batch for m in points}
+    most = BATCHES_BEYOND * max(batches)
+    batches |= {2**i for i in range(most.bit_length()) if 2**i <= most}
+    machine = {
+        f"{device_speed:g} {host_speed:g} {int(graphs)}": WhatIf(
+            device_speed=_moved(device_speed), host_speed=_moved(host_speed), graphs=graphs
+        )
+        for device_speed in STOPS["device_speed"]
+        for host_speed in STOPS["queue_speed"]
+        for graphs in (False, True)
+        if graphs or device_speed != 1 or host_speed != 1
+    }
+    found = {
+        "host_speed": {f"{x:g}": WhatIf(host_speed=x) for x in STOPS["host_speed"] if x != 1},
+        "machine": machine,
+        "batch": {str(n): WhatIf(batch=n) for n in sorted(batches)},
+        "width": {f"{x:g}": WhatIf(width=x) for x in STOPS["width"] if x != 1},
+        "depth": {f"{x:g}": WhatIf(depth=x) for x in STOPS["depth"] if x != 1},
+    }
+    return {s.change: found[s.change] for s in SLIDERS if s.devices in (device, "all")}
+
+
+def _moved(speed: float) -> float | None:
+    return None if speed == 1 else speed
+
+
+def _texts(found: Prediction, texts: dict[str, int]) -> list[Any]:
+    """Return an answer in words; what many answers share is written once, in ``texts``."""
+    _, (row,) = trace_words.predictions([found])
+    _, faster, latency, proof, _ = row
+    number = texts.setdefault(proof, len(texts))
+    return [number] if found.reason is not None else [latency, faster, number]

@@ -11,6 +11,26 @@ from frameworktax.report.palette import Spec
 PICTURES = (".svg", ".png", ".pdf")
 SCALE = 2.0
 """Pixels of a PNG for each unit of the drawing."""
+PAPER = {
+    "font": "Helvetica Neue, Arial, sans-serif",
+    "view": {"stroke": None},
+    "padding": 12,
+    "axis": {
+        "labelColor": "#59626e",
+        "titleColor": "#59626e",
+        "titleFontWeight": "normal",
+        "gridColor": "#e3e6ea",
+        "domainColor": "#e3e6ea",
+        "tickColor": "#e3e6ea",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titlePadding": 10,
+    },
+    "axisY": {"labelColor": "#16191d"},
+    "legend": {"labelFontSize": 12, "symbolFillColor": "#59626e", "columnPadding": 16},
+    "text": {"color": "#59626e"},
+}
+"""Look of pictures on white."""
 
 
 def engine() -> Any:

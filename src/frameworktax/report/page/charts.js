@@ -1,9 +1,9 @@
-// Latency along any axis, and all points at once: fills the specifications of latency_layers.py and
-// overview_charts.py as charts.py does for paper. A test holds one against the other.
+// Latency along any axis, and all points at once: fills latency.json and operations.json with the
+// points that the page has, as charts.py does for paper. A test compares the two.
 (() => {
   "use strict";
   const ft = window.frameworktax;
-  const { columns, slices, templates, palette } = ft.data;
+  const { columns, slices, templates, looks, axes, shapes, colours } = ft.data;
   const UNKNOWN = "not known";
   const MANY = 1500;
 
@@ -21,6 +21,8 @@
     if (Array.isArray(column)) return column[row];
     return column.at[row] === null ? null : column.of[column.at[row]];
   }
+
+  const names = (slice) => [...new Set(slice.rows.map((row) => cell("runtime", row)))];
 
   function interval(value, low, high) {
     if (low === value && value === high) return `${ft.ms(value)} (no interval)`;
@@ -43,81 +45,26 @@
     };
   }
 
-  function colours(runtimes) {
-    let next = 0;
-    return runtimes.map((name) => Object.hasOwn(palette.runtimes, name) ? palette.runtimes[name] :
-      palette.others[next++ % palette.others.length]);
-  }
-
-  function ticks(low, high) {
-    const found = [];
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-      for (const step of [1, 2, 5]) found.push(Number((step * 10 ** power).toPrecision(6)));
-    }
-    return found.filter((t) => t >= low && t <= high);
-  }
-
-  function bands(points, left, right, low, high) {
-    if (points.every((p) => p.regime === UNKNOWN)) return [];
-    const xs = points.map((p) => p.x);
-    const edges = [left, ...xs.slice(1).map((x, i) => Math.sqrt(x * xs[i])),
-      Math.min(right, xs.at(-1) * 1.3)];
-    const made = [];
-    points.forEach((p, i) => {
-      if (made.length && made.at(-1).regime === p.regime) {
-        made.at(-1).end = edges[i + 1];
-      } else if (p.regime !== UNKNOWN) {
-        made.push({ regime: p.regime, start: edges[i], end: edges[i + 1],
-          said: made.length ? p.regime : `${p.runtime}: ${p.regime}`, low, high });
-      }
-    });
-    for (const band of made) {
-      // A name that does not fit into its band is left to the shape of the points.
-      const room = Math.log(band.end / band.start) / Math.log(right / left);
-      if (band.said.length * palette.letter > room) band.said = "";
-    }
-    return made;
-  }
-
-  function ends(points, runtimes, low, high) {
-    const last = runtimes.map((name) => points.filter((p) => p.runtime === name).at(-1));
-    last.sort((a, b) => a.latency - b.latency);
-    const gap = palette.gap * Math.log(high / low) / palette.height;
-    const wanted = last.map((p) => Math.log(p.latency));
-    const placed = [];
-    for (const at of wanted) {
-      placed.push(placed.length ? Math.max(at, placed.at(-1) + gap) : Math.max(at, Math.log(low)));
-    }
-    const shift = placed.reduce((all, p, i) => all + p - wanted[i], 0) / Math.max(1, placed.length);
-    const over = Math.max(0, placed.at(-1) - shift + gap / 2 - Math.log(high));
-    return last.map((p, i) => ({ runtime: p.runtime, x: p.x,
-      latency: Math.exp(placed[i] - shift - over) }));
-  }
-
   function latency(slice, wide) {
     const points = slice.rows.map((row) => point(row, slice.axis));
-    const xs = [...new Set(points.map((p) => p.x))].sort((a, b) => a - b);
-    const runtimes = [...new Set(points.map((p) => p.runtime))];
-    const low = Math.min(...points.map((p) => p.low)) * 0.9;
-    const high = Math.max(...points.map((p) => p.high)) * 1.12;
-    const left = xs[0] / 1.08;
-    const right = wide ? xs.at(-1) * (xs.at(-1) / xs[0]) ** 0.2 * 1.4 : xs.at(-1) * 1.08;
-    const regimes = Object.keys(palette.shapes).filter((r) => points.some((p) => p.regime === r));
-    const first = points.filter((p) => p.runtime === runtimes[0]);
-    return fill(templates[wide ? "wide" : "narrow"], {
-      ...palette.axes[slice.axis],
+    const runtimes = names(slice);
+    const regimes = Object.keys(shapes).filter((r) => points.some((p) => p.regime === r));
+    const last = (name) => points.findLast((p) => p.runtime === name).x;
+    const size = wide ? "wide" : "narrow";
+    return fill(templates.latency[size], {
+      ...axes[slice.axis],
+      ...looks[size],
       points,
-      bands: bands(first, left, right, low, high),
-      ends: ends(points, runtimes, low, high),
-      free: slice.free ? [{ x: slice.free[0], latency: low * 1.06, text: slice.free[1] }] : [],
-      x_domain: [left, right],
-      x_ticks: xs,
-      y_domain: [low, high],
-      y_ticks: ticks(low, high),
+      bands: slice.bands,
+      ends: runtimes.map((runtime, i) => ({ runtime, x: last(runtime), latency: slice.ends[i] })),
+      free: slice.free ? [{ x: slice.free[0], text: slice.free[1] }] : [],
+      x_domain: [slice.x[0], slice.x[wide ? 2 : 1]],
+      x_ticks: [...new Set(points.map((p) => p.x))].sort((a, b) => a - b),
+      y_domain: slice.y,
       runtimes,
-      colours: colours(runtimes),
+      colours: runtimes.map((name) => colours[name]),
       regimes,
-      shapes: regimes.map((name) => palette.shapes[name]),
+      shapes: regimes.map((name) => shapes[name]),
     });
   }
 
@@ -128,19 +75,19 @@
     chart.chips = ft.element("p", { className: "chips" });
     chart.chips.setAttribute("role", "group");
     chart.chips.setAttribute("aria-label", "Runtimes to see alone");
-    colours(runtimes).forEach((colour, i) => {
+    for (const name of runtimes) {
       const swatch = ft.element("i");
-      swatch.style.background = colour;
-      const chip = ft.element("button", { type: "button" }, swatch, runtimes[i]);
+      swatch.style.background = colours[name];
+      const chip = ft.element("button", { type: "button" }, swatch, name);
       chip.setAttribute("aria-pressed", "false");
       chip.addEventListener("click", () => {
         const on = chip.getAttribute("aria-pressed") !== "true";
         chip.setAttribute("aria-pressed", String(on));
-        chart.alone[on ? "add" : "delete"](runtimes[i]);
+        chart.alone[on ? "add" : "delete"](name);
         isolate(chart);
       });
       chart.chips.append(chip);
-    });
+    }
     chart.place.before(chart.chips);
   }
 
@@ -153,7 +100,7 @@
   function addLatency(place, slice) {
     const chart = ft.add(place, (wide) => latency(chart.slice, wide), isolate);
     chart.slice = slice;
-    chips(chart, [...new Set(slice.rows.map((row) => cell("runtime", row)))]);
+    chips(chart, names(slice));
     return chart;
   }
 
@@ -167,15 +114,15 @@
     const axis = document.getElementById("explore-axis");
     const which = document.getElementById("explore-slice");
     const of = (name) => slices.map((s, i) => [i, s]).filter(([, s]) => s.axis === name);
-    const axes = Object.keys(palette.axes).filter((name) => of(name).length);
-    options(axis, axes.map((name) => [name, palette.axes[name].x_title]));
-    axis.value = axes.find((name) => name !== "batch") ?? axes[0];
+    const some = Object.keys(axes).filter((name) => of(name).length);
+    options(axis, some.map((name) => [name, axes[name].x_title]));
+    axis.value = some.find((name) => name !== "batch") ?? some[0];
     const refill = () => options(which, of(axis.value).map(([i, s]) => [i, s.title]));
     refill();
     const chart = addLatency(place, slices[Number(which.value)]);
     const redraw = () => {
       chart.slice = slices[Number(which.value)];
-      chips(chart, [...new Set(chart.slice.rows.map((row) => cell("runtime", row)))]);
+      chips(chart, names(chart.slice));
       ft.draw([chart]);
     };
     axis.addEventListener("change", () => { refill(); redraw(); });
@@ -194,7 +141,7 @@
     });
     const runtimes = [...new Set(points.map((p) => p.runtime))];
     return fill(templates.operations[wide ? "wide" : "narrow"],
-      { points, runtimes, colours: colours(runtimes) });
+      { points, runtimes, colours: runtimes.map((name) => colours[name]), columns: wide ? 4 : 2 });
   }
 
   for (const place of document.querySelectorAll("[data-slice]")) {

@@ -1,0 +1,59 @@
+// The sliders: shows the answers that report/page_data.py computed for each of their stops.
+(() => {
+  "use strict";
+  const ft = window.frameworktax;
+  const form = document.getElementById("whatif");
+  const { subjects, texts } = ft.data.whatif;
+  if (!form) return;
+  const subject = document.getElementById("whatif-subject");
+  const sliders = [...form.querySelectorAll("input[type=range]")];
+  const stops = (input) => input.dataset.stops.split(" ");
+  const stop = (input) => stops(input)[Number(input.value)];
+
+  // Where the slider of batch sizes stops depends on the point; the others have the same for all.
+  function start() {
+    const point = subjects[Number(subject.value)];
+    for (const input of sliders) {
+      if (input.id === "batch") input.dataset.stops = point.batches.join(" ");
+      input.max = String(stops(input).length - 1);
+      input.value = String(stops(input).indexOf(input.id === "batch" ? String(point.batch) : "1"));
+    }
+    document.getElementById("graphs").checked = false;
+    update();
+  }
+
+  function chosen(change) {
+    if (change !== "machine") return stop(document.getElementById(change));
+    const [device, host] = ["device_speed", "queue_speed"].map((id) =>
+      stop(document.getElementById(id)));
+    return `${device} ${host} ${Number(document.getElementById("graphs").checked)}`;
+  }
+
+  function update() {
+    const point = subjects[Number(subject.value)];
+    for (const row of form.querySelectorAll("[data-change]")) {
+      const change = row.dataset.change;
+      row.hidden = !["all", point.device].includes(row.dataset.on);
+      if (row.hidden) continue;
+      const found = point.answers[change][chosen(change)];
+      const [said, more] = found === undefined ? [point.latency, "as it was measured"] :
+        found.length === 1 ? ["not predicted", texts[found[0]]] :
+          [found[0], `${found[1]} faster; ${texts[found[2]]}`];
+      row.querySelector("[data-answer] b").textContent = said;
+      row.querySelector("[data-answer] small").textContent = more;
+    }
+    for (const input of sliders) {
+      const text = input.id === "batch" ? stop(input) : `× ${stop(input)}`;
+      input.setAttribute("aria-valuetext", text);
+      form.querySelector(`output[for=${input.id}]`).textContent = text;
+    }
+  }
+
+  form.addEventListener("input", (event) => (event.target === subject ? start() : update()));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    start();
+  });
+  start();
+})();
