@@ -331,7 +331,7 @@ class Calibration:
 class Attribution:
     """Where the time of a point goes, from a run of its own; never a source of latency.
 
-    On a CPU (``perf-event``, ``perf``, ``py-spy``): ``samples`` holds, per stretch of the run,
+    On a CPU (``perf-event``, ``py-spy``): ``samples`` holds, per stretch of the run,
     program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
     samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread,

@@ -20,7 +20,7 @@ from frameworktax.runtimes import environments
 DATA = Path(__file__).parents[1] / "data"
 SLOW = {"measure", "sweep", "reproduce", "ablate"}
 """What measures."""
-ELSEWHERE = {"env create", "store push", "store pull"}
+ELSEWHERE = {"env create"}
 """What reaches for the network."""
 
 

@@ -64,28 +64,27 @@ def refused(ran) -> str:
 
 
 def test_every_line_of_the_documentation_runs(run):
-    assert len(LINES) > 12
+    assert len(LINES) > 10
     for line in LINES:
         assert line.startswith("frameworktax ")
         code, out, err = run(line)
         assert (code, err) == (0, ""), line
         assert out, line
     assert Path("blocks.parquet").stat().st_size > 0
-    assert Path("copy").is_dir()
 
 
 def test_a_list_has_a_line_a_point(run):
     code, out, _ = run("frameworktax store list node-1 --where runtime=eager --where batch=1..4")
     assert code == 0
-    told = [line.split(", length 128 eager")[0] for line in out.splitlines()[1:]]
+    shown = [line.split(", length 128 eager")[0] for line in out.splitlines()[1:]]
     points = [f"bert-mini, batch {batch}" for batch in (1, 2, 4)]
-    assert told == [*points, "3 points, told from 1 sessions"]
+    assert shown == [*points, "3 points from 1 sessions"]
     _, out, _ = run("frameworktax store list node-1 --where runtime=eager --json")
     first = json.loads(out)[0]
     assert first["latency_ns"]["value"] == pytest.approx(data.LATENCY_NS["eager"][0])
 
 
-def test_a_damaged_store_is_exit_code_1_and_told(run, tmp_path):
+def test_a_damaged_store_is_exit_code_1(run, tmp_path):
     path = fill(tmp_path / "torn", 15)
     path.write_bytes(path.read_bytes()[:-20])
     code, out, _ = run("frameworktax store check torn")
@@ -98,8 +97,8 @@ def test_a_damaged_store_is_exit_code_1_and_told(run, tmp_path):
 
 def test_a_report_of_a_part(run):
     run("frameworktax report node-1 --where runtime=openvino,eager --quiet -o part.json")
-    told = {m["runtime"] for m in json.loads(Path("part.json").read_text())["measurements"]}
-    assert told == {"openvino", "eager"}
+    runtimes = {m["runtime"] for m in json.loads(Path("part.json").read_text())["measurements"]}
+    assert runtimes == {"openvino", "eager"}
     assert "batch 2" not in run("frameworktax report node-1 --where batch=1")[1]
 
 
@@ -137,8 +136,8 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("store prune node-1 --cache --limit many", "2GB"),
         ("store export node-1 -o x.xlsx", ".parquet, .csv, .jsonl"),
         ("store export node-1 -o x.csv --table all", "blocks or measurements"),
-        ("store push node-1 elsewhere", "is no URL"),
-        ("store pull foo://x y", "file://, s3:// or hf://"),
+        ("store push node-1 elsewhere", "rsync"),
+        ("store pull foo://x y", "rsync"),
     ],
 )
 def test_wrong_use_is_one_line(run, line, said):

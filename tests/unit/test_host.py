@@ -243,7 +243,7 @@ GOOD = Environment(
     governor="performance", turbo=False, libraries=dict.fromkeys(inventory.EXTRAS, "1.0"),
 )  # fmt: skip
 QUIET = host.Load(0.01, 0.0)
-SAMPLERS = [("perf-event", True, ""), ("perf", False, "not installed")]
+SAMPLERS = [("perf-event", True, ""), ("py-spy", False, "not installed")]
 
 
 def findings(root, samplers=SAMPLERS, load=QUIET, which=str, **changes):
@@ -365,7 +365,7 @@ def test_the_switches_of_the_processor_are_hinted(tree):
 
 
 def test_py_spy_alone_is_a_warning(tree):
-    samplers = [("perf-event", False, "no"), ("perf", False, "no"), ("py-spy", True, "")]
+    samplers = [("perf-event", False, "no"), ("py-spy", True, "")]
     assert findings(tree(MEMINFO), samplers=samplers)["sampler"].status == "warning"
 
 

@@ -47,7 +47,7 @@ def made(tree, lines):  # noqa: F811 - that fixture
     }
     intel = tree({**groups, **low, **kernel, no_turbo: "0\n"})
     found = findings(
-        intel, samplers=[("perf", False, "not installed")], load=host.Load(0.3, 0.05),
+        intel, samplers=[("perf-event", False, "not installed")], load=host.Load(0.3, 0.05),
         which=lambda name: None, affinity=(0,), governor="powersave", turbo=True,
         threads_per_core=2, libraries={"py-spy": "1"}, gpus=(gpu,),
     )  # fmt: skip

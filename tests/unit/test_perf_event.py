@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from frameworktax.attribution import perf_command, perf_event, py_spy
+from frameworktax.attribution import perf_event, py_spy
 from frameworktax.attribution.perf_event import PerfEvent, records, refusal
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import UsageError, WorkerError
@@ -98,11 +98,6 @@ def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
     assert asked == [True, False]
 
 
-def test_the_perf_script_text_is_read():
-    text = " 7f9f5ff44645\n ffffffff815dff47\n\n 55 PERF_RECORD_LOST lost 12\n  559e77e8be2f\n"
-    assert perf_command.parse_script(text) == ([0x7F9F5FF44645, 0x559E77E8BE2F], 1, 12)
-
-
 def test_py_spy_leaves_of_one_thread_are_read():
     text = (
         "thread (8341): MainThread;<module> (a b.py:12);mkl_sgemm (libtorch_cpu.so) 650\n"
@@ -127,7 +122,7 @@ def test_the_first_sampler_that_works_is_taken_and_reasons_are_kept(monkeypatch)
         raise OSError(errno.EPERM, f"no {method} today")
 
     monkeypatch.setattr(sampler, "open_sampler", refuse)
-    with pytest.raises(WorkerError, match=r"perf-event: no perf-event today; perf: .*py-spy") as e:
+    with pytest.raises(WorkerError, match=r"perf-event: no perf-event today; py-spy: .*") as e:
         sampler.attribute_cpu(lambda: None)
     assert e.value.status == "unavailable"
 
@@ -135,5 +130,5 @@ def test_the_first_sampler_that_works_is_taken_and_reasons_are_kept(monkeypatch)
 def test_an_unknown_sampler_is_wrong_use():
     from frameworktax.attribution import attribute_cpu
 
-    with pytest.raises(UsageError, match="choose perf-event, perf, py-spy"):
+    with pytest.raises(UsageError, match="choose perf-event, py-spy"):
         attribute_cpu(lambda: None, method="vtune")

@@ -1,4 +1,4 @@
-"""A large store as columns: the same numbers as a report, however many processes read it."""
+"""A large store as columns: the same numbers as a report."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,6 @@ from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
 from frameworktax.store.columns import columns
-from frameworktax.store.parallel import split
 
 AT = Point(workload=Workload(model="m"), runtime="eager")
 
@@ -46,15 +45,14 @@ def subject(session: str, point: Point = AT) -> Subject:
     return Subject(session=session, point=point, paradigm="eager")
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_the_numbers_are_those_of_a_report(tmp_path, processes):
+def test_the_numbers_are_those_of_a_report(tmp_path):
     records = data.sample_records()
     half = len(records) // 2
     for name, part in (("a", records[:half]), ("b", records[half:]), ("c", records[: half // 2])):
         fill(tmp_path, name, part)
     expected, _ = gathered.gather(records)
     expected = [p for p in expected if p.measured and not p.point.workload.twin]
-    found = summarise(columns(tmp_path, processes))
+    found = summarise(columns(tmp_path))
     assert [line.point for line in found] == [p.point for p in expected]
     for line, one in zip(found, expected, strict=True):
         status, reason = gathered.status(one)
@@ -118,18 +116,17 @@ def test_an_empty_store_has_no_lines(tmp_path):
     assert summarise(columns(tmp_path)) == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_faults_and_other_versions_are_told_whoever_meets_them(tmp_path, processes):
+def test_faults_are_noted_and_other_versions_refused(tmp_path):
     for name in ("a", "b"):
         fill(tmp_path, name, [subject(name), *blocks(name, [1, 2])])
     torn = tmp_path / "a.jsonl"
     torn.write_bytes(torn.read_bytes()[:-5])
-    found = columns(tmp_path, processes)
+    found = columns(tmp_path)
     assert [n.code for n in found.notes] == ["torn-line"]
     assert found.calls.tolist() == [3, 3, 3]
     torn.write_text('{"schema": "frameworktax.store", "version": 99}\n')
     with pytest.raises(StoreError, match="version 99"):
-        columns(tmp_path, processes)
+        columns(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +144,3 @@ def test_what_a_reader_refuses_is_in_no_column(tmp_path, change):
     found = columns(tmp_path)
     assert found.calls.tolist() == [3]
     assert [n.code for n in found.notes] == ["bad-line"]
-
-
-def test_shards_are_cut_into_runs_in_order():
-    shards = [Path(f"{i}") for i in range(10)]
-    runs = split(shards, [10] * 10, 3)
-    assert [len(run) for run in runs] == [4, 3, 3]
-    assert [shard for run in runs for shard in run] == shards
-    assert split(shards[:1], [10], 4) == [shards[:1]]
-    assert split(shards[:2], [1000, 1], 2) == [shards[:1], shards[1:2]]
-    assert split(shards, [10] * 10) == [shards]

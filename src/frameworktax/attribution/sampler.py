@@ -1,9 +1,8 @@
 """Where a call spends the thread's time: runs it while its program counter is sampled.
 
-Ways to sample, best first: ``perf-event`` (the kernel's own, no tool needed), ``perf`` (the
-command, for hosts where only it has the capability), ``py-spy`` (a wheel; pauses the process for
-every sample, and does not see the operating system). ``attribute_cpu`` takes the first that works
-and names it.
+Ways to sample, best first: ``perf-event`` (the kernel's own, no tool needed) and ``py-spy`` (a
+wheel; pauses the process for every sample, and does not see the operating system).
+``attribute_cpu`` takes the first that works and names it.
 
 A run is cut into stretches, so that the spread between them gives an interval. Samples are read
 and resolved between and after the stretches, never while calls run.
@@ -23,7 +22,7 @@ from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError, WorkerError
 
-METHODS = ("perf-event", "perf", "py-spy")
+METHODS = ("perf-event", "py-spy")
 """Names of the samplers, best first."""
 
 Call = Callable[[], Any]
@@ -187,9 +186,9 @@ def available_samplers() -> list[tuple[str, bool, str]]:
 
     Imports no engine and takes milliseconds.
     """
-    from frameworktax.attribution import perf_command, perf_event, py_spy
+    from frameworktax.attribution import perf_event, py_spy
 
-    probes = (perf_event.probe, perf_command.probe, py_spy.probe)
+    probes = (perf_event.probe, py_spy.probe)
     reasons = [(name, probe()) for name, probe in zip(METHODS, probes, strict=True)]
     return [(name, reason is None, reason or "") for name, reason in reasons]
 
@@ -201,14 +200,11 @@ def open_sampler(method: str, stretch_ns: int) -> Sampler:
         UsageError: no sampler has this name.
         OSError: this host does not allow it.
     """
-    from frameworktax.attribution.perf_command import PerfCommandSampler
     from frameworktax.attribution.perf_event import PerfEventSampler
     from frameworktax.attribution.py_spy import PySpySampler
 
     if method == "perf-event":
         return PerfEventSampler(stretch_ns)
-    if method == "perf":
-        return PerfCommandSampler()
     if method == "py-spy":
         return PySpySampler()
     raise UsageError(f"no sampler '{method}'; choose {', '.join(METHODS)}")

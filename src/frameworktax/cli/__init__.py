@@ -21,7 +21,6 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     reproduce,
     schema,
     store,
-    store_export,
     sweep,
 )
 from frameworktax.cli.app import QUIET, VERBOSE, app, replacement

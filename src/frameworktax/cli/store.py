@@ -1,4 +1,4 @@
-"""`frameworktax store`: what can be done with results that lie there."""
+"""`frameworktax store`: list, merge, check, prune and export measured results."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import console
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
     from frameworktax.records import Note
-    from frameworktax.store.transfer import Transfer
+    from frameworktax.store import Where
 
-keeper = typer.Typer(
+commands = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, merge, check, export, prune and copy stores.",
+    help="List, merge, check, export and prune stores.",
 )
-app.add_typer(keeper, name="store")
+app.add_typer(commands, name="store")
 
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
 Conditions = Annotated[
@@ -32,16 +32,17 @@ Conditions = Annotated[
     typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
 ]
 SHOWN = 100
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+TIMELINE_SUFFIX = ".trace.json"
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be removed.")]
 
 
-@keeper.command("list")
+@commands.command("list")
 def list_points(
     store: Folder,
     where: Conditions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """A line for each point a store holds; quick on large stores, of which it shows the first.
+    """List the points of a store, one a line; of a large store the first ones.
 
     Example:
 
@@ -69,25 +70,26 @@ def list_points(
         ["point", "runtime", "latency, ms", "blocks", "sessions", "status"],
         [_row(line) for line in lines[:SHOWN]],
     )
-    say_notes(found.notes)
+    _say_notes(found.notes)
     if len(lines) > SHOWN:
-        print(f"the first {SHOWN}; --where tells others, --json all")
+        print(f"first {SHOWN} shown; --where selects others, --json prints all")
     sessions = len({line.session for line in lines})
-    print(f"{len(lines)} points, told from {sessions} sessions")
+    print(f"{len(lines)} points from {sessions} sessions")
 
 
 def _row(line: PointSummary) -> list[str]:
     from frameworktax.records import point_name
     from frameworktax.report.words import half_width, milliseconds
 
-    told_ns = line.latency_ns
-    latency = f"{milliseconds(told_ns.value)} ±{half_width(told_ns)}" if told_ns else "–"
-    told = line.status if line.reason is None else f"{line.status}: {line.reason}"
+    latency = "–"
+    if line.latency_ns is not None:
+        latency = f"{milliseconds(line.latency_ns.value)} ±{half_width(line.latency_ns)}"
+    status = line.status if line.reason is None else f"{line.status}: {line.reason}"
     counts = [f"{line.blocks}", f"{line.sessions}"]
-    return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, told]
+    return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, status]
 
 
-@keeper.command()
+@commands.command()
 def merge(
     stores: Annotated[list[Path], typer.Argument(help="Folders or shards.", show_default=False)],
     output: Annotated[
@@ -100,10 +102,10 @@ def merge(
 
       frameworktax store merge node-1 node-2 -o all
     """
-    from frameworktax.store.merge import merge as merged_into
+    from frameworktax.store import upkeep
 
-    merged = merged_into(stores, output)
-    say_notes(merged.notes)
+    merged = upkeep.merge(stores, output)
+    _say_notes(merged.notes)
     _say(merged.conflicts)
     print(
         f"{output}: {merged.records} records in {merged.shards} shards; "
@@ -111,12 +113,12 @@ def merge(
     )
 
 
-@keeper.command()
+@commands.command()
 def check(
     store: Folder,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Read every line of a store and say what is damaged; exit code 1 if anything is.
+    """Read every line of a store and report damage; exit code 1 if there is any.
 
     Example:
 
@@ -124,9 +126,9 @@ def check(
     """
     from dataclasses import asdict
 
-    from frameworktax.store.check import check as checked
+    from frameworktax.store import upkeep
 
-    health = checked(store)
+    health = upkeep.check(store)
     if as_json:
         print(json.dumps(asdict(health)))
     else:
@@ -138,7 +140,7 @@ def check(
         raise typer.Exit(1)
 
 
-@keeper.command()
+@commands.command()
 def prune(
     store: Annotated[
         Path | None, typer.Argument(help="A store's folder.", show_default=False)
@@ -164,19 +166,18 @@ def prune(
 
     from frameworktax.cli.parse import parse_age, parse_size
     from frameworktax.host.cache import cache_folder, prune_cache, prune_old_cache
-    from frameworktax.store.prune import Rules
-    from frameworktax.store.prune import prune as pruned_by
+    from frameworktax.store import upkeep
 
     age = parse_age(older_than, "--older-than") if older_than is not None else None
     size = parse_size(limit, "--limit")
-    rules = Rules(keep_last=keep_last, older_than=age, failed=failed)
+    rules = upkeep.Rules(keep_last=keep_last, older_than=age, failed=failed)
     would = "would go" if dry_run else "gone"
-    if rules == Rules() and not cache:
+    if rules == upkeep.Rules() and not cache:
         raise UsageError("say what is to go: --keep-last 5, --older-than 30d, --failed or --cache")
-    if rules != Rules():
+    if rules != upkeep.Rules():
         if store is None:
             raise UsageError("name the store whose sessions are to go, or give --cache alone")
-        done = pruned_by(store, rules, datetime.now(UTC), dry_run=dry_run)
+        done = upkeep.prune(store, rules, datetime.now(UTC), dry_run=dry_run)
         _say([f"session {session}: {would}" for session in done.sessions])
         _say(done.kept)
         print(
@@ -192,46 +193,88 @@ def prune(
         print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")
 
 
-@keeper.command()
-def push(
+@commands.command()
+def export(
     store: Folder,
-    url: Annotated[str, typer.Argument(help="file://, s3:// or hf://.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File: .parquet .csv .jsonl, or .trace.json for ui.perfetto.dev.",
+            show_default=False,
+        ),
+    ] = None,
+    where: Conditions = None,
+    table: Annotated[str, typer.Option(help="blocks (with every sample) or measurements.")] = (
+        "blocks"
+    ),
+    to: Annotated[
+        str | None, typer.Option(help="Log each point to mlflow or wandb instead of a file.")
+    ] = None,
 ) -> None:
-    """Copy a store's results to a URL; what is there already stays.
+    """Write what a store holds as a table or a timeline, or log it to an experiment tracker.
 
-    Example:
+    Examples:
 
-      frameworktax store push frameworktax-results s3://bucket/results
+      frameworktax store export frameworktax-results -o blocks.parquet
+
+      frameworktax store export frameworktax-results -o session.trace.json
     """
-    from frameworktax.store import transfer
+    from frameworktax import api
+    from frameworktax.cli.deliver import check_writable
+    from frameworktax.report import export as reports
+    from frameworktax.store import Where
+    from frameworktax.store import export as tables
 
-    _say_transfer(transfer.push(store, url), url)
+    if table not in ("blocks", "measurements"):
+        raise UsageError(f"no table '{table}'; choose blocks or measurements")
+    conditions = Where.parse(where) if where else None
+    if to is not None and output is None:
+        _log(store, conditions, to)
+        return
+    if output is None or to is not None:
+        raise UsageError("name a file with -o, or a tracker with --to: one of the two")
+    if output.name.endswith(TIMELINE_SUFFIX):
+        _draw(store, conditions, output)
+        return
+    tables.check_suffix(output)
+    check_writable(None, output)
+    if table == "blocks":
+        count, notes = tables.export(store, output, conditions)
+        _say_notes(notes)
+    else:
+        results = api.read_store(store, conditions)
+        reports.write_table(results.run, output)
+        count = len(results)
+    print(f"written: {output}, {count} {table}")
 
 
-@keeper.command()
-def pull(
-    url: Annotated[str, typer.Argument(help="file://, s3:// or hf://.", show_default=False)],
-    store: Folder,
-) -> None:
-    """Copy results from a URL into a store; what is there already stays.
+def _log(folder: Path, conditions: Where | None, to: str) -> None:
+    from frameworktax import api
+    from frameworktax.integrations.trackers import TRACKERS
 
-    Example:
-
-      frameworktax store pull s3://bucket/results frameworktax-results
-    """
-    from frameworktax.store import transfer
-
-    _say_transfer(transfer.pull(url, store), str(store))
+    if to not in TRACKERS:
+        choices = " or ".join(TRACKERS)
+        raise UsageError(f"no tracker '{to}'{nearest(to, TRACKERS)}; choose {choices}")
+    results = api.read_store(folder, conditions)
+    name = TRACKERS[to](results.run)
+    print(f"logged to {to}: {len(results)} points in {name}")
 
 
-def _say_transfer(done: Transfer, target: str) -> None:
-    _say(done.refused)
-    print(f"{target}: {len(done.copied)} shards copied, {done.unchanged} were there already")
-    if done.refused:
-        raise typer.Exit(1)
+def _draw(folder: Path, conditions: Where | None, output: Path) -> None:
+    from frameworktax.cli.deliver import check_writable
+    from frameworktax.report import timeline
+    from frameworktax.store import read
+
+    check_writable(None, output)
+    records, notes = read(folder, conditions)
+    _say_notes(notes)
+    count = timeline.write(records, output)
+    print(f"written: {output}, {count} events; open it in ui.perfetto.dev")
 
 
-def say_notes(notes: Iterable[Note]) -> None:
+def _say_notes(notes: Iterable[Note]) -> None:
     _say([note.text for note in notes])
 
 

@@ -15,8 +15,7 @@ from frameworktax.host.files import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
 from frameworktax.stats import block_median
 from frameworktax.store import shards
-from frameworktax.store.read import point_key, unique
-from frameworktax.store.select import Where
+from frameworktax.store.read import Where, point_key, unique
 from frameworktax.store.shards import Fault
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")

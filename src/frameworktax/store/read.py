@@ -1,12 +1,19 @@
-"""Reading a store: every record once, all of it or the points that are asked for."""
+"""Reading a store: every record once, all of it or the points that are asked for.
+
+``Where`` selects points: ``model=bert-base``, ``batch=1..8``, ``runtime=onnx*``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
+from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
     Block,
     LeftOut,
@@ -15,11 +22,11 @@ from frameworktax.records import (
     Record,
     Session,
     Subject,
+    Workload,
     record_id,
     session_order,
 )
 from frameworktax.store import shards
-from frameworktax.store.select import Where
 from frameworktax.store.shards import Fault
 from frameworktax.store.write import stamp_of
 
@@ -28,7 +35,77 @@ NAMED = re.compile(
 ).match
 """Session and point of a line as every writer begins it."""
 CLOCK_STEP_S = 2
-"""A session's clock may stand behind its place in the store's order by this much, unsaid."""
+"""How far a session's clock may be behind its place in the store's order without a note."""
+FIELDS = (
+    *(f.name for f in fields(Workload) if f.name != "twin"),
+    *(f.name for f in fields(Point) if f.name != "workload"),
+)
+"""What can be asked for. The twin follows its point, whose bill needs it."""
+NUMBER = r"[-+]?\d+(?:\.\d+)?"
+SPAN = re.compile(rf"({NUMBER})\.\.({NUMBER})")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Conditions on a point, all of which must hold; none is every point."""
+
+    conditions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Where:
+        """Return the conditions of ``NAME=VALUE,VALUE`` texts.
+
+        Raises:
+            UsageError: a text has another form, or names no field of a point.
+        """
+        found = []
+        for text in texts:
+            name, sign, values = text.partition("=")
+            name = name.strip()
+            if not sign or not values.strip():
+                raise UsageError(f"--where '{text}' is no condition; write NAME=VALUE,VALUE")
+            if name not in FIELDS:
+                raise UsageError(
+                    f"--where {name}: no such field{nearest(name, FIELDS)}; "
+                    f"choose from {', '.join(FIELDS)}"
+                )
+            words = tuple(word.strip() for word in values.split(",") if word.strip())
+            found.append((name, words))
+        return cls(tuple(found))
+
+    def matcher(self) -> Callable[[Point], bool]:
+        """Return the test of a point."""
+        tests = [(name, [_test(word) for word in words]) for name, words in self.conditions]
+
+        def matches(point: Point) -> bool:
+            return all(any(t(_value(point, name)) for t in alts) for name, alts in tests)
+
+        return matches
+
+
+def _value(point: Point, name: str) -> Any:
+    return getattr(point.workload if hasattr(point.workload, name) else point, name)
+
+
+def _test(word: str) -> Callable[[Any], bool]:
+    span = SPAN.fullmatch(word)
+    if span:
+        low, high = float(span[1]), float(span[2])
+        return lambda v: _is_number(v) and low <= v <= high
+    number = float(word) if re.fullmatch(NUMBER, word) else None
+
+    def test(value: Any) -> bool:
+        if _is_number(value):
+            return number is not None and bool(value == number)
+        if isinstance(value, bool):
+            return word.lower() == str(value).lower()
+        return fnmatchcase("none" if value is None else str(value), word)
+
+    return test
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read(

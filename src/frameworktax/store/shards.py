@@ -1,39 +1,53 @@
 """Reading shards line by line: whole records, and what is wrong with the rest.
 
 A shard may be torn at its end (its writer was killed), a concatenation of shards, or both; where a
-torn line and the next shard's header run into one line, both sides are told apart again.
+torn line and the next shard's header run into one line, they are separated again. Decoding is
+strict in types, leaves fields of later writers out and executes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from frameworktax.errors import StoreError
-from frameworktax.records import RECORDS, STORE_SCHEMA, STORE_VERSION, Note, Record
-from frameworktax.store.decode import DECODERS, NOT_A_RECORD, Decoder, plain_object
+from frameworktax.records import (
+    RECORDS,
+    STORE_SCHEMA,
+    STORE_VERSION,
+    Block,
+    Calibration,
+    Note,
+    Record,
+)
 from frameworktax.store.write import HEADER, SUFFIX
 
+LONGEST_NS = 2**63 - 1
+"""292 years; a longer time is damage, and would overflow."""
+MOST = 2**31 - 1
+"""Processes of a point, rounds of a session."""
+NOT_A_RECORD = (ValueError, RecursionError, msgspec.DecodeError)
+"""What a decoder raises for a line that is no such record."""
 KIND = re.compile(rb'\{"record": ?"([a-z-]+)"').match
 """How every writer begins a record; a line that begins otherwise is parsed to find its kind."""
 BEGINS = re.compile(rb'\{"(?:record|schema)": ?"')
 """Where a line may begin inside another one. Quotes inside a string are escaped: none match."""
 FIRST = json.dumps(HEADER, separators=(",", ":")).encode()
-UNWANTED = object()
-"""What a decoder returns for a line that is a record and not asked for."""
 BUFFER_BYTES = 1_000_000
 SHOWN = 5
 """Bad lines of one shard that get a note each; the rest are counted."""
 
-
 Wanted = Callable[[bytes, str], bool]
-"""Asked with a line and its kind before it is parsed; faults of a refused one are not told."""
+"""Asked with a line and its kind before it is decoded; a refused line is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,91 @@ class Fault:
     shard: str
     line: int
     kind: Literal["torn", "bad"]
+
+
+# --- one line -----------------------------------------------------------------------------------
+
+
+def decode(hint: Any, value: Any) -> Any:
+    """Return JSON data as the annotated type: dataclasses, tuples, mappings, plain values.
+
+    Raises:
+        TypeError: the data has another shape than the annotation.
+    """
+    try:
+        return msgspec.convert(value, hint)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise TypeError(str(error)) from error
+
+
+_PLAIN: dict[str, Callable[[bytes], Any]] = {
+    kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
+}
+
+
+def _block(line: bytes) -> Block:
+    block: Block = _PLAIN["block"](line)
+    _check_times(block.latency_ns)
+    times_ok = 0 <= block.pipelined_ns <= LONGEST_NS and 0 <= block.cpu_ns <= LONGEST_NS
+    if not (times_ok and 0 <= block.process <= MOST and 0 <= block.round <= MOST):
+        raise ValueError("an impossible time, process or round")
+    return block
+
+
+def _calibration(line: bytes) -> Calibration:
+    calibration: Calibration = _PLAIN["calibration"](line)
+    _check_times(calibration.latency_ns)
+    if not 0 <= calibration.round <= MOST:
+        raise ValueError("an impossible round")
+    return calibration
+
+
+def _check_times(latency_ns: tuple[int, ...]) -> None:
+    """Raise ValueError for times that no clock gives."""
+    if not latency_ns:
+        raise ValueError("no latencies")
+    try:
+        array("I", latency_ns)  # a third of the time of min and max; fails above 4 s and below 0
+    except OverflowError as error:
+        if min(latency_ns) < 0 or max(latency_ns) > LONGEST_NS:
+            raise ValueError("impossible latencies") from error
+
+
+DECODERS = {**_PLAIN, "block": _block, "calibration": _calibration}
+"""Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
+
+
+def decode_line(line: bytes) -> Record | None:
+    """Return the record of a line, None where it is none."""
+    kind = _kind(line)
+    if kind is None:
+        return None
+    try:
+        record: Record = DECODERS[kind](line)
+    except NOT_A_RECORD:
+        return None
+    return record
+
+
+def _kind(line: bytes) -> str | None:
+    """Return the kind of a record, however it begins; None for what is no record."""
+    begins = KIND(line)
+    try:
+        kind = begins[1].decode() if begins else str(_plain_object(line).get("record"))
+    except NOT_A_RECORD:
+        return None
+    return kind if kind in DECODERS else None
+
+
+def _plain_object(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; raises one of ``NOT_A_RECORD`` where it is none."""
+    data = msgspec.json.decode(line)
+    if not isinstance(data, dict):
+        raise ValueError("not an object")
+    return data
+
+
+# --- a shard ------------------------------------------------------------------------------------
 
 
 def find(folder: Path) -> list[Path]:
@@ -75,69 +174,39 @@ def records(
     Args:
         shard: the file.
         faults: gets what is no record.
-        wanted: if given, only lines that it wants are parsed.
+        wanted: if given, only lines that it wants are decoded.
 
     Raises:
         StoreError: the file cannot be read, is no shard, or holds another version.
     """
-    return scan(shard, faults, wanted, DECODERS)
-
-
-def scan(
-    shard: Path, faults: list[Fault], wanted: Wanted | None, decoders: Mapping[str, Decoder]
-) -> Iterator[tuple[Any, bytes]]:
-    """Yield what decoders, by kind, make of the lines; else as ``records``."""
     try:
         with shard.open("rb", buffering=BUFFER_BYTES) as file:
             first = file.readline()
+            _check_first(shard, first)
             if not first:
                 faults.append(Fault(shard.name, 1, "torn"))
-            _check_first(shard, first)
-            yield from _apart(shard, 1, first, faults, wanted, decoders)
-            for number, line in enumerate(file, start=2):
+            for number, line in enumerate(chain([first], file), start=1):
                 begins = KIND(line)
-                if begins is not None and (kind := begins[1].decode()) in decoders:
+                if begins is not None and (kind := begins[1].decode()) in DECODERS:
                     if wanted is not None and not wanted(line, kind):
                         continue
                     try:
-                        record = decoders[kind](line)
+                        record = DECODERS[kind](line)
                     except NOT_A_RECORD:
                         pass
                     else:
-                        if record is not UNWANTED:
-                            yield record, line
+                        yield record, line
                         continue
-                yield from _apart(shard, number, line, faults, wanted, decoders)
+                yield from _separated(shard, number, line, faults, wanted)
     except OSError as error:
         raise StoreError(f"cannot read {shard}: {error.strerror}") from error
-
-
-def check(shard: Path) -> None:
-    """Raise StoreError unless a file begins as a shard of this version."""
-    try:
-        with shard.open("rb") as file:
-            _check_first(shard, file.readline())
-    except OSError as error:
-        raise StoreError(f"cannot read {shard}: {error.strerror}") from error
-
-
-def one(line: bytes) -> Record | None:
-    """Return the record of a line, None where it is none."""
-    begins = KIND(line)
-    decoder = DECODERS.get(begins[1].decode()) if begins else None
-    found: Record | None
-    try:
-        found = decoder(line) if decoder else _any_form(line, None, DECODERS)
-    except NOT_A_RECORD:
-        return None
-    return found
 
 
 def _check_first(shard: Path, line: bytes) -> None:
-    """Raise StoreError unless a shard begins here, be it that its writer was killed at once."""
-    parts = [line, *_parts(line)]
-    torn = not line.endswith(b"\n") and all(FIRST.startswith(part) for part in _parts(line))
-    if not torn and not any(_is_header(shard, part) for part in parts):
+    """Raise StoreError unless a shard begins here, even one whose writer was killed at once."""
+    parts = _parts(line)
+    torn = not line.endswith(b"\n") and all(FIRST.startswith(part) for part in parts)
+    if not torn and not any(_is_header(shard, part) for part in [line, *parts]):
         raise StoreError(f"{shard} is not a frameworktax store; name the folder of --store")
 
 
@@ -148,7 +217,7 @@ def _is_header(shard: Path, line: bytes) -> bool:
         StoreError: of another version.
     """
     try:
-        data = plain_object(line)
+        data = _plain_object(line)
     except NOT_A_RECORD:
         return False
     if data.get("schema") != STORE_SCHEMA:
@@ -161,21 +230,8 @@ def _is_header(shard: Path, line: bytes) -> bool:
     return True
 
 
-def _any_form(line: bytes, wanted: Wanted | None, decoders: Mapping[str, Decoder]) -> Any:
-    """Decode a record however it begins: None where it is none, ``UNWANTED`` where not wanted."""
-    try:
-        kind = str(plain_object(line).get("record"))
-        if kind not in RECORDS:
-            return None
-        if wanted is not None and not wanted(line, kind):
-            return UNWANTED
-        return decoders[kind](line)
-    except NOT_A_RECORD:
-        return None
-
-
 def _parts(line: bytes) -> list[bytes]:
-    """Cut a line wherever another one may begin in it, be it no more than a torn header."""
+    """Cut a line wherever another one may begin in it, even if that is only a torn header."""
     cuts = [0, *(found.start() for found in BEGINS.finditer(line) if found.start()), len(line)]
     parts: list[bytes] = []
     for begin, end in pairwise(cuts):
@@ -189,26 +245,19 @@ def _parts(line: bytes) -> list[bytes]:
     return parts
 
 
-def _apart(
-    shard: Path,
-    number: int,
-    line: bytes,
-    faults: list[Fault],
-    wanted: Wanted | None,
-    decoders: Mapping[str, Decoder],
-) -> Iterator[tuple[Any, bytes]]:
-    """Yield what is whole in a line that is no plain record: nothing in a header or a blank."""
+def _separated(
+    shard: Path, number: int, line: bytes, faults: list[Fault], wanted: Wanted | None
+) -> Iterator[tuple[Record, bytes]]:
+    """Yield the records in a line that is no plain record: none in a header or a blank."""
     if not line.strip() or _is_header(shard, line):
         return
-    found = _any_form(line, wanted, decoders)
-    parts = [line] if found is not None else _parts(line)
+    parts = [line] if decode_line(line) is not None else _parts(line)
     rest = []
     for part in parts:
-        record = found if found is not None else _any_form(part, wanted, decoders)
-        if record is UNWANTED:
-            continue
+        record = decode_line(part)
         if record is not None:
-            yield record, part
+            if wanted is None or wanted(part, record.kind):
+                yield record, part
         elif not _is_header(shard, part):
             rest.append(part)
     if rest:

@@ -13,7 +13,6 @@ from frameworktax.measure import timing
 from frameworktax.measure.rounds import BLOCK_NS, SAMPLE_NS
 from frameworktax.records import FLOOR, Block, Outcome, Point, Record, Subject
 from frameworktax.stats import block_median
-from frameworktax.store.decode import BlockRow
 
 LOAD_S = 6.0
 """To start a process and load a model of which nothing is known."""
@@ -40,7 +39,7 @@ class Known:
 class Estimator:
     """Estimates from the records of a store, taken one at a time."""
 
-    def __init__(self, records: Iterable[Record | BlockRow] = ()) -> None:
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._points: dict[str, Point] = {}
         self._medians: dict[str, list[float]] = defaultdict(list)
         self._load_ns: dict[str, list[int]] = defaultdict(list)
@@ -48,10 +47,10 @@ class Estimator:
         for record in records:
             self.add(record)
 
-    def add(self, record: Record | BlockRow) -> None:
+    def add(self, record: Record) -> None:
         """Take one record into account; every one comes before the first question."""
         match record:
-            case Block() | BlockRow():
+            case Block():
                 self._medians[record.point].append(block_median(record.latency_ns))
             case Subject():
                 self._points[record.point.key()] = record.point

@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from frameworktax import host, store
 from frameworktax.api import DEFAULT_STORE, pick_device
 from frameworktax.measure.session import MEMORY_SHARE
 from frameworktax.records import Note, Point, Record
 from frameworktax.store import shards
-from frameworktax.store.decode import DECODERS as ALL
-from frameworktax.store.decode import BlockRow
 from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
@@ -23,16 +19,8 @@ from frameworktax.sweep.load import Study, load
 from frameworktax.sweep.schedule import Group, groups, within
 from frameworktax.sweep.status import Held, Survey
 
-
-def _passed_over(line: bytes) -> object:
-    return shards.UNWANTED
-
-
-DECODERS = {
-    **ALL,
-    "block": msgspec.json.Decoder(BlockRow).decode,
-    **dict.fromkeys(("calibration", "parity"), _passed_over),
-}
+UNUSED = ("calibration", "parity")
+"""Kinds of records that say nothing of a point's status or duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +95,7 @@ def here(device: str) -> tuple[Platform, ...]:
 
 def look(
     study: Study,
-    records: Iterable[Record | BlockRow],
+    records: Iterable[Record],
     *,
     only: Collection[str] | None = None,
     asked: Collection[str] = (),
@@ -159,7 +147,7 @@ def read(folder: Path) -> tuple[list[Record], list[Note]]:
     return store.read(folder)
 
 
-def scan(folder: Path) -> Iterator[Record | BlockRow]:
+def scan(folder: Path) -> Iterator[Record]:
     """Yield what tells how points stand and how long they take, and keep none of it.
 
     Repeated records are not sorted out: they say the same twice.
@@ -170,5 +158,5 @@ def scan(folder: Path) -> Iterator[Record | BlockRow]:
     if not folder.is_file() and (not folder.is_dir() or not any(folder.glob("*.jsonl"))):
         return
     for shard in shards.find(folder):
-        for record, _ in shards.scan(shard, [], None, DECODERS):
+        for record, _ in shards.records(shard, [], lambda _, kind: kind not in UNUSED):
             yield record

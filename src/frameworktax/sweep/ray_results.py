@@ -15,8 +15,7 @@ from typing import Any, Protocol, get_args
 from frameworktax import errors
 from frameworktax.errors import Fault, FrameworktaxError, WorkerError
 from frameworktax.store import Writer
-from frameworktax.store.decode import DECODERS, NOT_A_RECORD
-from frameworktax.store.shards import KIND
+from frameworktax.store.shards import FIRST, decode_line
 from frameworktax.sweep.executor import Done, Job
 
 LINE_BYTES = 64 << 20
@@ -115,13 +114,11 @@ class Homecoming:
             self._writer = None
 
     def _record(self, line: bytes) -> None:
-        begins = KIND(line)
-        if begins is None:  # the header, which our own shard has already
+        if line.strip() in (b"", FIRST):  # our own shard has a header already
             return
-        try:
-            record = DECODERS[begins[1].decode()](line)
-        except (*NOT_A_RECORD, KeyError) as error:
-            raise WorkerError("crashed", f"{self.place} sent what is no record") from error
+        record = decode_line(line)
+        if record is None:
+            raise WorkerError("crashed", f"{self.place} sent what is no record")
         if self._writer is None:
             self._session = record.session
             self._writer = Writer(self._folder, record.session)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from frameworktax.records import Point, Record, point_name
-from frameworktax.store.decode import BlockRow
 from frameworktax.sweep.schedule import Group, halves, part_of
 from frameworktax.sweep.status import Held, survey
 
@@ -50,7 +49,7 @@ class Retries:
         self._tries = {point: one.tries for point, one in held.items() if one.tries}
         self._attempts = attempts
 
-    def after(self, group: Group, records: Iterable[Record | BlockRow], *, lost: bool) -> Again:
+    def after(self, group: Group, records: Iterable[Record], *, lost: bool) -> Again:
         """Return what follows from the end of a group's session.
 
         Args:

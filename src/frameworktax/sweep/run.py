@@ -15,7 +15,6 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
-from frameworktax.store.decode import BlockRow
 from frameworktax.sweep import executors as engines
 from frameworktax.sweep.executor import Done, Engine, Job
 from frameworktax.sweep.load import Study, load
@@ -137,7 +136,7 @@ class Campaign:
             raise NothingMeasuredError(f"nothing could be measured; {why}")
         return SweepResults(results, first, now.held, wall_ns, self._crew.spent_ns(wall_ns))
 
-    def _look(self, records: Iterable[Record | BlockRow]) -> Outlook:
+    def _look(self, records: Iterable[Record]) -> Outlook:
         return look(
             self._study,
             records,

@@ -24,7 +24,6 @@ from frameworktax.records import (
 )
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.stats import MIN_BLOCKS
-from frameworktax.store.decode import BlockRow
 
 Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
 
@@ -73,10 +72,10 @@ class Survey:
         self._samplers: dict[str, bool] = {}
         self._linear: dict[str, str] = {}
 
-    def add(self, record: Record | BlockRow) -> None:
+    def add(self, record: Record) -> None:
         """Take one record into account."""
         match record:
-            case Block() | BlockRow():
+            case Block():
                 if record.point in self._wanted:
                     entry = self._seen[record.point][record.session]
                     entry.blocks.add((record.process, record.round))
@@ -123,7 +122,7 @@ class Survey:
 
 def survey(
     points: Iterable[Point],
-    records: Iterable[Record | BlockRow],
+    records: Iterable[Record],
     attempts: int,
     asked: Collection[str] = (),
 ) -> dict[Point, Held]:
