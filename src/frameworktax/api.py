@@ -25,7 +25,7 @@ from frameworktax.measure.plan import (
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession, known_runtimes, refuse_unavailable
-from frameworktax.models.ready_made import Live, unpack
+from frameworktax.models.live import Live, unpack
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
 from frameworktax.stats import UNTIL
 from frameworktax.version import __version__

@@ -121,7 +121,7 @@ def test_onnxruntime_queues_behind_torch_and_returns_early(tmp_path):
 def test_graphs_make_the_tokens_of_eager(name, tmp_path):
     pytest.importorskip("transformers")
     from frameworktax import models
-    from frameworktax.models.place import place
+    from frameworktax.models.finalize import place
 
     target = Target(device=DEVICE)
     if reason := runtimes.get(name).missing(target):

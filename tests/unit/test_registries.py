@@ -17,26 +17,32 @@ from frameworktax.runtimes.base import Loaded, Runtime, Target
 
 
 def test_names() -> None:
-    assert models.names()[:7] == [
-        "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large",
-        "distilbert",
-    ]  # fmt: skip
     assert set(models.names()) >= {
-        "roberta", "albert", "deberta", "deberta-v2", "mobilebert", "squeezebert", "funnel", "fnet",
-        "nystromformer", "longformer", "reformer", "bigbird", "electra", "modernbert", "gpt2",
-        "smollm2", "qwen3", "mamba", "moe", "resnet-18", "resnet-34", "resnet-50", "resnet-101",
-        "resnet-152", "wide-resnet-50-2", "resnext-50", "mobilenet-v2", "squeezenet",
-        "shufflenet-v2", "mnasnet", "efficientnet-b0", "regnet-y-400mf", "vit-base", "deit-base",
-        "convnext-tiny", "swin-tiny", "poolformer", "alexnet", "vgg16", "densenet-121",
-        "inception-v3", "googlenet", "wav2vec2", "hubert", "wavlm", "speecht5", "whisper-encoder",
-        "mlp", "conv", "lstm", "rnn", "attention", "layernorm", "gnn", "recommender", "unet",
+        "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large",
+        "distilbert", "roberta", "albert", "deberta", "deberta-v2", "mobilebert", "squeezebert",
+        "funnel", "fnet", "nystromformer", "longformer", "reformer", "bigbird", "electra",
+        "modernbert", "gpt2", "smollm2", "qwen3", "mamba", "moe", "resnet-18", "resnet-34",
+        "resnet-50", "resnet-101", "resnet-152", "wide-resnet-50-2", "resnext-50", "mobilenet-v2",
+        "squeezenet", "shufflenet-v2", "mnasnet", "efficientnet-b0", "regnet-y-400mf", "vit-base",
+        "deit-base", "convnext-tiny", "swin-tiny", "poolformer", "alexnet", "vgg16",
+        "densenet-121", "inception-v3", "googlenet", "wav2vec2", "hubert", "wavlm", "speecht5",
+        "whisper-encoder", "mlp", "conv", "lstm", "rnn", "attention", "layernorm", "gnn",
+        "recommender", "unet",
     }  # fmt: skip
-    families = [models.BUILT_IN[name].family for name in models.BUILT_IN]
-    assert len(set(families)) == len([f for f, _ in itertools.groupby(families)]), "grouped"
     assert set(runtimes.names()) >= {
-        "eager", "inference-mode", "torchscript-frozen", "inductor", "aot-inductor",
-        "onnxruntime", "openvino", "cuda-graph", "onnxruntime-cuda", "null",
+        "eager", "inference-mode", "torchscript", "torchscript-frozen", "inductor",
+        "inductor-reduce-overhead", "inductor-max-autotune", "zentorch", "jax", "aot-inductor",
+        "onnxruntime", "openvino", "executorch", "litert", "iree", "tract", "onnxruntime-cuda",
+        "tensorrt", "cuda-graph", "onnxruntime-cuda-graph", "nested", "null",
     }  # fmt: skip
+
+
+def test_rows_of_a_family_stand_together(monkeypatch) -> None:
+    monkeypatch.setitem(models.BUILT_IN, "last", models.Entry("m:build", "language", "a text"))
+    rows = models.describe_names()
+    assert {row.name for row in rows} == {*models.names(), *models.PREFIXES}
+    families = [row.family for row in rows]
+    assert len(set(families)) == len([f for f, _ in itertools.groupby(families)])
 
 
 def test_asking_imports_no_engine() -> None:
@@ -45,9 +51,7 @@ def test_asking_imports_no_engine() -> None:
         "from frameworktax import models, runtimes\n"
         "from frameworktax.runtimes.base import Target\n"
         "models.describe_names()\n"
-        "skip = ('cuda-graph', 'onnxruntime-cuda')\n"
-        "for name in runtimes.names():\n"
-        "    if name not in skip: runtimes.get(name).missing(Target())\n"
+        "for name in runtimes.names(): runtimes.get(name).missing(Target())\n"
         "heavy = ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'numpy')\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )
@@ -120,10 +124,7 @@ def test_a_plugin_that_is_no_runtime_is_told(monkeypatch) -> None:
         runtimes.get("odd")
 
 
-CPU_NAMES = [n for n in runtimes.BUILT_IN if n not in ("cuda-graph", "onnxruntime-cuda")]
-
-
-@pytest.mark.parametrize("name", CPU_NAMES)
+@pytest.mark.parametrize("name", runtimes.BUILT_IN)
 def test_contract_of_every_runtime(name: str) -> None:
     runtime = runtimes.get(name)
     assert isinstance(runtime, Runtime)

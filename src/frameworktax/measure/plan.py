@@ -33,7 +33,7 @@ class Plan:
             ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
-        live: file holding a live module sent from Python; the ``models.ready_made.Live`` itself
+        live: file holding a live module sent from Python; the ``models.live.Live`` itself
             where it is measured in place; None otherwise.
         why: the reason for ``in_place``.
         in_place: measure in this process, because the live module cannot be sent to another.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
-from frameworktax.models.place import finish, place
+from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place
 from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry
 from frameworktax.models.torchvision_operators import declare
 
@@ -75,22 +75,19 @@ def names() -> list[str]:
 
 
 def describe_names() -> list[ModelInfo]:
-    """Return a row for every registered name, and every prefix, without importing any engine."""
+    """Return a row for every registered name, and every prefix, one family after the other.
+
+    No engine is imported.
+    """
+    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
+    known = _registry() | PREFIXES
+    families = list(dict.fromkeys(entry.family for entry in known.values()))
+    rows = sorted(known.items(), key=lambda row: families.index(row[1].family))
     return [
         ModelInfo(
-            name,
-            entry.family,
-            entry.summary,
-            _missing(entry),
-            entry.has_length,
-            entry.has_image_size,
-            entry.default_length,
-            entry.default_image_size,
-            entry.max_length,
-            entry.factors,
-            entry.generates,
+            name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
         )
-        for name, entry in (_registry() | PREFIXES).items()
+        for name, entry in rows
     ]
 
 
@@ -179,26 +176,32 @@ def _check_support(workload: Workload, name: str, entry: Entry) -> None:
     if workload.twin and "width" not in entry.factors:
         raise UsageError(f"{name} has no width to shrink; no twin can be built")
     if workload.phase == "generate" and not entry.generates:
-        raise UsageError(
-            f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
-            "or choose gpt2"
-        )
+        raise UsageError(no_generation(name))
     if workload.input == "ragged" and not entry.has_length and entry is not USER:
         raise UsageError(f"{name} takes no sentences; leave out --input ragged")
     if workload.channels_last and not entry.has_image_size and entry is not USER:
-        raise UsageError("--channels-last is for models that take images; leave it out")
-    _check_sizes(workload, name, entry)
+        raise UsageError(NO_IMAGES)
+    _check_length(workload, name, entry)
+    _check_image_size(workload, name, entry)
 
 
-def _check_sizes(workload: Workload, name: str, entry: Entry) -> None:
-    length, most, size = workload.length, entry.max_length, workload.image_size
-    if length is not None and (length < 1 or (most is not None and length > most)):
-        upto = f"from 1 to {most}" if most is not None else "of 1 or more"
-        raise UsageError(f"{name} takes lengths {upto}, not {length}; choose another --length")
-    least = entry.min_image_size or 1
+def _check_length(workload: Workload, name: str, entry: Entry) -> None:
+    length, least, most = workload.length, entry.min_length, entry.max_length
+    if length is not None and (length < least or (most is not None and length > most)):
+        bounds = f"from {least} to {most}" if most is not None else f"of {least} or more"
+        raise UsageError(f"{name} takes lengths {bounds}, not {length}; choose another --length")
+
+
+def _check_image_size(workload: Workload, name: str, entry: Entry) -> None:
+    size, least, step = workload.image_size, entry.min_image_size or 1, entry.image_step
     if size is not None and size < least:
         raise UsageError(
             f"{name} takes images of {least} pixels a side or more, not {size}; "
+            "choose another --image-size"
+        )
+    if size is not None and size % step:
+        raise UsageError(
+            f"{name} takes images whose side is a multiple of {step}, not {size}; "
             "choose another --image-size"
         )
 
@@ -224,4 +227,4 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
     with torch.device("meta" if device == "meta" else "cpu"):
         model = family(workload.model, workload)
-    return finish(model, workload, device, entry.default_length)
+    return finalize(model, workload, device, entry.default_length)

@@ -7,15 +7,19 @@ ordinary size (parity between runtimes means nothing on outputs of 1e-21 or 1e+8
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from frameworktax.records import SEED as SEED  # where families take it from
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+
+    from frameworktax.records import Workload
 
 
 @dataclass
@@ -24,6 +28,18 @@ class Inputs:
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return the path (``args.0``, ``kwargs.input_ids``) and value of each, in order."""
+        named = [(f"args.{number}", value) for number, value in enumerate(self.args)]
+        return named + [(f"kwargs.{name}", value) for name, value in self.kwargs.items()]
+
+    def map(self, change: Callable[[Any], Any]) -> Inputs:
+        """Return the same inputs with every value changed."""
+        return Inputs(
+            tuple(change(value) for value in self.args),
+            {name: change(value) for name, value in self.kwargs.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +85,83 @@ class Model:
     onnx_path: Path | None = None
     decoding: Decoding | None = None
     real: Callable[[int], NDArray[np.bool_]] | None = None
+
+
+# --- widths and depths ----------------------------------------------------------------------------
+
+
+def wide(full: int, workload: Workload, step: int = 1) -> int:
+    """Return a layer's width under the width factor, a multiple of ``step``; the twin has one."""
+    return step if workload.twin else step * max(1, round(full * workload.width / step))
+
+
+def deep(full: int, workload: Workload) -> int:
+    """Return a number of layers under the depth factor, at least one."""
+    return max(1, round(full * workload.depth))
+
+
+# --- inputs by shape ------------------------------------------------------------------------------
+
+Draw = Callable[[int, "torch.Generator"], "torch.Tensor"]
+"""Batch size and generator → one tensor, its batch first."""
+
+
+def normal(*shape: int) -> Draw:
+    """Return a drawer of noise, (batch, *shape)."""
+    import torch
+
+    # On the CPU by name: a model may be built with ``meta`` as the default device.
+    return lambda batch, generator: torch.randn(batch, *shape, generator=generator, device="cpu")
+
+
+def integers(below: int, *shape: int) -> Draw:
+    """Return a drawer of integers from 0, (batch, *shape)."""
+    import torch
+
+    return lambda batch, generator: torch.randint(
+        0, below, (batch, *shape), generator=generator, device="cpu"
+    )
+
+
+def ones(*shape: int) -> Draw:
+    """Return a drawer of integers that are all 1, (batch, *shape)."""
+    import torch
+
+    return lambda batch, _: torch.ones((batch, *shape), dtype=torch.int64, device="cpu")
+
+
+def drawn(*args: Draw, **kwargs: Draw) -> Callable[[int], Inputs]:
+    """Return batch size → inputs, drawn in this order from the project's seed."""
+    import torch
+
+    def inputs(batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(SEED)
+        return Inputs(
+            tuple(draw(batch, generator) for draw in args),
+            {name: draw(batch, generator) for name, draw in kwargs.items()},
+        )
+
+    return inputs
+
+
+def model_of(
+    module: Any,
+    *args: Draw,
+    named: Mapping[str, Draw] | None = None,
+    has_twin: bool = True,
+    **fields: Any,
+) -> Model:
+    """Return a module with seeded inputs, the batch first in each.
+
+    Args:
+        module: called with them.
+        *args: positional ones.
+        named: those with a name.
+        has_twin: as in ``Model``.
+        **fields: the other attributes of ``Model``.
+    """
+    kwargs = named or {}
+    paths = [f"args.{number}" for number in range(len(args))] + [f"kwargs.{k}" for k in kwargs]
+    return Model(
+        module, drawn(*args, **kwargs), dict.fromkeys(paths, 0), has_twin=has_twin, **fields
+    )

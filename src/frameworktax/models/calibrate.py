@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from frameworktax.models.base import Inputs
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Inputs
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +31,7 @@ def images(side: int = SIDE, batches: int = BATCHES, batch: int = BATCH) -> Iter
 
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(batches):
-        yield Inputs(args=(torch.randn(batch, 3, side, side, generator=generator, device="cpu"),))
+        yield Inputs((torch.randn(batch, 3, side, side, generator=generator, device="cpu"),))
 
 
 def calibrate(module: torch.nn.Module, batches: Iterable[Inputs] | None = None) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, wide
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -62,14 +61,7 @@ class _Network(nn.Module):  # type: ignore[misc] # as above
 def build(name: str, workload: Workload) -> Model:
     """Build the graph network in float32 on the CPU; the twin is 1 wide on a tiny graph."""
     torch.manual_seed(SEED)
-    layers = max(1, round(LAYERS * workload.depth))
-    width = 1 if workload.twin else max(1, round(WIDTH * workload.width))
+    width = wide(WIDTH, workload)
     nodes, edges = (TWIN_NODES, TWIN_EDGES) if workload.twin else (NODES, EDGES)
-
-    def inputs(batch: int) -> Inputs:
-        generator = torch.Generator().manual_seed(SEED)
-        features = torch.randn(batch, nodes, width, generator=generator)
-        ends = torch.randint(0, nodes, (batch, 2, edges), generator=generator)
-        return Inputs(args=(features, ends))
-
-    return Model(_Network(layers, width), inputs, {"args.0": 0, "args.1": 0}, has_twin=True)
+    network = _Network(deep(LAYERS, workload), width)
+    return model_of(network, normal(nodes, width), integers(nodes, 2, edges))

@@ -8,6 +8,7 @@ A model whose code comes with it is refused unless the user trusts that code.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -16,16 +17,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import Model
+from frameworktax.models.base import SEED, Draw, Model, integers, model_of, normal, ones
 from frameworktax.models.calibrate import calibrate
-from frameworktax.models.hugging_face_inputs import inputs_of
-from frameworktax.records import SEED
+from frameworktax.models.finalize import no_generation
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 CONFIG = "config.json"
 CALIBRATION_BATCH = 2
+DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE, TWO_SECONDS = 128, 224, 32_000
+"""Tokens, pixels a side, samples of audio."""
+DECODER_TOKENS = 16
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -81,19 +84,19 @@ def build(name: str, workload: Workload) -> Model:
         if "/" in wanted or Path(wanted).is_dir():
             text = f"random weights: {wanted} has none in safetensors files, others are not read"
             notes.append(("random-weights", text))
-    inputs, positions, vocabulary = inputs_of(name, module, workload)
-    if not trained:
-        calibrate(module, [inputs(CALIBRATION_BATCH)])
-    tensors = [key for key, value in inputs(1).kwargs.items() if isinstance(value, torch.Tensor)]
-    return Model(
+    is_text = module.main_input_name == "input_ids"
+    model = model_of(
         module,
-        inputs,
-        {f"kwargs.{key}": 0 for key in tensors},
+        named=_inputs(name, module, workload),
+        has_twin=False,
         notes=notes,
         generates=workload.phase == "generate",
-        positions=positions,
-        vocabulary=vocabulary,
+        positions=_positions(module) if is_text else None,
+        vocabulary=_vocabulary(module),
     )
+    if not trained:
+        calibrate(module, [model.inputs(CALIBRATION_BATCH)])
+    return model
 
 
 def _config(name: str, workload: Workload) -> Any:
@@ -141,10 +144,7 @@ def _class(config: Any, workload: Workload) -> Any:
     encodes = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     own = "AutoModelForCausalLM" in getattr(config, "auto_map", {})
     if not own and (encodes or not decodes):
-        raise UsageError(
-            f"{workload.model} generates no text: it is no decoder with a head; leave out "
-            "--phase generate, or choose gpt2"
-        )
+        raise UsageError(no_generation(workload.model))
     return AutoModelForCausalLM
 
 
@@ -209,3 +209,99 @@ def _free_bytes() -> int | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 if found else None
+
+
+# --- inputs of a model that is known by its class only --------------------------------------------
+
+
+def _inputs(name: str, module: Any, workload: Workload) -> dict[str, Draw]:
+    """Return what to draw for a model, which follows from its main input.
+
+    That is token ids, pixels, raw audio or mel frames.
+
+    Raises:
+        UsageError: it takes something else, or the length does not fit its positions.
+    """
+    main, config = module.main_input_name, module.config
+    if main not in _SHAPES:
+        raise UsageError(
+            f"{name} takes '{main}', which cannot be drawn; write a function that returns the "
+            "model and its inputs (file.py:function)"
+        )
+    if workload.length is not None and main not in ("input_ids", "input_values"):
+        raise UsageError(f"{name} has no length; leave out --length")
+    if workload.image_size is not None and main != "pixel_values":
+        raise UsageError(f"{name} has no image size; leave out --image-size")
+    if workload.input == "ragged" and main != "input_ids":
+        raise UsageError(f"{name} takes no sentences; leave out --input ragged")
+    shape = _SHAPES[main](name, module, workload)
+    takes = inspect.signature(module.forward).parameters
+    vocabulary = int(_vocabulary(module) or 2)
+    drawers = {main: normal(*shape)}
+    if main == "input_ids":
+        drawers = {main: integers(vocabulary, *shape)}
+        if "attention_mask" in takes:
+            drawers["attention_mask"] = ones(*shape)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        drawers["decoder_input_ids"] = integers(vocabulary, DECODER_TOKENS)
+    return drawers
+
+
+def _vocabulary(module: Any) -> int | None:
+    return getattr(module.config.get_text_config(), "vocab_size", None)
+
+
+def _tokens(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
+    positions = _positions(module)
+    length = workload.length
+    if length is None:
+        length = DEFAULT_LENGTH if positions is None else min(DEFAULT_LENGTH, positions)
+    if positions is not None and length > positions:
+        raise UsageError(
+            f"{name} takes lengths from 1 to {positions}, not {length}; choose another --length"
+        )
+    return (length,)
+
+
+def _pixels(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
+    vision = getattr(module.config, "vision_config", None) or module.config
+    own = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
+    height, width = own if isinstance(own, list | tuple) else (own, own)
+    size = workload.image_size
+    return int(getattr(vision, "num_channels", 3)), size or int(height), size or int(width)
+
+
+def _audio(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
+    return (TWO_SECONDS if workload.length is None else workload.length,)
+
+
+def _frames(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
+    mels = getattr(module.config, "num_mel_bins", None)
+    steps = getattr(module.config, "max_source_positions", None)
+    if mels is None or steps is None:
+        raise UsageError(
+            f"{name} takes features of a shape that its configuration does not give; write a "
+            "function that returns the model and its inputs (file.py:function)"
+        )
+    return int(mels), 2 * int(steps)
+
+
+_SHAPES = {
+    "input_ids": _tokens,
+    "pixel_values": _pixels,
+    "input_values": _audio,
+    "input_features": _frames,
+}
+"""Main input → the shape of one sample."""
+
+
+def _positions(module: Any) -> int | None:
+    """Return how many tokens have a position; some count on from the padding token's id."""
+    most = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    for path, layer in module.named_modules():
+        padding = getattr(layer, "padding_idx", None)
+        if path.endswith("position_embeddings") and padding is not None:
+            return int(most - padding - 1)
+    return most

@@ -9,40 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from frameworktax.errors import UsageError
-from frameworktax.models.base import Model
+from frameworktax.models.base import SEED, Model, deep, wide
 from frameworktax.models.calibrate import calibrate
-from frameworktax.models.language import Shape, make, scaled
+from frameworktax.models.language import BASE, COMMON, Shape, make, scaled
+from frameworktax.models.registry import BUILT_IN, image_size_of
 from frameworktax.models.vision import CLASSES, image_model
-from frameworktax.records import SEED
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
-DEFAULT_IMAGE_SIZE = 224
-MIN_IMAGE_SIZE = 32
 PATCH = 16
-BASE = Shape(12, 768, 12, 3072)
 
 
 def build(name: str, workload: Workload) -> Model:
-    """Build an image model in float32 on the CPU.
-
-    Raises:
-        UsageError: patches do not tile the image.
-    """
-    size = DEFAULT_IMAGE_SIZE if workload.image_size is None else workload.image_size
-    if name in _PATCHED and size % PATCH:
-        raise UsageError(
-            f"{name} takes images whose side is a multiple of {PATCH}, not {size}; "
-            "choose another --image-size"
-        )
+    """Build an image model in float32 on the CPU."""
+    size = image_size_of(workload)
     # A smaller image takes Swin's last stages another way: no shifted windows there.
-    twin_size = size if name == "swin-tiny" else MIN_IMAGE_SIZE
+    if workload.twin and name != "swin-tiny":
+        size = BUILT_IN[name].min_image_size or size
     torch.manual_seed(SEED)
-    module = _NETWORKS[name](workload, twin_size if workload.twin else size)
+    module = _NETWORKS[name](workload, size)
     calibrate(module)
-    return image_model(module, workload, DEFAULT_IMAGE_SIZE, MIN_IMAGE_SIZE, twin_size)
+    return image_model(module, workload, size)
 
 
 def _classes(workload: Workload) -> int:
@@ -51,11 +39,11 @@ def _classes(workload: Workload) -> int:
 
 def _widths(widths: tuple[int, ...], workload: Workload) -> list[int]:
     # Two for the twin: on one channel some layouts coincide and copies fall away.
-    return [2 if workload.twin else max(1, round(w * workload.width)) for w in widths]
+    return [2 if workload.twin else wide(width, workload) for width in widths]
 
 
 def _depths(depths: tuple[int, ...], workload: Workload) -> list[int]:
-    return [max(1, round(d * workload.depth)) for d in depths]
+    return [deep(depth, workload) for depth in depths]
 
 
 def _vit(workload: Workload, size: int) -> Any:
@@ -83,7 +71,7 @@ def _deit(workload: Workload, size: int) -> Any:
         image_size=size,
         patch_size=PATCH,
         num_labels=_classes(workload),
-        **scaled(BASE, workload).common,
+        **scaled(BASE, workload).named(COMMON),
     )
 
 
@@ -126,7 +114,6 @@ def _poolformer(workload: Workload, size: int) -> Any:
     )
 
 
-_PATCHED = ("vit-base", "deit-base")
 _NETWORKS = {
     "vit-base": _vit,
     "deit-base": _deit,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Inputs, Model
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -51,7 +50,7 @@ def build(name: str, workload: Workload) -> Model:
     """Read an ONNX file and find its inputs and batch dimension; the module is a stub.
 
     Raises:
-        UsageError: the file is not whole, not valid, or its batch dimension cannot be told.
+        UsageError: the file is not whole, not valid, or its batch dimension is not clear.
     """
     import torch
 
@@ -153,7 +152,7 @@ def _batch_dims(path: Path, shapes: Mapping[str, Shape], asked: int | None) -> d
     symbolic = any(not isinstance(dim, int) for shape in shapes.values() for dim in shape)
     if not dims and symbolic:
         raise UsageError(
-            f"{path}: the batch dimension cannot be told from {dict(shapes)}; name it with "
+            f"{path}: the batch dimension does not follow from {dict(shapes)}; name it with "
             "--batch-dim"
         )
     return dims

@@ -1,4 +1,4 @@
-"""Ragged input: sentences of drawn lengths, padded to one length, told apart by a mask.
+"""Ragged input: sentences of drawn lengths, padded to one length, marked by a mask.
 
 The lengths of a batch follow the distribution of largest entropy among all on 1 … L with the mean
 and standard deviation asked for: p(k) ∝ exp(a k + b k²). It assumes nothing but these two
@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Inputs, Model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +137,7 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     if mask is None or ids is None or mask.dim() != 2 or mask.shape != ids.shape:
         raise UsageError(
             f"--input ragged: {type(model.module).__name__} takes no {IDS} with an {MASK} of the "
-            "same shape (batch, length) by name, so padding cannot be told; leave out --input"
+            "same shape (batch, length) by name, so padding cannot be marked; leave out --input"
         )
     padded = int(mask.shape[1])
     whole = nominal or padded
@@ -148,8 +147,8 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     def real(batch: int) -> NDArray[np.bool_]:
         drawn = lengths(batch, mean, sd, whole)
         upto = drawn if padded == whole else -(-drawn * padded // whole)
-        told: NDArray[np.bool_] = np.arange(padded) < upto[:, None]
-        return told
+        is_real: NDArray[np.bool_] = np.arange(padded) < upto[:, None]
+        return is_real
 
     def inputs(batch: int) -> Inputs:
         dense = model.inputs(batch)

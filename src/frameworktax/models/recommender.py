@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, wide
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -65,19 +64,9 @@ def build(name: str, workload: Workload) -> Model:
     """
     torch.manual_seed(SEED)
 
-    def wide(full: int) -> int:
-        return 1 if workload.twin else max(1, round(full * workload.width))
+    def hidden(widths: tuple[int, ...]) -> list[int]:
+        count = deep(len(widths), workload)
+        return [wide(widths[min(i, len(widths) - 1)], workload) for i in range(count)]
 
-    def deep(widths: tuple[int, ...]) -> list[int]:
-        count = max(1, round(len(widths) * workload.depth))
-        return [wide(widths[min(i, len(widths) - 1)]) for i in range(count)]
-
-    module = _Recommender(wide(WIDTH), deep(BOTTOM), deep(TOP))
-
-    def inputs(batch: int) -> Inputs:
-        generator = torch.Generator().manual_seed(SEED)
-        numbers = torch.randn(batch, NUMBERS, generator=generator)
-        ids = torch.randint(0, ROWS, (batch, TABLES, BAG), generator=generator)
-        return Inputs(args=(numbers, ids))
-
-    return Model(module, inputs, {"args.0": 0, "args.1": 0}, has_twin=True)
+    module = _Recommender(wide(WIDTH, workload), hidden(BOTTOM), hidden(TOP))
+    return model_of(module, normal(NUMBERS), integers(ROWS, TABLES, BAG))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from frameworktax.records import Workload
 
 BOTH = ("width", "depth")
 
@@ -21,7 +25,9 @@ class Entry:
         default_length: tokens a sample, or samples of audio.
         default_image_size: pixels a side.
         max_length: most tokens a sample may have, where the model has learned positions.
+        min_length: fewest.
         min_image_size: fewest pixels a side.
+        image_step: what must divide them.
         factors: which of ``width`` and ``depth`` scale it; a twin needs a width.
         generates: whether it can decode greedily.
         extra: the project's extra that installs ``packages``.
@@ -38,7 +44,9 @@ class Entry:
     default_length: int | None = None
     default_image_size: int | None = None
     max_length: int | None = None
+    min_length: int = 1
     min_image_size: int | None = None
+    image_step: int = 1
     factors: tuple[str, ...] = BOTH
     generates: bool = False
     extra: str = "torch"
@@ -46,9 +54,19 @@ class Entry:
     check: str = ""
 
 
-def _text(file: str, summary: str, positions: int | None = 512, generates: bool = False) -> Entry:
+def length_of(workload: Workload) -> int:
+    """Return the length of a sample as asked for, or its model's own; 0 where it has none."""
+    return workload.length or BUILT_IN[workload.model].default_length or 0
+
+
+def image_size_of(workload: Workload) -> int:
+    """Return the pixels a side as asked for, or the model's own; 0 where it takes no image."""
+    return workload.image_size or BUILT_IN[workload.model].default_image_size or 0
+
+
+def _text(summary: str, positions: int | None = 512, generates: bool = False) -> Entry:
     return Entry(
-        f"frameworktax.models.{file}:build",
+        "frameworktax.models.language:build",
         "language",
         summary,
         packages=("torch", "transformers"),
@@ -60,13 +78,18 @@ def _text(file: str, summary: str, positions: int | None = 512, generates: bool 
     )
 
 
+_EXTRAS = {"": "torch", "torchvision": "vision", "transformers": "models"}
+
+
 def _image(
     file: str,
     summary: str,
     size: int = 224,
     least: int = 32,
+    *,
+    package: str = "",
     factors: tuple[str, ...] = BOTH,
-    package: str | None = None,
+    step: int = 1,
 ) -> Entry:
     return Entry(
         f"frameworktax.models.{file}:build",
@@ -76,13 +99,18 @@ def _image(
         has_image_size=True,
         default_image_size=size,
         min_image_size=least,
+        image_step=step,
         factors=factors,
-        extra={"torchvision": "vision", "transformers": "models"}.get(package or "", "torch"),
+        extra=_EXTRAS[package],
     )
 
 
 def _convnet(summary: str, size: int = 224, least: int = 64) -> Entry:
-    return _image("convnets", summary, size, least, ("width",), "torchvision")
+    return _image("convnets", summary, size, least, package="torchvision", factors=("width",))
+
+
+def _vit(package: str, summary: str, step: int = 1) -> Entry:
+    return _image("image_transformers", summary, package=package, step=step)
 
 
 def _audio(summary: str, length: int | None = 32_000) -> Entry:
@@ -93,6 +121,7 @@ def _audio(summary: str, length: int | None = 32_000) -> Entry:
         packages=("torch", "transformers"),
         has_length=length is not None,
         default_length=length,
+        min_length=400,  # samples that the convolutions need for one frame
         extra="models",
     )
 
@@ -108,32 +137,32 @@ def _stack(summary: str, length: int | None = None) -> Entry:
 
 
 BUILT_IN: dict[str, Entry] = {
-    "bert-tiny": _text("encoders", "BERT encoder, 2 layers, 128 wide, 2 heads"),
-    "bert-mini": _text("encoders", "BERT encoder, 4 layers, 256 wide, 4 heads"),
-    "bert-small": _text("encoders", "BERT encoder, 4 layers, 512 wide, 8 heads"),
-    "bert-medium": _text("encoders", "BERT encoder, 8 layers, 512 wide, 8 heads"),
-    "bert-base": _text("encoders", "BERT encoder, 12 layers, 768 wide, 12 heads"),
-    "bert-large": _text("encoders", "BERT encoder, 24 layers, 1024 wide, 16 heads"),
-    "distilbert": _text("encoders", "DistilBERT encoder, 6 layers, 768 wide, 12 heads"),
-    "roberta": _text("encoders", "RoBERTa base encoder, 12 layers, 768 wide"),
-    "electra": _text("encoders", "ELECTRA base discriminator, 12 layers, 768 wide"),
-    "albert": _text("encoders", "ALBERT base, one layer's weights used 12 times, 768 wide"),
-    "deberta": _text("encoders", "DeBERTa base, 12 layers, 768 wide, disentangled attention"),
-    "deberta-v2": _text("encoders", "DeBERTa v2 class at v3-base's size, 12 layers, 768 wide"),
-    "mobilebert": _text("encoders", "MobileBERT, 24 bottleneck layers, 512 wide outside"),
-    "squeezebert": _text("encoders", "SqueezeBERT, 12 layers of grouped convolutions, 768 wide"),
-    "modernbert": _text("encoders", "ModernBERT base, 22 layers, 768 wide, local attention", 8192),
-    "funnel": _text("sequence_mixers", "Funnel small, 3 blocks of 4 layers that pool, 2 up", None),
-    "fnet": _text("sequence_mixers", "FNet base, 12 layers, Fourier transforms for attention"),
-    "nystromformer": _text("sequence_mixers", "Nyströmformer, 12 layers, 64 landmarks"),
-    "longformer": _text("sequence_mixers", "Longformer base, 12 layers, windows of 512", 4096),
-    "bigbird": _text("sequence_mixers", "BigBird RoBERTa base, block-sparse attention", 4096),
-    "reformer": _text("sequence_mixers", "Reformer, 6 layers, 256 wide, hashed attention", 524_288),
-    "mamba": _text("sequence_mixers", "Mamba 130m, 24 state-space layers, plain torch scan", None),
-    "gpt2": _text("decoders", "GPT-2 decoder, 12 layers, 768 wide; no head in forward", 1024, True),
-    "smollm2": _text("decoders", "SmolLM2 135M, a Llama decoder, 30 layers, 576 wide", 8192, True),
-    "qwen3": _text("decoders", "Qwen3 0.6B decoder, 28 layers, 1024 wide", 40_960, True),
-    "moe": _text("decoders", "Mixtral-like decoder, 4 layers, 8 experts, 2 a token", 4096, True),
+    "bert-tiny": _text("BERT encoder, 2 layers, 128 wide, 2 heads"),
+    "bert-mini": _text("BERT encoder, 4 layers, 256 wide, 4 heads"),
+    "bert-small": _text("BERT encoder, 4 layers, 512 wide, 8 heads"),
+    "bert-medium": _text("BERT encoder, 8 layers, 512 wide, 8 heads"),
+    "bert-base": _text("BERT encoder, 12 layers, 768 wide, 12 heads"),
+    "bert-large": _text("BERT encoder, 24 layers, 1024 wide, 16 heads"),
+    "distilbert": _text("DistilBERT encoder, 6 layers, 768 wide, 12 heads"),
+    "roberta": _text("RoBERTa base encoder, 12 layers, 768 wide"),
+    "electra": _text("ELECTRA base discriminator, 12 layers, 768 wide"),
+    "albert": _text("ALBERT base, one layer's weights used 12 times, 768 wide"),
+    "deberta": _text("DeBERTa base, 12 layers, 768 wide, disentangled attention"),
+    "deberta-v2": _text("DeBERTa v2 class at v3-base's size, 12 layers, 768 wide"),
+    "mobilebert": _text("MobileBERT, 24 bottleneck layers, 512 wide outside"),
+    "squeezebert": _text("SqueezeBERT, 12 layers of grouped convolutions, 768 wide"),
+    "modernbert": _text("ModernBERT base, 22 layers, 768 wide, local attention", 8192),
+    "funnel": _text("Funnel small, 3 blocks of 4 layers that pool, 2 up", None),
+    "fnet": _text("FNet base, 12 layers, Fourier transforms for attention"),
+    "nystromformer": _text("Nyströmformer, 12 layers, 64 landmarks", 510),
+    "longformer": _text("Longformer base, 12 layers, windows of 512", 4096),
+    "bigbird": _text("BigBird RoBERTa base, block-sparse attention", 4096),
+    "reformer": _text("Reformer, 6 layers, 256 wide, hashed attention", 524_288),
+    "mamba": _text("Mamba 130m, 24 state-space layers, plain torch scan", None),
+    "gpt2": _text("GPT-2 decoder, 12 layers, 768 wide; no head in forward", 1024, True),
+    "smollm2": _text("SmolLM2 135M, a Llama decoder, 30 layers, 576 wide", 8192, True),
+    "qwen3": _text("Qwen3 0.6B decoder, 28 layers, 1024 wide", 40_960, True),
+    "moe": _text("Mixtral-like decoder, 4 layers, 8 experts, 2 a token", 4096, True),
     "resnet-18": _image("vision", "ResNet, 18 layers, basic blocks, 11.7 M parameters"),
     "resnet-34": _image("vision", "ResNet, 34 layers, basic blocks, 21.8 M parameters"),
     "resnet-50": _image("vision", "ResNet, 50 layers, bottleneck blocks, 25.6 M parameters"),
@@ -152,19 +181,11 @@ BUILT_IN: dict[str, Entry] = {
     "densenet-121": _convnet("DenseNet-121, concatenated features, 8.0 M parameters"),
     "googlenet": _convnet("GoogLeNet, inception modules, 6.6 M parameters"),
     "inception-v3": _convnet("Inception v3, 299 pixels a side, 23.8 M parameters", 299, 96),
-    "vit-base": _image("image_transformers", "ViT-B/16, 86.6 M parameters", package="torchvision"),
-    "deit-base": _image(
-        "image_transformers", "DeiT-B/16 distilled, 87.3 M parameters", package="transformers"
-    ),
-    "swin-tiny": _image(
-        "image_transformers", "Swin-T, shifted windows, 28.3 M parameters", package="torchvision"
-    ),
-    "convnext-tiny": _image(
-        "image_transformers", "ConvNeXt-T, 28.6 M parameters", package="torchvision"
-    ),
-    "poolformer": _image(
-        "image_transformers", "PoolFormer-S12, pooling, 11.9 M parameters", package="transformers"
-    ),
+    "vit-base": _vit("torchvision", "ViT-B/16, 86.6 M parameters", 16),
+    "deit-base": _vit("transformers", "DeiT-B/16 distilled, 87.3 M parameters", 16),
+    "swin-tiny": _vit("torchvision", "Swin-T, shifted windows, 28.3 M parameters"),
+    "convnext-tiny": _vit("torchvision", "ConvNeXt-T, 28.6 M parameters"),
+    "poolformer": _vit("transformers", "PoolFormer-S12, pooling, 11.9 M parameters"),
     "wav2vec2": _audio("wav2vec 2.0 base, 12 layers; 2 s of audio at 16 kHz"),
     "hubert": _audio("HuBERT base, 12 layers; 2 s of audio at 16 kHz"),
     "wavlm": _audio("WavLM base, 12 layers, gated positions; 2 s of audio at 16 kHz"),
@@ -193,13 +214,14 @@ BUILT_IN: dict[str, Entry] = {
         has_image_size=True,
         default_image_size=32,
         min_image_size=8,
+        image_step=8,
     ),
 }
 """Name → entry, in the order of ``list models``: one family after the other."""
 
 PREFIXES: dict[str, Entry] = {
     "torchvision:NAME": Entry(
-        "frameworktax.models.torchvision_names:build",
+        "frameworktax.models.image_libraries:build_torchvision",
         "any",
         "any of torchvision's models, random weights",
         packages=("torch", "torchvision"),
@@ -208,7 +230,7 @@ PREFIXES: dict[str, Entry] = {
         extra="vision",
     ),
     "timm:NAME": Entry(
-        "frameworktax.models.timm_names:build",
+        "frameworktax.models.image_libraries:build_timm",
         "any",
         "any of timm's models, random weights",
         packages=("torch", "torchvision", "timm"),

@@ -14,14 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from frameworktax.errors import UsageError
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, wide
+from frameworktax.models.registry import BUILT_IN, image_size_of
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
-SIDE, LEAST_SIDE = 32, 8
 LEVELS = (128, 256, 256, 256)
 """Channels at 32, 16, 8 and 4 pixels a side."""
 ATTENDS = 1
@@ -147,27 +145,10 @@ class _UNet(nn.Module):  # type: ignore[misc] # as above
 
 
 def build(name: str, workload: Workload) -> Model:
-    """Build the U-Net in float32 on the CPU; the twin is 2 wide on images of 8 pixels a side.
-
-    Raises:
-        UsageError: the image cannot be halved three times.
-    """
-    size = SIDE if workload.image_size is None else workload.image_size
-    if size < LEAST_SIDE or size % 8:
-        raise UsageError(
-            f"{name} takes images whose side is a multiple of 8, not {size}; "
-            "choose another --image-size"
-        )
-    if workload.twin:
-        size = LEAST_SIDE
+    """Build the U-Net in float32 on the CPU; the twin is 2 wide on images of 8 pixels a side."""
+    size = (BUILT_IN[name].min_image_size or 0) if workload.twin else image_size_of(workload)
     torch.manual_seed(SEED)
     # Even, for the sines and cosines of the step.
-    widths = [2 if workload.twin else 2 * max(1, round(w * workload.width / 2)) for w in LEVELS]
-    module = _UNet(widths, max(1, round(BLOCKS * workload.depth)))
-
-    def inputs(batch: int) -> Inputs:
-        generator = torch.Generator().manual_seed(SEED)
-        images = torch.randn(batch, 3, size, size, generator=generator)
-        return Inputs(args=(images, torch.randint(0, STEPS, (batch,), generator=generator)))
-
-    return Model(module, inputs, {"args.0": 0, "args.1": 0}, has_twin=True)
+    widths = [wide(width, workload, step=2) for width in LEVELS]
+    module = _UNet(widths, deep(BLOCKS, workload))
+    return model_of(module, normal(3, size, size), integers(STEPS))

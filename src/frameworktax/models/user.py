@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UserModelError, nearest
-from frameworktax.models.base import Inputs, Model
-from frameworktax.records import SEED
+from frameworktax.models.base import SEED, Inputs, Model
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -32,7 +31,7 @@ def build(name: str, workload: Workload) -> Model:
 
     Raises:
         UserModelError: file or function missing, the function raises or returns something else,
-            or the batch dimension cannot be told.
+            or the batch dimension is not clear.
     """
     import torch
 
@@ -41,9 +40,9 @@ def build(name: str, workload: Workload) -> Model:
         function = _function(name)
         try:
             result = function()
-        # Broad on purpose, here and below: foreign code may raise anything, and all of it is told.
+        # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown.
         except Exception as error:
-            raise UserModelError(f"{name} raised {_told(error, _file_of(function))}") from error
+            raise UserModelError(f"{name} raised {_line(error, _file_of(function))}") from error
     module, example = _module_and_example(name, result)
     return wrap(name, module, example, workload.batch_dim)
 
@@ -54,7 +53,7 @@ def wrap(name: str, module: Any, example: Inputs, batch_dim: int | None) -> Mode
     Inputs for another batch size repeat or cut the example along the batch dimension.
 
     Raises:
-        UserModelError: the batch dimension cannot be told from the example.
+        UserModelError: the batch dimension does not follow from the example.
     """
     import torch
 
@@ -130,7 +129,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[private]
-        raise UserModelError(f"importing {path} raised {_told(error, str(path))}") from error
+        raise UserModelError(f"importing {path} raised {_line(error, str(path))}") from error
     return module
 
 
@@ -144,9 +143,9 @@ def _from_package(name: str, where: str) -> ModuleType:
             raise UserModelError(
                 f"no module {where} (for {name}); run from its folder, or write file.py:function"
             ) from error
-        raise UserModelError(f"importing {where} raised {_told(error, None)}") from error
+        raise UserModelError(f"importing {where} raised {_line(error, None)}") from error
     except Exception as error:
-        raise UserModelError(f"importing {where} raised {_told(error, None)}") from error
+        raise UserModelError(f"importing {where} raised {_line(error, None)}") from error
 
 
 def _file_of(function: Callable[[], Any]) -> str | None:
@@ -154,7 +153,7 @@ def _file_of(function: Callable[[], Any]) -> str | None:
     return getattr(module, "__file__", None)
 
 
-def _told(error: BaseException, file: str | None) -> str:
+def _line(error: BaseException, file: str | None) -> str:
     """Return ``Type: message (file:line)`` on one line, at the deepest frame in ``file``."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
@@ -202,17 +201,12 @@ def as_inputs(name: str, example: Any) -> Inputs:
         inputs = Inputs(args=tuple(example))
     else:
         raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
-    for path, value in _values(inputs):
+    for path, value in inputs.items():
         if isinstance(value, tuple | list | Mapping) and _holds_tensor(value):
             raise UserModelError(
                 f"{name} nests tensors in {path}; pass every tensor as an argument of its own"
             )
     return inputs
-
-
-def _values(inputs: Inputs) -> list[tuple[str, Any]]:
-    named = [(f"args.{i}", value) for i, value in enumerate(inputs.args)]
-    return named + [(f"kwargs.{key}", value) for key, value in inputs.kwargs.items()]
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -231,7 +225,7 @@ def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, 
 
     shapes = {
         path: tuple(value.shape)
-        for path, value in _values(example)
+        for path, value in example.items()
         if isinstance(value, torch.Tensor) and value.dim() > 0
     }
     if not shapes:

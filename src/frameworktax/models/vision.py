@@ -14,79 +14,44 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from frameworktax.errors import UsageError
-from frameworktax.models.base import Inputs, Model
+from frameworktax.models.base import SEED, Model, deep, model_of, normal, wide
 from frameworktax.models.calibrate import calibrate
-from frameworktax.records import SEED
+from frameworktax.models.registry import BUILT_IN, image_size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from frameworktax.records import Workload
 
-DEFAULT_IMAGE_SIZE = 224
-MIN_IMAGE_SIZE = 32
-"""All three networks divide the side by 32."""
 CLASSES = 1000
-
-Scale = tuple[float, float, bool]
-"""Width factor, depth factor, twin."""
 
 
 def build(name: str, workload: Workload) -> Model:
     """Build a vision model in float32 on the CPU, batch norms calibrated.
 
-    The twin has one channel wherever the full network has many, as many classes, and looks at the
+    The twin has one channel wherever the full network has many, one class, and looks at the
     smallest image.
-
-    Raises:
-        UsageError: the image is too small for the network.
     """
     torch.manual_seed(SEED)
-    module = _NETWORKS[name]((workload.width, workload.depth, workload.twin))
+    module = _NETWORKS[name](workload)
     calibrate(module)
-    return image_model(module, workload, DEFAULT_IMAGE_SIZE, MIN_IMAGE_SIZE)
+    return image_model(module, workload)
 
 
-def image_model(
-    module: nn.Module, workload: Workload, default: int, least: int, twin_size: int | None = None
-) -> Model:
+def image_model(module: nn.Module, workload: Workload, size: int | None = None) -> Model:
     """Return an image model with its inputs: noise, shape (batch, 3, size, size).
 
-    Args:
-        module: takes images.
-        workload: says the size, if it is not to be the default.
-        default: pixels a side.
-        least: fewest that the network takes.
-        twin_size: pixels a side of the twin's images, ``least`` unless given: what the framework
-            costs does not grow with the image, kernels do.
-
-    Raises:
-        UsageError: the image is too small for the network.
+    ``size`` is that of the workload unless given; a twin's is the smallest that the network takes:
+    what the framework costs does not grow with the image, kernels do.
     """
-    size = default if workload.image_size is None else workload.image_size
-    if size < least:
-        raise UsageError(
-            f"{workload.model} takes images of {least} pixels a side or more, not {size}; "
-            "choose another --image-size"
-        )
-    if workload.twin:
-        size = least if twin_size is None else twin_size
-
-    def inputs(batch: int) -> Inputs:
-        generator = torch.Generator().manual_seed(SEED)
-        return Inputs(args=(torch.randn(batch, 3, size, size, generator=generator),))
-
-    return Model(module, inputs, {"args.0": 0}, has_twin=True)
+    if size is None:
+        least = BUILT_IN[workload.model].min_image_size or 0
+        size = least if workload.twin else image_size_of(workload)
+    return model_of(module, normal(3, size, size))
 
 
-def _channels(count: int, scale: Scale) -> int:
-    width, _, twin = scale
-    return 1 if twin else max(1, round(count * width))
-
-
-def _blocks(count: int, scale: Scale) -> int:
-    return max(1, round(count * scale[1]))
+def _classes(workload: Workload) -> int:
+    return 1 if workload.twin else CLASSES
 
 
 def _conv(inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
@@ -140,10 +105,10 @@ def _bottleneck(inner: int, planes: int, stride: int, widen: int = 1, groups: in
 def _resnet(
     block: Callable[[int, int, int], nn.Module],
     depths: tuple[int, ...],
-    scale: Scale,
+    workload: Workload,
 ) -> nn.Module:
     expansion = 1 if block is _basic else 4
-    inner = _channels(64, scale)
+    inner = wide(64, workload)
     net = nn.Sequential(
         _conv(3, inner, 7, 2),
         nn.BatchNorm2d(inner),
@@ -151,8 +116,8 @@ def _resnet(
         nn.MaxPool2d(3, 2, 1),
     )
     for stage, depth in enumerate(depths):
-        planes = _channels(64 << stage, scale)
-        for index in range(_blocks(depth, scale)):
+        planes = wide(64 << stage, workload)
+        for index in range(deep(depth, workload)):
             stride = 2 if stage and not index else 1
             outer = planes * expansion
             shortcut = None
@@ -163,7 +128,7 @@ def _resnet(
             inner = outer
     net.append(nn.AdaptiveAvgPool2d(1))
     net.append(nn.Flatten())
-    net.append(nn.Linear(inner, _channels(CLASSES, (1.0, 1.0, scale[2]))))
+    net.append(nn.Linear(inner, _classes(workload)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -202,15 +167,15 @@ def _conv_norm_relu6(
     return [conv, nn.BatchNorm2d(outer), nn.ReLU6(inplace=True)]
 
 
-def _mobilenet_v2(scale: Scale) -> nn.Module:
-    inner = _channels(32, scale)
+def _mobilenet_v2(workload: Workload) -> nn.Module:
+    inner = wide(32, workload)
     net = nn.Sequential(*_conv_norm_relu6(3, inner, 3, 2))
     for expansion, channels, depth, first_stride in _INVERTED:
-        outer = _channels(channels, scale)
-        for index in range(_blocks(depth, scale)):
+        outer = wide(channels, workload)
+        for index in range(deep(depth, workload)):
             stride = first_stride if index == 0 else 1
             # The twin stays 1 wide inside too: a depthwise convolution over one channel.
-            hidden = 1 if scale[2] else inner * expansion
+            hidden = 1 if workload.twin else inner * expansion
             body = nn.Sequential(
                 *(_conv_norm_relu6(inner, hidden, 1) if expansion > 1 else ()),
                 *_conv_norm_relu6(hidden, hidden, 3, stride, groups=hidden),
@@ -220,13 +185,13 @@ def _mobilenet_v2(scale: Scale) -> nn.Module:
             # By position, as above: the first block of a stage changes the channel count.
             net.append(_Skip(body) if index else body)
             inner = outer
-    last = _channels(1280, scale)
+    last = wide(1280, workload)
     for module in _conv_norm_relu6(inner, last, 1):
         net.append(module)
     net.append(nn.AdaptiveAvgPool2d(1))
     net.append(nn.Flatten())
     net.append(nn.Dropout(0.2))
-    net.append(nn.Linear(last, _channels(CLASSES, (1.0, 1.0, scale[2]))))
+    net.append(nn.Linear(last, _classes(workload)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -238,7 +203,7 @@ _DOUBLED = partial(_bottleneck, widen=2)
 _GROUPED = partial(_bottleneck, widen=2, groups=32)
 """Xie et al. 2017 (arXiv:1611.05431), 32x4d: twice the channels inside, in 32 groups."""
 
-_NETWORKS: dict[str, Callable[[Scale], nn.Module]] = {
+_NETWORKS: dict[str, Callable[[Workload], nn.Module]] = {
     "resnet-18": partial(_resnet, _basic, (2, 2, 2, 2)),
     "resnet-34": partial(_resnet, _basic, (3, 4, 6, 3)),
     "resnet-50": partial(_resnet, _bottleneck, (3, 4, 6, 3)),

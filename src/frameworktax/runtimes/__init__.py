@@ -38,7 +38,6 @@ BUILT_IN: dict[str, str] = {
     "nested": "frameworktax.runtimes.nested:Nested",
     "null": "frameworktax.runtimes.null:Null",
 }
-"""Does nothing: what its calls take is the harness's own."""
 
 
 def _registry() -> dict[str, str]:

@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 
-def finish(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
+NO_IMAGES = "--channels-last is for models that take images; leave it out"
+
+
+def no_generation(name: str) -> str:
+    """Return why a model cannot decode, and what to choose."""
+    return (
+        f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
+        "or choose gpt2"
+    )
+
+
+def finalize(model: Model, workload: Workload, device: str, length: int | None = None) -> Model:
     """Return a family's model as the workload wants it.
 
     Args:
@@ -36,12 +47,9 @@ def finish(model: Model, workload: Workload, device: str, length: int | None = N
 
 def _decoding(model: Model, workload: Workload) -> Model:
     name, tokens = workload.model, workload.new_tokens
-    own = getattr(model.module, "can_generate", None)  # transformers' word on a user's own
+    own = getattr(model.module, "can_generate", None)  # what transformers says of a user's own
     if not (model.generates or (callable(own) and own())):
-        raise UsageError(
-            f"{name} generates no text: it is no decoder with a head; leave out --phase generate, "
-            "or choose gpt2"
-        )
+        raise UsageError(no_generation(name))
     if tokens is None or workload.kv_cache is None:
         raise UsageError("--phase generate needs --new-tokens and --kv-cache")
     ids = model.inputs(1).kwargs.get(ragged.IDS)
@@ -84,17 +92,12 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
         return value.to(device=device, dtype=kind, memory_format=form)
 
     def inputs(batch: int) -> Inputs:
-        made = model.inputs(batch)
-        return Inputs(
-            tuple(moved(value) for value in made.args),
-            {name: moved(value) for name, value in made.kwargs.items()},
-        )
+        return model.inputs(batch).map(moved)
 
     module = model.module.eval().to(device=device, dtype=dtype)
     if channels_last:
-        example = model.inputs(1)
-        if not any(_is_image(value) for value in (*example.args, *example.kwargs.values())):
-            raise UsageError("--channels-last is for models that take images; leave it out")
+        if not any(_is_image(value) for _, value in model.inputs(1).items()):
+            raise UsageError(NO_IMAGES)
         module = module.to(memory_format=torch.channels_last)
     return replace(model, module=module, inputs=inputs)
 

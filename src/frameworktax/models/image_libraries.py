@@ -1,27 +1,25 @@
-"""``torchvision:NAME``: any of torchvision's models, with random weights, calibrated.
+"""``torchvision:NAME`` and ``timm:NAME``: any of their models, with random weights, calibrated.
 
-Classification, segmentation, video and optical flow. Detection models take a list of images and
-return boxes through torchvision's compiled operators; they are refused.
+Of torchvision: classification, segmentation, video and optical flow. Detection models take a list
+of images and return boxes through torchvision's compiled operators; they are refused.
 
 torch is imported at the top: the registry imports this file only to build a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import Inputs, Model
+from frameworktax.models.base import SEED, Inputs, Model, drawn, model_of, normal
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.torchvision_operators import loaded
-from frameworktax.records import SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from frameworktax.records import Workload
 
 FRAMES = 16
@@ -31,7 +29,7 @@ FLOW_SIZE = 128
 CALIBRATION_BATCHES, LEAST_BATCH, MOST_BATCH = 2, 4, 32
 
 
-def build(name: str, workload: Workload) -> Model:
+def build_torchvision(name: str, workload: Workload) -> Model:
     """Build a model of torchvision's in float32 on the CPU.
 
     Raises:
@@ -40,12 +38,7 @@ def build(name: str, workload: Workload) -> Model:
     from torchvision import models
 
     wanted = name.partition(":")[2]
-    known = models.list_models()
-    if wanted not in known:
-        raise UsageError(
-            f"torchvision has no model '{wanted}'{nearest(wanted, known)} "
-            "(torchvision.models.list_models() has them all)"
-        )
+    _check_name("torchvision", wanted, models.list_models(), "torchvision.models.list_models()")
     kind = models.get_model_builder(wanted).__module__
     if ".detection" in kind:
         why = "" if loaded() else "; its compiled operators do not load beside this torch either"
@@ -55,37 +48,62 @@ def build(name: str, workload: Workload) -> Model:
         )
     torch.manual_seed(SEED)
     size = _own_size(models, wanted, kind) if workload.image_size is None else workload.image_size
-    inputs = noise(_shapes(kind, size))
-    try:
+    shapes = [normal(*shape) for shape in _shapes(kind, size)]
+    with _size_errors(name, workload):
         with torch.device("cpu"):  # some compute their widths with tensors
             module = models.get_model(wanted, weights=None, **_settings(wanted, kind, size))
-        calibrate(module, batches(inputs, size))
-    except (RuntimeError, ValueError, AssertionError) as error:
+        calibrate(module, _batches(drawn(*shapes), size))
+    return model_of(module, *shapes, has_twin=False)
+
+
+def build_timm(name: str, workload: Workload) -> Model:
+    """Build a model of timm's in float32 on the CPU.
+
+    Raises:
+        UsageError: no such model, or an image size it does not take.
+    """
+    import timm
+
+    wanted = name.partition(":")[2]
+    if not timm.is_model(wanted):
+        _check_name("timm", wanted, timm.list_models(), "timm.list_models()")
+    torch.manual_seed(SEED)
+    size = workload.image_size
+    with _size_errors(name, workload):
+        with torch.device("cpu"):  # drop rates come from tensors in some
+            module = timm.create_model(wanted, pretrained=False)
+            if size is not None and module.pretrained_cfg.get("fixed_input_size"):
+                torch.manual_seed(SEED)
+                module = timm.create_model(wanted, pretrained=False, img_size=size)
+        channels, height, width = module.pretrained_cfg["input_size"]
+        images = normal(channels, size or height, size or width)
+        calibrate(module, _batches(drawn(images), size or height))
+    return model_of(module, images, has_twin=False)
+
+
+def _check_name(library: str, name: str, known: list[str], lister: str) -> None:
+    if name not in known:
+        raise UsageError(
+            f"{library} has no model '{name}'{nearest(name, known)} ({lister} has them all)"
+        )
+
+
+@contextmanager
+def _size_errors(name: str, workload: Workload) -> Iterator[None]:
+    """Raise what a model raises at a size that was asked for as a wrong size."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         if workload.image_size is None:
             raise
         text = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{name} takes no image of {size} pixels a side ({text}); choose another --image-size"
+            f"{name} takes no image of {workload.image_size} pixels a side ({text}); "
+            "choose another --image-size"
         ) from error
-    paths = [f"args.{i}" for i in range(len(inputs(1).args))]
-    return Model(module, inputs, dict.fromkeys(paths, 0))
 
 
-def noise(shapes: tuple[tuple[int, ...], ...]) -> Callable[[int], Inputs]:
-    """Return inputs of seeded noise; ``shapes`` are those of one sample, one for each argument."""
-
-    def inputs(batch: int) -> Inputs:
-        generator = torch.Generator().manual_seed(SEED)
-        return Inputs(
-            args=tuple(
-                torch.randn(batch, *shape, generator=generator, device="cpu") for shape in shapes
-            )
-        )
-
-    return inputs
-
-
-def batches(inputs: Callable[[int], Inputs], size: int) -> Iterable[Inputs]:
+def _batches(inputs: Callable[[int], Inputs], size: int) -> Iterable[Inputs]:
     """Return other samples than those that are measured, more of them if they are small.
 
     The last maps of a small image are a single pixel, and statistics need some.
