@@ -305,6 +305,6 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"fixed batch of 2; choose --batch 2"):
         fixed.inputs(3)
     write(path, shape=(2, "n", 4))
-    refused("the batch dimension is not clear", model=name)
+    refused("the batch dimension does not follow from", model=name)
     refused("--batch-dim 5 does not exist in every input", model=name, batch_dim=5)
     refused("computes in the precision it was written in", model=name, precision="float16")
