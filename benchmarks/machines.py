@@ -16,8 +16,7 @@ import numpy as np
 
 from frameworktax.analysis.curves import FREE
 from frameworktax.analysis.whatif import replay
-from frameworktax.analysis.whatif.queued import Change, variants
-from frameworktax.analysis.whatif.replay import Queues
+from frameworktax.analysis.whatif.replay import Change, Queues, variants
 from frameworktax.records import Estimate
 from frameworktax.traces import intervals
 

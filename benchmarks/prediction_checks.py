@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import median_interval, scaled
 from frameworktax.analysis.grouping import PointRecords, gather
-from frameworktax.analysis.whatif import cpu as on_cpu
-from frameworktax.analysis.whatif import gpu as on_device
+from frameworktax.analysis.whatif import cpu, gpu
 from frameworktax.analysis.whatif.request import Answer, Refused, WhatIf
 from frameworktax.records import FLOOR, Estimate, Measurement, Record, device_of, point_name
 from frameworktax.stats import ratio_interval, relative_half_width
@@ -188,11 +187,11 @@ def _answers(
 ) -> Sequence[Answer | Refused]:
     relatives = [o for o in seen if o.point.family() == m.point.family()]
     if device_of(m.platform) != "cpu":
-        return [on_device.answer(m, relatives, seen, asked)]
+        return [gpu.answer(m, relatives, asked)]
     if asked.runtime:
-        found = on_cpu.runtime_answers(m, relatives, asked.runtime)
+        found = cpu.runtime_answers(m, relatives, asked.runtime)
         return [found] if isinstance(found, Refused) else found
-    return [on_cpu.answer(m, relatives, seen, asked)]
+    return [cpu.answer(m, relatives, seen, asked)]
 
 
 def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
@@ -208,8 +207,8 @@ def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
     for target in row:
         if target.workload.batch not in LARGER or target.span_ns is None:
             continue
-        small = [o for o in row if o.workload.batch < target.workload.batch][-on_cpu.POINTS :]
-        answer = on_cpu.on_line(
+        small = [o for o in row if o.workload.batch < target.workload.batch][-cpu.POINTS :]
+        answer = cpu.on_line(
             [float(o.workload.batch) for o in small],
             [o.span_ns for o in small if o.span_ns is not None],
             float(target.workload.batch),

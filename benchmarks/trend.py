@@ -17,8 +17,7 @@ import numpy as np
 
 from frameworktax import api
 from frameworktax.analysis.roofline import DEVICES
-from frameworktax.analysis.whatif import formula_errors as shown
-from frameworktax.analysis.whatif import queued, replay
+from frameworktax.analysis.whatif import formula_errors, gpu, replay
 from frameworktax.analysis.whatif.replay import Queues
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
@@ -83,7 +82,7 @@ def recorded(trace: Recorded) -> Subject:
     found = build(chrome.read(ROOT / "tests" / "data" / trace.file).trace)
     step = marked(found, trace.mark).steps()[-1]
     return Subject(
-        trace.title, queued.queues_of(step), trace.device, queued.RECORDED,
+        trace.title, replay.queues_of(step), trace.device, replay.RECORDED,
         f"Replay of a recorded trace (`tests/data/{trace.file}`), not measured here. {trace.said}",
     )  # fmt: skip
 
@@ -116,7 +115,7 @@ def measured(folder: Path) -> Iterator[Subject]:
     """Yield what a store holds of GPUs: eager at its smallest batch, by model."""
     first: dict[str, Measurement] = {}
     for m in api.read_store(folder).run.measurements:
-        if m.platform == "cpu" or m.runtime != "eager" or queued.refusal(m) is not None:
+        if m.platform == "cpu" or m.runtime != "eager" or gpu.refusal(m) is not None:
             continue
         known = first.get(m.workload.model)
         if known is None or m.workload.batch < known.workload.batch:
@@ -132,7 +131,7 @@ def measured(folder: Path) -> Iterator[Subject]:
             latency_ns=m.latency_ns.value,
         )
         title = f"{m.workload.model}, batch {m.workload.batch}, measured on {m.platform}"
-        yield Subject(title, queues, None, queued.UNIFORM, f"From the totals in {folder}.")
+        yield Subject(title, queues, None, replay.UNIFORM, f"From the totals in {folder}.")
 
 
 def generations(device: str) -> list[tuple[str, float, float]]:
@@ -177,7 +176,7 @@ def page(subjects: Sequence[Subject]) -> str:
 def _subject(subject: Subject) -> list[str]:
     now = outlook(subject.queues)
     kernels = subject.queues.kernel_ns
-    beyond = queued.unexplained(subject.queues.sync_ns, now.latency_ns.value)
+    beyond = replay.unexplained(subject.queues.sync_ns, now.latency_ns.value)
     lines = [f"## {subject.title}", "", subject.said, ""]
     if beyond:
         return [*lines, f"Not replayed: {beyond}."]
@@ -208,7 +207,7 @@ def _subject(subject: Subject) -> list[str]:
 
 
 def _error(formula: str) -> str:
-    known = shown.table().get(formula)
+    known = formula_errors.table().get(formula)
     if known is None:
         return (
             "error of this replay: never held against a measurement on a GPU (none was here); "
@@ -243,7 +242,7 @@ def _sum(subjects: Sequence[Subject]) -> list[str]:
     lines = []
     for subject in subjects:
         now = outlook(subject.queues)
-        if queued.unexplained(subject.queues.sync_ns, now.latency_ns.value):
+        if replay.unexplained(subject.queues.sync_ns, now.latency_ns.value):
             continue
         fast = outlook(subject.queues, device_speed=8.0)
         both = outlook(subject.queues, device_speed=8.0, host_speed=1.5)

@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 
 from frameworktax import api, store
+from frameworktax.analysis.whatif.cpu import SAME_KERNELS
 from frameworktax.analysis.whatif.formula_errors import ENOUGH, FILE, MEDIAN, P95, distrust
-from frameworktax.analysis.whatif.formulas import SAME_KERNELS
 from frameworktax.cli.progress import Bar
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from two_queues import Program, busy_ns, play, random_program
 
-from frameworktax.analysis.whatif import queued, replay
-from frameworktax.analysis.whatif.queued import Change
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.replay import Change
 
 
 def queues(host, kernel, **more):
@@ -105,7 +105,7 @@ FACTORS = st.floats(0.2, 10)
 @given(PROGRAMS)
 def test_a_recorded_step_is_given_back_exactly(program):
     step = play(program)
-    q = queued.queues_of(step)
+    q = replay.queues_of(step)
     played = replay.run(q)
     order = np.lexsort((step.device_start_ns, step.launch_start_ns))
     assert played.latency_ns == pytest.approx(step.end_ns, abs=1e-3)
@@ -116,7 +116,7 @@ def test_a_recorded_step_is_given_back_exactly(program):
 @settings(max_examples=150, deadline=None)
 @given(PROGRAMS, FACTORS, FACTORS, FACTORS)
 def test_no_latency_grows_when_a_part_gets_faster(program, slow, more, other):
-    q = queued.queues_of(play(program))
+    q = replay.queues_of(play(program))
     fast = slow * (1 + more)
     for name, rest in (("device_speed", "host_speed"), ("host_speed", "device_speed")):
         before = latency(q, **{name: slow, rest: other})
@@ -154,7 +154,7 @@ def errors(seeds, *, streams=1):
             kernel_ns=float(rng.lognormal(np.log(8_000), 1.0)),
             streams=streams,
         )
-        q = queued.queues_of(play(program))
+        q = replay.queues_of(play(program))
         for change in (
             {"device_speed": 2},
             {"device_speed": 0.5},
@@ -178,9 +178,9 @@ def test_a_pause_that_was_never_seen_widens_the_interval():
     rng = np.random.default_rng(9)
     program = random_program(rng, launches=60, host_ns=30_000, kernel_ns=2_000)
     program = Program(**{**program.__dict__, "kernel": [min(k, 9_000) for k in program.kernel]})
-    q = queued.queues_of(play(program))
+    q = replay.queues_of(play(program))
     assert not q.gap_seen and q.gap_ns == replay.GAP_NS
-    _, after = queued.steps_latency([q], Change(graphs=True))
+    _, after = replay.steps_latency([q], Change(graphs=True))
     truth = play(program, graphs=True).end_ns
     assert after.low < truth < after.high
     assert after.high - after.low == pytest.approx(59 * 2 * replay.GAP_NS)
@@ -197,9 +197,9 @@ def test_a_synchronise_inside_the_step_follows_the_device():
     base = random_program(rng, launches=40, host_ns=15_000, kernel_ns=15_000)
     program = Program(**{**base.__dict__, "synchronises_before": frozenset({20})})
     step = play(program)
-    waits = queued.queues_of(step)
+    waits = replay.queues_of(step)
     assert waits.blocked.sum() == 1
-    blind = queued.queues_of(replace(step, waits_ns=np.empty((0, 2), dtype=np.int64)))
+    blind = replay.queues_of(replace(step, waits_ns=np.empty((0, 2), dtype=np.int64)))
     truth = play(program, device_speed=3).end_ns
     assert latency(waits) == pytest.approx(step.end_ns)
     assert latency(waits, device_speed=3) == pytest.approx(truth, rel=0.02)
@@ -209,12 +209,12 @@ def test_a_synchronise_inside_the_step_follows_the_device():
 def test_a_queue_seen_deeper_than_said_is_deeper():
     rng = np.random.default_rng(3)
     step = play(random_program(rng, launches=1500, host_ns=500, kernel_ns=9_000))
-    q = queued.queues_of(step)
+    q = replay.queues_of(step)
     assert replay.run(q).latency_ns == pytest.approx(step.end_ns)
     shallow = random_program(rng, launches=1500, host_ns=500, kernel_ns=9_000)
     deep = Program(**{**shallow.__dict__, "depth": 4096})
     step = play(deep)
-    q = queued.queues_of(step)
+    q = replay.queues_of(step)
     assert q.depth > 1024
     assert replay.run(q).latency_ns == pytest.approx(step.end_ns)
     truth = play(deep, device_speed=20).end_ns
@@ -225,12 +225,12 @@ def test_steps_give_one_interval_over_them_and_one_step_says_so():
     rng = np.random.default_rng(1)
     programs = [random_program(rng, launches=50, host_ns=8_000, kernel_ns=3_000) for _ in range(6)]
     steps = [play(p) for p in programs]
-    before, after = queued.steps_latency([queued.queues_of(s) for s in steps], Change(host_speed=2))
+    before, after = replay.steps_latency([replay.queues_of(s) for s in steps], Change(host_speed=2))
     assert before.value == pytest.approx(np.mean([s.end_ns for s in steps]))
     assert after.low < after.value < after.high and after.n == 6
     truth = np.mean([play(p, host_speed=2).end_ns for p in programs])
     assert after.low < truth < after.high
-    one, _ = queued.steps_latency([queued.queues_of(steps[0])], Change(host_speed=2))
+    one, _ = replay.steps_latency([replay.queues_of(steps[0])], Change(host_speed=2))
     assert one.low == one.high == steps[0].end_ns and "one step" in one.method
 
 

@@ -17,9 +17,7 @@ from two_queues import Program, busy_ns, play, random_program
 import prediction_checks as checks_of
 import validate
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu as on_cpu
-from frameworktax.analysis.whatif import gpu as on_device
-from frameworktax.analysis.whatif import queued
+from frameworktax.analysis.whatif import cpu, gpu, replay
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
 
@@ -101,28 +99,28 @@ def test_formulas_that_hold_are_found_without_error():
     assert refused == []
     errors = {(c.formula, c.subject, c.change): c.error for c in checks}
     assert len(errors) == len(checks)
-    exact = [c for c in checks if c.formula != on_cpu.RUNTIME]
+    exact = [c for c in checks if c.formula != cpu.RUNTIME]
     assert {c.formula for c in exact} == {
-        on_cpu.IN_SITU,
-        on_cpu.WIDTH,
-        on_cpu.BATCH,
-        on_cpu.DEPTH,
+        cpu.IN_SITU,
+        cpu.WIDTH,
+        cpu.BATCH,
+        cpu.DEPTH,
     }
     for c in exact:
         assert c.error == pytest.approx(0, abs=2e-3), c
         assert c.counted
     # the warm overhead alone leaves out what it costs among real kernels
-    warm = errors[on_cpu.RUNTIME, "mlp, eager, batch 1", "--runtime torchscript"]
+    warm = errors[cpu.RUNTIME, "mlp, eager, batch 1", "--runtime torchscript"]
     assert warm == pytest.approx((KERNEL + 400_000) / (KERNEL + 1_100_000) - 1, abs=2e-3)
 
 
 def test_what_is_predicted_is_hidden_from_the_prediction():
     """A batch of 8 that is slower by half is missed by as much."""
     checks, _ = judged(cpu_records(wrong={("eager", 8): 1.5}))
-    by_change = {c.change: c.error for c in checks if c.formula == on_cpu.BATCH}
+    by_change = {c.change: c.error for c in checks if c.formula == cpu.BATCH}
     assert by_change["--batch 8"] == pytest.approx(1 / 1.5 - 1, abs=1e-3)
     assert by_change["--batch 16"] > 0.2  # which is drawn through 2, 4 and 8
-    assert {c.change for c in checks if c.formula == on_cpu.BATCH} == {"--batch 8", "--batch 16"}
+    assert {c.change for c in checks if c.formula == cpu.BATCH} == {"--batch 8", "--batch 16"}
 
 
 def test_where_a_small_batch_is_missing_the_answer_is_hidden_too():
@@ -145,13 +143,13 @@ def test_uncertain_truths_are_kept_and_not_counted():
         for r in records
     ]
     checks, _ = judged(records)
-    (found,) = [c for c in checks if c.formula == on_cpu.WIDTH]
+    (found,) = [c for c in checks if c.formula == cpu.WIDTH]
     assert not found.counted and found.uncertainty > checks_of.TRUTH
     whole = validate.Validation(
         checks=tuple(checks), refused=(), environment=data.ENVIRONMENT, made="now"
     )
-    assert on_cpu.WIDTH not in whole.formulas
-    assert on_cpu.DEPTH in whole.formulas
+    assert cpu.WIDTH not in whole.formulas
+    assert cpu.DEPTH in whole.formulas
 
 
 def test_only_the_last_session_is_judged():
@@ -215,10 +213,10 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
     checks, refused = judged(gpu_records(seed))
     assert refused == []
     assert {c.formula for c in checks} == {
-        queued.UNIFORM,
-        on_device.BATCH,
-        on_device.WIDTH,
-        on_device.RUNTIME,
+        replay.UNIFORM,
+        gpu.BATCH,
+        gpu.WIDTH,
+        gpu.RUNTIME,
         checks_of.SPAN,
     }
     for c in checks:
@@ -234,7 +232,7 @@ def test_the_document_and_its_page():
     )
     document = json.loads(json.dumps(whole.document(), allow_nan=False))
     assert document["schema"] == "frameworktax.validation"
-    assert document["formulas"][on_cpu.BATCH]["n"] == 4
+    assert document["formulas"][cpu.BATCH]["n"] == 4
     page = validate.markdown(document)
     assert "AMD EPYC 9R14" in page and "a \\| b" in page
     assert page.count("\n| mlp") == 2 * len(checks)

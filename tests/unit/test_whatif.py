@@ -17,9 +17,7 @@ from made_points import device_point, estimate, point
 from two_queues import play, random_program
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu as on_cpu
-from frameworktax.analysis.whatif import formula_errors as shown
-from frameworktax.analysis.whatif import formulas
+from frameworktax.analysis.whatif import cpu, formula_errors
 from frameworktax.analysis.whatif.predict import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
@@ -41,7 +39,7 @@ def test_a_faster_host_takes_its_share_of_the_tax():
     found = one(WhatIf(host_speed=2), point())
     assert found.change == "--host-speed 2"
     assert found.subject == "m, eager, batch 1"
-    assert found.formula == on_cpu.HOST
+    assert found.formula == cpu.HOST
     assert found.latency_ns.value == pytest.approx(200 + 600)
     assert found.factor.value == pytest.approx(1.25)
     # only the tax share's interval moves the factor: 1 / (1 − s / 2)
@@ -72,7 +70,7 @@ def test_counts_that_contradict_each_other_tell_no_width():
 def test_batch_from_the_line_through_the_last_three():
     row = [point(batch=n, latency=100.0 + 50 * n) for n in (1, 2, 4, 8)]
     found = one(WhatIf(batch=16), *row)
-    assert found.formula == on_cpu.BATCH
+    assert found.formula == cpu.BATCH
     assert found.latency_ns.value == pytest.approx(900)
     assert found.latency_ns.low < 900 < found.latency_ns.high
     bent = [point(batch=1, latency=10_000), *row[1:]]  # only the last three are in it
@@ -117,7 +115,7 @@ def test_another_runtime_with_the_same_kernels_pays_its_own_overhead():
     other = point("inference-mode", batch=2, latency=900.0, warm_overhead_ns=estimate(100, 5))
     found = ask(WhatIf(runtime="inference-mode"), point(), other)
     (told,) = [p for p in found if p.subject == "m, eager, batch 1"]
-    assert told.formula == on_cpu.RUNTIME
+    assert told.formula == cpu.RUNTIME
     assert told.latency_ns.value == pytest.approx(600 + 100)
 
 
@@ -133,16 +131,16 @@ def test_with_both_twins_the_formula_with_the_smaller_error_is_taken(monkeypatch
     other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
     own = point(warm_overhead_ns=estimate(200, 5))
     better = {
-        on_cpu.RUNTIME: {"median": 0.04, "p95": 0.1, "n": 9},
-        on_cpu.IN_SITU: {"median": 0.03, "p95": 0.1, "n": 9},
+        cpu.RUNTIME: {"median": 0.04, "p95": 0.1, "n": 9},
+        cpu.IN_SITU: {"median": 0.03, "p95": 0.1, "n": 9},
     }
-    monkeypatch.setattr(shown, "table", lambda: better)
+    monkeypatch.setattr(formula_errors, "table", lambda: better)
     found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
-    assert found[0].formula == on_cpu.IN_SITU
+    assert found[0].formula == cpu.IN_SITU
     # the tax is 400 × 100 / 200 if all of it is the runtime's own, 400 − 200 + 100 if none is
     assert found[0].latency_ns.value == pytest.approx(600 + (200 + 300) / 2)
     assert found[0].latency_ns.low <= 600 + 200 and found[0].latency_ns.high >= 600 + 300
-    assert found[0].shown_error == better[on_cpu.IN_SITU]
+    assert found[0].shown_error == better[cpu.IN_SITU]
 
 
 def test_depth_needs_two_depths():
@@ -191,14 +189,14 @@ def test_no_line_is_drawn_far_beyond_its_points():
 
 
 def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
-    table = {on_cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 12}}
+    table = {cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 12}}
     found = one(WhatIf(host_speed=2), point(), table=table)
     assert found.latency_ns is None
     assert "6.0% at the median" in found.reason and "12 checks" in found.reason
-    few = {on_cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 4}}
+    few = {cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 4}}
     assert one(WhatIf(host_speed=2), point(), table=few).latency_ns is not None
-    fine = {on_cpu.HOST: {"median": 0.05, "p95": 0.15, "n": 12}}
-    assert one(WhatIf(host_speed=2), point(), table=fine).shown_error == fine[on_cpu.HOST]
+    fine = {cpu.HOST: {"median": 0.05, "p95": 0.15, "n": 12}}
+    assert one(WhatIf(host_speed=2), point(), table=fine).shown_error == fine[cpu.HOST]
 
 
 @pytest.mark.parametrize(
@@ -303,22 +301,21 @@ def test_the_sample_session_answers_every_change():
 
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
-    from frameworktax.analysis.whatif import gpu as on_device
-    from frameworktax.analysis.whatif import queued
+    from frameworktax.analysis.whatif import gpu, replay
 
     known = {
-        on_cpu.RUNTIME,
-        on_cpu.IN_SITU,
-        on_cpu.WIDTH,
-        on_cpu.BATCH,
-        on_cpu.DEPTH,
-        queued.UNIFORM,
-        on_device.BATCH,
-        on_device.WIDTH,
-        on_device.RUNTIME,
+        cpu.RUNTIME,
+        cpu.IN_SITU,
+        cpu.WIDTH,
+        cpu.BATCH,
+        cpu.DEPTH,
+        replay.UNIFORM,
+        gpu.BATCH,
+        gpu.WIDTH,
+        gpu.RUNTIME,
         "device span, line over batch",  # of benchmarks/prediction_checks.py
     }
-    for name, errors in shown.table().items():
+    for name, errors in formula_errors.table().items():
         assert name in known
         assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1
 
@@ -327,9 +324,9 @@ def test_the_committed_table_is_readable_and_names_known_formulas():
 @given(st.floats(0, 1), st.floats(0.1, 10), st.floats(0.1, 10))
 def test_a_faster_host_never_costs(share, speed, more):
     tax = estimate(share, 0.02)
-    slow, fast = formulas.faster_host(tax, speed), formulas.faster_host(tax, speed * (1 + more))
+    slow, fast = cpu.faster_host(tax, speed), cpu.faster_host(tax, speed * (1 + more))
     assert fast.value <= slow.value + 1e-12
-    assert formulas.faster_host(tax, 1.0).value == pytest.approx(1)
+    assert cpu.faster_host(tax, 1.0).value == pytest.approx(1)
     assert slow.low <= slow.value <= slow.high
 
 
@@ -337,15 +334,15 @@ def test_a_faster_host_never_costs(share, speed, more):
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.2, 5))
 def test_width_one_changes_nothing_and_wider_never_costs_less(share, matrix, width):
     tax = estimate(share)
-    assert formulas.wider(tax, matrix, 1.0).value == pytest.approx(1)
-    here = formulas.wider(tax, matrix, width).value
-    assert formulas.wider(tax, matrix, width * 1.5).value >= here - 1e-12
+    assert cpu.wider(tax, matrix, 1.0).value == pytest.approx(1)
+    here = cpu.wider(tax, matrix, width).value
+    assert cpu.wider(tax, matrix, width * 1.5).value >= here - 1e-12
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.1, 1e6), st.floats(0, 1e6), st.integers(2, 6), st.floats(1, 64))
 def test_a_line_is_found_again(base, slope, count, at):
     values = [2.0**i for i in range(count)]
-    found = formulas.along_line(values, [estimate(base + slope * n) for n in values], at, "line")
+    found = cpu.along_line(values, [estimate(base + slope * n) for n in values], at, "line")
     assert found.value == pytest.approx(base + slope * at, rel=1e-6)
     assert found.low <= found.value <= found.high

@@ -18,7 +18,7 @@ from frameworktax.analysis import document
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.compare.contrasts import Contrast, moderate, paired, ratio
 from frameworktax.analysis.compare.quantities import blocks
-from frameworktax.analysis.whatif.formulas import propagate
+from frameworktax.analysis.estimates import propagate
 from frameworktax.errors import UsageError
 from frameworktax.records import (
     Environment,

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frameworktax.analysis.bill import TWIN, Bill
-from frameworktax.analysis.estimates import scaled, share_interval
+from frameworktax.analysis.estimates import scaled, share_interval, times
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.whatif.advice import unmeasured
-from frameworktax.analysis.words import times
 from frameworktax.records import (
     FLOOR,
     REFERENCE,

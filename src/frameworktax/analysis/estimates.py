@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from frameworktax.records import Estimate
@@ -48,25 +49,45 @@ def _estimate(
 
 def one_minus(share: Estimate) -> Estimate:
     """Return 1 − share, its ends exchanged."""
-    return Estimate(
-        value=1 - share.value,
-        low=1 - share.high,
-        high=1 - share.low,
-        confidence=share.confidence,
-        method=share.method,
-        n=share.n,
-    )
+    return replace(share, value=1 - share.value, low=1 - share.high, high=1 - share.low)
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
     """Return the estimate times a positive constant."""
+    value, low, high = (x * factor for x in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
+
+
+def inverse(ratio: Estimate) -> Estimate:
+    """Return 1 / ratio, its ends exchanged."""
+    return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+
+
+def propagate(function: Callable[..., float], method: str, *inputs: Estimate) -> Estimate:
+    """Return ``function`` of independent estimates: half-widths add in squares, each side.
+
+    Args:
+        function: of the inputs' values, in order.
+        method: of the result.
+        inputs: estimates; one input is moved to either end at a time.
+    """
+    values = [e.value for e in inputs]
+    value = function(*values)
+    down = up = 0.0
+    for i, estimate in enumerate(inputs):
+        moved = [
+            function(*values[:i], end, *values[i + 1 :]) for end in (estimate.low, estimate.high)
+        ]
+        # Where the function turns, both ends may lie on one side: then the other side gets nothing.
+        down = math.hypot(down, max(0.0, value - min(moved)))
+        up = math.hypot(up, max(0.0, max(moved) - value))
     return Estimate(
-        value=estimate.value * factor,
-        low=estimate.low * factor,
-        high=estimate.high * factor,
-        confidence=estimate.confidence,
-        method=estimate.method,
-        n=estimate.n,
+        value=value,
+        low=value - down,
+        high=value + up,
+        confidence=min(e.confidence for e in inputs),
+        method=method,
+        n=min(e.n for e in inputs),
     )
 
 
@@ -103,3 +124,13 @@ def median_interval(values: Sequence[float], method: str) -> Estimate | None:
     return Estimate(
         value=median(ordered), low=ordered[rank], high=ordered[n - 1 - rank], method=method, n=n
     )
+
+
+def times(factor: float) -> str:
+    """Return a factor on latency as text: ``1.9 ×``, ``1.05 ×``."""
+    return f"{factor:.2f} ×" if factor < 1.2 else f"{factor:.1f} ×"
+
+
+def percent(share: float) -> str:
+    """Return a share as whole per cent."""
+    return f"{100 * share:.0f} %"

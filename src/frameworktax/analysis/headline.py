@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from frameworktax.analysis.advice import percent, proven
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.words import times
+from frameworktax.analysis.estimates import times
 from frameworktax.records import FLOOR, REFERENCE, Curve, Measurement, device_of
 
 

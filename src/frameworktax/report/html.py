@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.analysis.words import times
+from frameworktax.analysis.estimates import times
 from frameworktax.errors import UsageError
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import charts, compare_words, overview, page_data, vega, words

@@ -8,7 +8,7 @@ from typing import Any
 
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.curves import free_batch
-from frameworktax.analysis.words import times
+from frameworktax.analysis.estimates import times
 from frameworktax.records import BILL, Measurement, Prediction, Run
 from frameworktax.report import compare_words, trace_words, words
 from frameworktax.report.blocks import Block, Cell, Note, Notes, Table, right, table

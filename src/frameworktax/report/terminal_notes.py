@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from frameworktax.analysis.words import times
+from frameworktax.analysis.estimates import times
 from frameworktax.records import Environment, Run
 from frameworktax.report.environment import facts
 from frameworktax.report.tables import Family

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.whatif.formulas import SAME_KERNELS
+from frameworktax.analysis.estimates import times
+from frameworktax.analysis.whatif.cpu import SAME_KERNELS
 from frameworktax.analysis.whatif.predict import predict
 from frameworktax.analysis.whatif.request import MEASURED, WhatIf
-from frameworktax.analysis.words import times
 from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run, point_name
 
 GRAPH = "cuda-graph"

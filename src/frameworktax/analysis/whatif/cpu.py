@@ -1,16 +1,20 @@
-"""What-if answers for a point measured on a CPU."""
+"""Predictions for a point measured on a CPU, where host and kernels share a thread.
+
+Latency is the sum of both. Each formula gives a ratio, latency after over latency before, with its
+interval: most of what moves a latency moves both sides alike. Sources and errors: METHOD,
+section 9.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import product, quotient
-from frameworktax.analysis.whatif import formula_errors as shown
-from frameworktax.analysis.whatif import formulas
-from frameworktax.analysis.whatif.request import Answer, Refused, WhatIf, batches
+from frameworktax.analysis.estimates import inverse, product, propagate, quotient
+from frameworktax.analysis.whatif import formula_errors
+from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, batches
 from frameworktax.records import Estimate, Measurement
 
 HOST = "tax / host speed + kernels"
@@ -19,11 +23,151 @@ IN_SITU = "kernels + tax between warm overheads"
 WIDTH = "tax + width² × gemm + width × rest"
 BATCH = "line over batch"
 DEPTH = "line over depth"
+SAME_KERNELS = ("eager", "inference-mode", "torchscript")
+"""Runtimes that call the kernels that eager calls, in the same order."""
+MATRIX = ("gemm", "packing", "convolution")
+"""Parts of kernel time that grow with the square of the width: weights are width × width."""
+REACH = 2.0
+"""How far beyond the largest measured value a line is drawn: as far as it is validated."""
 REUSE = 4.0
 """Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
 than they compute."""
 POINTS = 3
 """Measured batches that the line is drawn through, the largest below the one in question."""
+
+
+def faster_host(tax_share: Estimate, speed: float) -> Estimate:
+    """Return the ratio on a host whose overhead takes 1 / speed: T / (speed · L) + K / L."""
+    return propagate(lambda s: s / speed + 1 - s, HOST, tax_share)
+
+
+def other_runtime(tax_share: Estimate, warm_over_latency: Estimate) -> Estimate:
+    """Return the ratio in a runtime with the same kernels: (K + its warm overhead) / L.
+
+    Args:
+        tax_share: of the runtime it starts from.
+        warm_over_latency: latency of the width-shrunk twin in the other runtime over L.
+    """
+    return propagate(lambda s, warm: 1 - s + warm, RUNTIME, tax_share, warm_over_latency)
+
+
+def other_runtime_in_situ(
+    tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate
+) -> Estimate:
+    """Return the ratio in a runtime with the same kernels, with its tax among real kernels.
+
+    Real kernels evict code and data, so that either runtime costs more than its twin. What that
+    adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
+    the operators both of them call, and then stays (T − W + W'). The value is half way; the
+    interval reaches to both ends.
+
+    Args:
+        tax_share: T / L of the runtime it starts from.
+        warm_ratio: W' / W, twin's latency in the other runtime over that in the first.
+        warm_share: W / L.
+    """
+
+    def own(s: float, ratio: float, warm: float) -> float:
+        return 1 - s + s * ratio
+
+    def shared(s: float, ratio: float, warm: float) -> float:
+        return 1 - warm + warm * ratio
+
+    inputs = (tax_share, warm_ratio, warm_share)
+    found = propagate(lambda *v: (own(*v) + shared(*v)) / 2, IN_SITU, *inputs)
+    values = [e.value for e in inputs]
+    ends = (own(*values), shared(*values))
+    return replace(found, low=min(found.low, *ends), high=max(found.high, *ends))
+
+
+def matrix_share(
+    detail: Mapping[str, float], flops: int | None = None, macs: int | None = None
+) -> float | None:
+    """Return the share of kernel time that grows with the square of the width.
+
+    Matrix products, convolutions and their packing, less the part of them that attention takes:
+    the products of activations grow with the width alone. Their share is that of the operations,
+    1 − 2 · macs / flops, because ``macs`` counts layers with weights only.
+
+    Args:
+        detail: parts of kernel time, ns.
+        flops: of a call, 2 a multiply-add, attention included.
+        macs: of a call, layers with weights only.
+
+    Returns:
+        None without kernel time, and where the counts contradict each other: more in layers with
+        weights than there is.
+    """
+    total = sum(detail.values())
+    weighted = 2 * macs / flops if flops and macs else 1.0
+    if total <= 0 or weighted > 1:
+        return None
+    return sum(detail.get(name, 0.0) for name in MATRIX) / total * weighted
+
+
+def wider(tax_share: Estimate, matrix: float, width: float) -> Estimate:
+    """Return the ratio at another width: tax + width² × matrix products + width × other kernels.
+
+    Args:
+        tax_share: T / L.
+        matrix: share of kernel time that grows with the square, see ``matrix_share``.
+        width: factor on layer widths.
+    """
+    growth = width**2 * matrix + width * (1 - matrix)
+    return propagate(lambda s: s + (1 - s) * growth, WIDTH, tax_share)
+
+
+def along_line(
+    values: Sequence[float], latency: Sequence[Estimate], at: float, method: str
+) -> Estimate:
+    """Return the latency at another value of an axis, from a line through the measured ones, ns.
+
+    Least squares in relative residuals, so that each point counts alike; through two points the
+    line is exact. The interval holds the points' own and, from three points on, the relative
+    residual that the line leaves, taken at ``at``.
+
+    Args:
+        values: of the axis, at least two different.
+        latency: of each, ns.
+        at: where to.
+        method: of the result.
+
+    Raises:
+        ValueError: fewer than two different values.
+    """
+    if len(set(values)) < 2:
+        raise ValueError("a line needs two points")
+
+    def ends(*measured: float) -> float:
+        base, slope = line(values, measured)
+        return base + slope * at
+
+    found = propagate(ends, method, *latency)
+    if len(values) < 3:
+        return found
+    centres = [e.value for e in latency]
+    base, slope = line(values, centres)
+    squares = [((base + slope * n) / c - 1) ** 2 for n, c in zip(values, centres, strict=True)]
+    left = 2 * math.sqrt(sum(squares) / (len(values) - 2)) * found.value
+    return replace(
+        found,
+        low=found.value - math.hypot(found.value - found.low, left),
+        high=found.value + math.hypot(found.high - found.value, left),
+    )
+
+
+def line(values: Sequence[float], measured: Sequence[float]) -> tuple[float, float]:
+    """Return base and slope of the line with least relative residuals."""
+    weights = [1 / m**2 for m in measured]
+    total = sum(weights)
+    centre = sum(w * x for w, x in zip(weights, values, strict=True)) / total
+    height = sum(w * y for w, y in zip(weights, measured, strict=True)) / total
+    across = sum(w * (x - centre) ** 2 for w, x in zip(weights, values, strict=True))
+    along = sum(
+        w * (x - centre) * (y - height) for w, x, y in zip(weights, values, measured, strict=True)
+    )
+    slope = along / across
+    return height - slope * centre, slope
 
 
 def answer(
@@ -43,7 +187,7 @@ def answer(
     if asked.device_speed or asked.graphs:
         option = "--graphs" if asked.graphs else "--device-speed"
         reason = f"{option} needs a device: this point ran on the CPU; ask --host-speed"
-        return Refused(formula="none", reason=reason)
+        return Refused("none", reason)
     if asked.runtime:
         return _runtime(m, relatives, asked.runtime)
     if asked.batch:
@@ -58,17 +202,15 @@ def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
     share = m.tax_share
     if share is None or m.bill_method in (None, TWIN):
         reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
-        return Refused(formula=formula, reason=reason)
+        return Refused(formula, reason)
     if asked.host_speed:
-        return _scaled(m, formulas.faster_host(share, asked.host_speed), formula)
+        return _scaled(m, faster_host(share, asked.host_speed), formula)
     if moved := streams(m):
-        return Refused(formula=formula, reason=moved)
-    matrix = formulas.matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
+        return Refused(formula, moved)
+    matrix = matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
-        return Refused(
-            formula=formula, reason="how much of the kernels is matrix products is not known"
-        )
-    return _scaled(m, formulas.wider(share, matrix, asked.width or 1.0), formula)
+        return Refused(formula, "how much of the kernels is matrix products is not known")
+    return _scaled(m, wider(share, matrix, asked.width or 1.0), formula)
 
 
 def streams(m: Measurement) -> str | None:
@@ -88,24 +230,17 @@ def streams(m: Measurement) -> str | None:
 
 def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer | Refused:
     if m.latency_ns is None or ratio.low <= 0:
-        return Refused(formula=formula, reason="its interval reaches zero; measure it for longer")
-    return Answer(
-        formula=formula,
-        latency=product(m.latency_ns, ratio, formula),
-        factor=inverse(ratio),
-    )
-
-
-def inverse(ratio: Estimate) -> Estimate:
-    """Return 1 / ratio, its ends exchanged."""
-    return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+        return Refused(formula, ZERO)
+    return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
 
 
 def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
     found = runtime_answers(m, relatives, name)
     if isinstance(found, Refused):
         return found
-    known = shown.table()  # where neither was checked: the one that counts what real kernels do
+    known = (
+        formula_errors.table()
+    )  # where neither was checked: the one that counts what real kernels do
     return min(found, key=lambda a: known[a.formula]["median"] if a.formula in known else math.inf)
 
 
@@ -119,26 +254,26 @@ def runtime_answers(
         relatives: points that differ from it in runtime and batch alone.
         name: of the other runtime.
     """
-    if name not in formulas.SAME_KERNELS or m.runtime not in formulas.SAME_KERNELS:
-        other = name if name not in formulas.SAME_KERNELS else m.runtime
+    if name not in SAME_KERNELS or m.runtime not in SAME_KERNELS:
+        other = name if name not in SAME_KERNELS else m.runtime
         reason = f"{other} runs other kernels; measure, do not predict"
-        return Refused(formula=RUNTIME, reason=reason)
+        return Refused(RUNTIME, reason)
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
-        return Refused(formula=RUNTIME, reason=f"kernel time of {m.runtime} was not sampled")
+        return Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
     warm, own = _warm(relatives, name), _warm(relatives, m.runtime)
     if warm is None:
         reason = (
             f"the warm overhead of {name} is not known; measure it at a small batch: "
             f"--runtimes {m.runtime},{name} --batch 1 --twin all"
         )
-        return Refused(formula=RUNTIME, reason=reason)
+        return Refused(RUNTIME, reason)
     found = []
     if own is not None:
-        ratio = formulas.other_runtime_in_situ(
+        ratio = other_runtime_in_situ(
             m.tax_share, quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
         )
         found.append(_scaled(m, ratio, IN_SITU))
-    plain = formulas.other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
+    plain = other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
     found.append(_scaled(m, plain, RUNTIME))
     answers = [answer for answer in found if isinstance(answer, Answer)]
     refused = [answer for answer in found if isinstance(answer, Refused)]
@@ -161,7 +296,7 @@ def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answ
             f"other kernels took over between batch {before.workload.batch} ({kind(before)}) and "
             f"{last.workload.batch} ({kind(last)}); measure nearer to it"
         )
-        return Refused(formula=BATCH, reason=reason)
+        return Refused(BATCH, reason)
     return on_line(
         [float(o.workload.batch) for o in points],
         [o.latency_ns for o in points if o.latency_ns is not None],
@@ -195,7 +330,7 @@ def alike(row: Sequence[Measurement]) -> list[Measurement]:
 
 def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer | Refused:
     if reason := streams(m):
-        return Refused(formula=DEPTH, reason=reason)
+        return Refused(DEPTH, reason)
     row = sorted(
         (
             o
@@ -232,14 +367,14 @@ def on_line(
         need: what to measure where there are fewer than two values.
     """
     if len(set(values)) < 2:
-        return Refused(formula=formula, reason=f"a line needs two measured points; give {need}")
-    if at > formulas.REACH * max(values) or at < min(values) / formulas.REACH:
+        return Refused(formula, f"a line needs two measured points; give {need}")
+    if at > REACH * max(values) or at < min(values) / REACH:
         reason = (
-            f"{at:g} is more than {formulas.REACH:g} times beyond what was measured "
+            f"{at:g} is more than {REACH:g} times beyond what was measured "
             f"({min(values):g} to {max(values):g}); measure nearer to it"
         )
-        return Refused(formula=formula, reason=reason)
-    found = formulas.along_line(values, latency, at, formula)
+        return Refused(formula, reason)
+    found = along_line(values, latency, at, formula)
     if found.low <= 0:
-        return Refused(formula=formula, reason="its interval reaches zero; measure it for longer")
-    return Answer(formula=formula, latency=found)
+        return Refused(formula, ZERO)
+    return Answer(formula, found)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.whatif import formulas, queued
-from frameworktax.analysis.whatif.queued import Change
-from frameworktax.analysis.whatif.request import Answer, Refused, WhatIf, batches
+from frameworktax.analysis.estimates import propagate
+from frameworktax.analysis.whatif import cpu, replay
+from frameworktax.analysis.whatif.cpu import REACH, along_line
+from frameworktax.analysis.whatif.replay import UNIFORM, Change
+from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, batches
 from frameworktax.records import Estimate, Measurement
 
 BATCH = "two-queue replay, line over batch"
 WIDTH = "two-queue replay, width to width²"
 RUNTIME = "two-queue replay, other host time"
-SAME_KERNELS = (*formulas.SAME_KERNELS, "cuda-graph")
+SAME_KERNELS = (*cpu.SAME_KERNELS, "cuda-graph")
 GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
 
 
@@ -35,18 +37,61 @@ def unanswerable_from_trace(asked: WhatIf) -> str | None:
     return None
 
 
-def answer(
-    m: Measurement,
-    relatives: Sequence[Measurement],
-    everything: Sequence[Measurement],
-    asked: WhatIf,
-) -> Answer | Refused:
-    """Answer one change from one point, see ``on_cpu.answer``."""
-    reason = queued.refusal(m)
+def refusal(m: Measurement) -> str | None:
+    """Return why a GPU point cannot be replayed, or None."""
+    if m.latency_ns is None or m.enqueue_ns is None or m.kernel_ns is None or not m.launches:
+        return "host time, kernel time and launches are needed; measure with a device profile"
+    queues = replay.uniform(
+        launches=m.launches,
+        host_ns=m.enqueue_ns.value,
+        kernel_ns=m.kernel_ns.value,
+        span_ns=m.span_ns.value if m.span_ns is not None else None,
+        latency_ns=m.latency_ns.value,
+    )
+    return replay.unexplained(queues.sync_ns, m.latency_ns.value)
+
+
+def point_latency(m: Measurement, change: Change, host: Estimate | None = None) -> Estimate:
+    """Return the latency of a changed GPU point, ns.
+
+    Args:
+        m: a point without ``refusal``.
+        change: what to change.
+        host: host time of another runtime with the same kernels, ns; None keeps its own.
+
+    Raises:
+        ValueError: the point cannot be replayed.
+    """
+    latency, enqueue, kernel = m.latency_ns, m.enqueue_ns, m.kernel_ns
+    if latency is None or enqueue is None or kernel is None or not m.launches:
+        raise ValueError("this point cannot be replayed; see refusal()")
+    launches = m.launches
+    # Without a span the gaps are not known; they are then part of ``sync`` and stay.
+    span = m.span_ns if m.span_ns is not None else kernel
+    base = (latency, enqueue, kernel, span)
+
+    def after(*values: float) -> float:
+        queues = replay.uniform(
+            launches=launches,
+            host_ns=values[1],
+            kernel_ns=values[2],
+            span_ns=values[3],
+            latency_ns=values[0],
+        )
+        speed = change.host_speed * (values[1] / values[4] if host is not None else 1.0)
+        return replay.played(queues, change, speed)
+
+    inputs = (*base, host) if host is not None else base
+    return propagate(after, UNIFORM, *inputs)
+
+
+def answer(m: Measurement, relatives: Sequence[Measurement], asked: WhatIf) -> Answer | Refused:
+    """Answer one change from one point; ``relatives`` differ from it in runtime and batch alone."""
+    reason = refusal(m)
     if reason is not None:
-        return Refused(formula=queued.UNIFORM, reason=reason)
+        return Refused(UNIFORM, reason)
     if (asked.graphs or asked.runtime == "cuda-graph") and m.runtime in GRAPHS:
-        return Refused(formula=queued.UNIFORM, reason=f"{m.runtime} replays a graph already")
+        return Refused(UNIFORM, f"{m.runtime} replays a graph already")
     if asked.graphs or asked.runtime == "cuda-graph":
         return _replayed(m, change_of(asked))
     if asked.runtime:
@@ -56,24 +101,25 @@ def answer(
     if asked.width:
         return _width(m, asked.width)
     if asked.depth:
-        return _depth(m, asked.depth)
+        reason = "on a device depth changes launches and kernels alike; measure two depths"
+        return Refused("none", reason)
     return _replayed(m, change_of(asked))
 
 
-def _replayed(m: Measurement, change: Change, formula: str = queued.UNIFORM) -> Answer:
-    return Answer(formula=formula, latency=queued.point_latency(m, change))
+def _replayed(m: Measurement, change: Change, formula: str = UNIFORM) -> Answer:
+    return Answer(formula, point_latency(m, change))
 
 
 def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
     if name not in SAME_KERNELS or m.runtime not in SAME_KERNELS:
         other = name if name not in SAME_KERNELS else m.runtime
         reason = f"{other} runs other kernels; measure, do not predict"
-        return Refused(formula=RUNTIME, reason=reason)
+        return Refused(RUNTIME, reason)
     hosts = [o.enqueue_ns for o in batches(relatives, name) if o.enqueue_ns is not None]
     if not hosts:
         reason = f"the host time of {name} is not known; measure it at any batch"
-        return Refused(formula=RUNTIME, reason=reason)
-    return Answer(formula=RUNTIME, latency=queued.point_latency(m, Change(), host=hosts[0]))
+        return Refused(RUNTIME, reason)
+    return Answer(RUNTIME, point_latency(m, Change(), host=hosts[0]))
 
 
 def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer | Refused:
@@ -82,14 +128,14 @@ def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answ
     values = [float(o.workload.batch) for o in row]
     kernels = [o.kernel_ns for o in row if o.kernel_ns is not None]
     if len(set(values)) < 2:
-        return Refused(formula=BATCH, reason="a line needs two measured points; give --batch 1,2,4")
-    if batch > formulas.REACH * max(values):
+        return Refused(BATCH, "a line needs two measured points; give --batch 1,2,4")
+    if batch > REACH * max(values):
         reason = (
-            f"batch {batch} is more than {formulas.REACH:g} times beyond what was measured; "
+            f"batch {batch} is more than {REACH:g} times beyond what was measured; "
             "measure nearer to it"
         )
-        return Refused(formula=BATCH, reason=reason)
-    grown = formulas.along_line(values, kernels, float(batch), BATCH)
+        return Refused(BATCH, reason)
+    grown = along_line(values, kernels, float(batch), BATCH)
     return _between(m, grown, BATCH)
 
 
@@ -100,7 +146,7 @@ def _width(m: Measurement, width: float) -> Answer | Refused:
     give one latency, and the answer is sharp.
     """
     if m.kernel_ns is None:
-        return Refused(formula=WIDTH, reason="kernel time is not known")
+        return Refused(WIDTH, "kernel time is not known")
     kernel = m.kernel_ns.value
     ends = sorted((kernel, kernel * width, kernel * width**2))
     grown = Estimate(
@@ -109,18 +155,13 @@ def _width(m: Measurement, width: float) -> Answer | Refused:
     return _between(m, grown, WIDTH)
 
 
-def _depth(m: Measurement, depth: float) -> Answer | Refused:
-    reason = "on a device depth changes launches and kernels alike; measure two depths"
-    return Refused(formula="none", reason=reason)
-
-
 def _between(m: Measurement, kernel: Estimate, formula: str) -> Answer | Refused:
     """Replay with another kernel time, the interval from both of its ends."""
     if m.kernel_ns is None or kernel.low <= 0:
-        return Refused(formula=formula, reason="its interval reaches zero; measure it for longer")
+        return Refused(formula, ZERO)
     own = m.kernel_ns.value
-    found = queued.point_latency(m, Change(kernels=kernel.value / own))
-    low = queued.point_latency(m, Change(kernels=kernel.low / own)).value
-    high = queued.point_latency(m, Change(kernels=kernel.high / own)).value
+    found = point_latency(m, Change(kernels=kernel.value / own))
+    low = point_latency(m, Change(kernels=kernel.low / own)).value
+    high = point_latency(m, Change(kernels=kernel.high / own)).value
     merged = replace(found, low=min(found.low, low), high=max(found.high, high), method=formula)
-    return Answer(formula=formula, latency=merged)
+    return Answer(formula, merged)

@@ -1,8 +1,8 @@
 """What would change if: predictions from what was measured, each with its formula and its errors.
 
-The formulas stand in ``analysis/formulas.py`` (a CPU: host and kernels share a thread) and
-``analysis/queued.py`` (a GPU or a trace: two queues). What none of them has earned trust for is
-refused, with the reason (METHOD, section 9).
+``cpu`` holds the formulas for a CPU, where host and kernels share a thread; ``gpu`` those for a GPU
+and ``replay`` for a trace: two queues. A prediction is refused, with the reason, where its formula
+has shown larger errors than it may (METHOD, section 9).
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.estimates import quotient
-from frameworktax.analysis.whatif import cpu as on_cpu
-from frameworktax.analysis.whatif import formula_errors as shown
-from frameworktax.analysis.whatif import gpu as on_device
-from frameworktax.analysis.whatif import queued, replay
+from frameworktax.analysis.estimates import inverse, quotient
+from frameworktax.analysis.whatif import cpu, formula_errors, gpu, replay
 from frameworktax.analysis.whatif.request import (
     MEASURED,
     Answer,
@@ -29,6 +26,7 @@ from frameworktax.records import (
     REFERENCE,
     Estimate,
     Measurement,
+    Point,
     Prediction,
     Run,
     device_of,
@@ -65,126 +63,108 @@ def predict(
         UsageError: a factor or batch at or below zero, or nothing asked.
     """
     check(asked)
-    known = shown.table() if table is None else table
+    known = formula_errors.table() if table is None else table
+    measured = [
+        m
+        for m in (run.measurements if run is not None else ())
+        if m.latency_ns is not None and m.runtime != FLOOR
+    ]
+    first: dict[Point, Measurement] = {}
+    for m in measured:
+        key = m.point.without_batch()
+        if key not in first or m.workload.batch < first[key].workload.batch:
+            first[key] = m
+    families: dict[Point, list[Measurement]] = {}
+    for m in measured:
+        families.setdefault(m.point.family(), []).append(m)
     found: list[Prediction] = []
-    for m in _subjects(run.measurements if run is not None else ()):
-        relatives = [o for o in _told(run) if o.point.family() == m.point.family()]
-        answers = [_point(m, relatives, _told(run), one, known) for one in changes(asked)]
-        found += [answer for answer in answers if answer is not None]
+    for m in first.values():
+        for one in changes(asked):
+            answer = _answer(m, families[m.point.family()], measured, one)
+            if answer is not None:
+                name = point_name(m.point)
+                found.append(_prediction(answer, m.latency_ns, one, name, known))
     if steps:
-        found += _steps(steps, asked, subject, known)
+        found += _of_steps(steps, asked, subject, known)
     return tuple(found)
 
 
-def _told(run: Run | None) -> list[Measurement]:
-    measured = run.measurements if run is not None else ()
-    return [m for m in measured if m.latency_ns is not None and m.runtime != FLOOR]
-
-
-def _subjects(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Return the smallest measured batch of every model in every runtime."""
-    first: dict[object, Measurement] = {}
-    for m in measurements:
-        if m.latency_ns is None or m.runtime == FLOOR:
-            continue
-        key = (m.point.family(), m.runtime)
-        if key not in first or m.workload.batch < first[key].workload.batch:
-            first[key] = m
-    return list(first.values())
-
-
-def _point(
+def _answer(
     m: Measurement,
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-    table: Table,
-) -> Prediction | None:
+) -> Answer | Refused | None:
     """Answer one change from one point; None where the change leaves the point as it is."""
     if asked.runtime == m.runtime or asked.batch == m.workload.batch:
         return None
-    answer = _measured(m, everything, asked)
-    if answer is None:
-        wing = on_cpu if device_of(m.platform) == "cpu" else on_device
-        answer = wing.answer(m, relatives, everything, asked)
-    return _told_as(answer, m.latency_ns, asked, point_name(m.point), table)
+    measured = _measured(m, everything, asked)
+    if measured is not None:
+        return measured
+    if device_of(m.platform) == "cpu":
+        return cpu.answer(m, relatives, everything, asked)
+    return gpu.answer(m, relatives, asked)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
     """Return the point that was asked for, where it was measured: then nothing is predicted."""
     if asked.host_speed or asked.device_speed:
         return None
-    runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
+    w = m.workload
     workload = replace(
-        m.workload,
-        batch=asked.batch or m.workload.batch,
-        width=m.workload.width * (asked.width or 1),
-        depth=m.workload.depth * (asked.depth or 1),
+        w,
+        batch=asked.batch or w.batch,
+        width=w.width * (asked.width or 1),
+        depth=w.depth * (asked.depth or 1),
     )
-    for other in everything:
-        if other is m:
-            continue  # a graph asked of what replays one already
-        same = (other.workload, other.runtime, other.platform, other.threads)
-        if same == (workload, runtime, m.platform, m.threads) and other.latency_ns is not None:
-            paired = runtime != m.runtime and m.runtime == REFERENCE and other.ratio_to_eager
-            factor = on_cpu.inverse(paired) if paired and workload == m.workload else None
-            return Answer(formula=MEASURED, latency=other.latency_ns, factor=factor)
-    return None
+    runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
+    point = replace(m.point, workload=workload, runtime=runtime)
+    # graphs asked of what replays one already is the point itself
+    found = next((o for o in everything if o is not m and o.point == point), None)
+    if found is None or found.latency_ns is None:
+        return None
+    paired = runtime != m.runtime and m.runtime == REFERENCE and workload == w
+    ratio = found.ratio_to_eager if paired else None
+    return Answer(MEASURED, found.latency_ns, inverse(ratio) if ratio else None)
 
 
-def _told_as(
+def _prediction(
     answer: Answer | Refused,
     before: Estimate | None,
     asked: WhatIf,
     subject: str,
     table: Table,
 ) -> Prediction:
-    change = asked.words()
+    made = Prediction(change=asked.words(), subject=subject, formula=answer.formula)
     if isinstance(answer, Refused):
-        return Prediction(
-            change=change, subject=subject, formula=answer.formula, reason=answer.reason
-        )
+        return replace(made, reason=answer.reason)
     errors = table.get(answer.formula)
-    if reason := shown.distrust(errors):
-        return Prediction(
-            change=change,
-            subject=subject,
-            formula=answer.formula,
-            shown_error=errors,
-            reason=reason,
-        )
+    if reason := formula_errors.distrust(errors):
+        return replace(made, shown_error=errors, reason=reason)
     factor = answer.factor
     if factor is None and before is not None:
         factor = quotient(before, answer.latency, answer.formula)
-    return Prediction(
-        change=change,
-        subject=subject,
-        formula=answer.formula,
-        latency_ns=answer.latency,
-        factor=factor,
-        shown_error=errors,
-    )
+    return replace(made, latency_ns=answer.latency, factor=factor, shown_error=errors)
 
 
-def _steps(steps: Sequence[Step], asked: WhatIf, subject: str, table: Table) -> list[Prediction]:
-    made: list[Prediction] = []
+def _of_steps(steps: Sequence[Step], asked: WhatIf, subject: str, table: Table) -> list[Prediction]:
+    asked_each = changes(asked)
     try:
-        queues = [queued.queues_of(step) for step in steps]
+        queues = [replay.queues_of(step) for step in steps]
     except UsageError as error:
-        refused = Refused(formula=queued.RECORDED, reason=str(error))
-        return [_told_as(refused, None, one, subject, table) for one in changes(asked)]
+        refused = Refused(replay.RECORDED, str(error))
+        return [_prediction(refused, None, one, subject, table) for one in asked_each]
     beyond = max(abs(q.sync_ns) / max(1.0, replay.run(q).latency_ns) for q in queues)
-    for one in changes(asked):
-        answer: Answer | Refused
-        reason = on_device.unanswerable_from_trace(one) or queued.unexplained(beyond, 1.0)
+    made = []
+    for one in asked_each:
+        reason = gpu.unanswerable_from_trace(one) or replay.unexplained(beyond, 1.0)
         if reason is None and one.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
-            answer = Refused(formula=queued.RECORDED, reason=reason)
-            made.append(_told_as(answer, None, one, subject, table))
-            continue
-        before, after = queued.steps_latency(queues, on_device.change_of(one))
-        made.append(
-            _told_as(Answer(formula=queued.RECORDED, latency=after), before, one, subject, table)
-        )
+            answer: Answer | Refused = Refused(replay.RECORDED, reason)
+            before = None
+        else:
+            before, after = replay.steps_latency(queues, gpu.change_of(one))
+            answer = Answer(replay.RECORDED, after)
+        made.append(_prediction(answer, before, one, subject, table))
     return made

@@ -13,13 +13,21 @@ prediction grows when a part gets faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate
+from frameworktax.stats import mean_interval
+from frameworktax.traces.timeline import Step
+
 Ns = NDArray[np.float64]
 
+UNIFORM = "two-queue replay, equal launches"
+RECORDED = "two-queue replay"
 QUEUE = 1024
 """Launches that a CUDA queue holds before the host has to wait."""
 GAP_NS = 1_000.0
@@ -27,6 +35,8 @@ GAP_NS = 1_000.0
 show it. Whatever is predicted with it has an interval from no pause to twice this one."""
 WAITED_NS = 2_000.0
 """A start this much later than stream and launch allow is put down to another stream's kernel."""
+UNEXPLAINED = 0.25
+"""Share of the latency beyond both queues above which they do not explain a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +77,26 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Played:
     """What a replay gives: ``latency_ns`` of the call, launch, start and end of every kernel."""
 
     latency_ns: float
     launch_ns: Ns
     start_ns: Ns
     end_ns: Ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of the queues.
+
+    ``kernels`` multiplies kernel time (a batch, a width); the speeds divide.
+    """
+
+    device_speed: float = 1.0
+    host_speed: float = 1.0
+    graphs: bool = False
+    kernels: float = 1.0
 
 
 def uniform(
@@ -102,7 +125,7 @@ def uniform(
     return replace(made, sync_ns=latency_ns - run(made).latency_ns)
 
 
-def run(queues: Queues) -> Timeline:
+def run(queues: Queues) -> Played:
     """Play both queues forward."""
     count = queues.kernel_ns.size
     launch, start, end = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -132,7 +155,7 @@ def run(queues: Queues) -> Timeline:
         done = max(done, ended)
         launch[i], start[i], end[i] = now, begun, ended
     latency = max(done, now + queues.tail_ns) + queues.sync_ns
-    return Timeline(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
+    return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
 
 
 def changed(
@@ -310,3 +333,101 @@ def _busy(
         if later.size:
             return float(later.min() - last)
     return 0.0 if end.max() > last else finish - last
+
+
+def unexplained(beyond_ns: float, latency_ns: float) -> str | None:
+    """Return why two queues do not explain a call, or None where they do."""
+    if abs(beyond_ns) <= UNEXPLAINED * latency_ns:
+        return None
+    return (
+        f"{beyond_ns / latency_ns:+.0%} of the latency is in neither queue (a host that waits "
+        "inside the call?); measure, do not predict"
+    )
+
+
+def played(queues: Queues, change: Change, host_speed: float | None = None) -> float:
+    """Return the latency of changed queues, ns; ``host_speed`` in place of the change's own."""
+    speed = change.host_speed if host_speed is None else host_speed
+    device = change.device_speed / change.kernels
+    return run(
+        changed(queues, device_speed=device, host_speed=speed, graphs=change.graphs)
+    ).latency_ns
+
+
+def queues_of(step: Step) -> Queues:
+    """Return the calibrated queues of a recorded step.
+
+    Raises:
+        UsageError: no record of the step has both a launch and a run on a device.
+    """
+    paired = step.launch_start_ns >= 0
+    if not paired.any():
+        raise UsageError(
+            f"{step.name}: no kernel with its launch; record host and device activity together"
+        )
+    finish = max(step.end_ns, int(step.device_end_ns[paired].max()))
+    return recorded(
+        launch_ns=step.launch_start_ns[paired],
+        start_ns=step.device_start_ns[paired],
+        end_ns=step.device_end_ns[paired],
+        stream=(step.device[paired] << 32) + step.stream[paired],
+        begin_ns=step.begin_ns,
+        finish_ns=finish,
+        waits_ns=step.waits_ns,
+    )
+
+
+def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
+    """Return latency before and after the change over recorded steps, ns.
+
+    The interval after the change holds two things: the spread between steps, where there are two
+    or more, and what the replay does not know: whether launch latency, gaps and unexplained waits
+    shrink with the part that gets faster, or stay.
+
+    Args:
+        steps: calibrated queues, at least one.
+        change: what to change.
+    """
+    before = _over([run(q).latency_ns for q in steps], "recorded")
+    after = [played(q, change) for q in steps]
+    others = [variant for q in steps for variant in variants(q, change)]
+    fewest = [played(q, change) for q in others]
+    found = _over(after, RECORDED)
+    low = min(found.low, *fewest)
+    high = max(found.high, *fewest)
+    widened = Estimate(value=found.value, low=low, high=high, method=RECORDED, n=found.n)
+    return before, widened
+
+
+def variants(queues: Queues, change: Change) -> list[Queues]:
+    """Return the queues as they would also explain the record, for a change to be played on."""
+    found = [_shrunk(queues, change)]
+    if not queues.gap_seen:
+        found += [replace(queues, gap_ns=0.0), replace(queues, gap_ns=2 * queues.gap_ns)]
+    return found
+
+
+def _shrunk(queues: Queues, change: Change) -> Queues:
+    """Return the queues with everything beyond kernels and launches scaled as its part is.
+
+    The device's pauses and the launch latency with the device, what the host did late and the end
+    of the call with the host; a launch latency is partly either's. In a graph nothing waits for
+    a launch.
+    """
+    device, host = change.kernels / change.device_speed, 1 / change.host_speed
+    return replace(
+        queues,
+        gap_ns=queues.gap_ns * device,
+        launch_ns=queues.launch_ns * device * host,
+        extra_ns=queues.extra_ns * (0.0 if change.graphs else device),
+        late_ns=queues.late_ns * host,
+        sync_ns=queues.sync_ns * host,
+    )
+
+
+def _over(values: Sequence[float], method: str) -> Estimate:
+    found = mean_interval(values, method)
+    if found is not None:
+        return found
+    (only,) = values
+    return Estimate(value=only, low=only, high=only, method=f"{method}, one step", n=1)

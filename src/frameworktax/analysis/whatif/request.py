@@ -10,7 +10,8 @@ from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Measurement
 
 MEASURED = "measured"
-"""The formula of an answer that was there: nothing was predicted."""
+"""The formula of an answer that was measured: nothing was predicted."""
+ZERO = "its interval reaches zero; measure it for longer"
 REPLAYED = ("device_speed", "host_speed", "graphs")
 """Changes of the machine, which hold together; the others change the work itself."""
 
@@ -52,7 +53,7 @@ class WhatIf:
         return " ".join(said)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A predicted latency, ns; ``factor`` where it is known better than as a quotient."""
 
@@ -61,7 +62,7 @@ class Answer:
     factor: Estimate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Refused:
     """No prediction, and why."""
 
