@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from made_points import device_point, estimate, point
 
 from frameworktax.analysis.whatif import advice as predicted
+from frameworktax.analysis.whatif import formula_errors
 from frameworktax.records import Curve
 
 
