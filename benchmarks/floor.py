@@ -18,6 +18,8 @@ from frameworktax import host, runtimes, stats
 from frameworktax.clock import REAL
 from frameworktax.measure import timing
 from frameworktax.measure.process import Worker
+from frameworktax.measure.protocol import Bind, Load, Pin, TimeBlock
+from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
 TARGET_NS = 1000
@@ -65,19 +67,20 @@ def worker_floor(rounds: int) -> Row:
     worker = Worker("null", environment=host.worker_environment(1))
     try:
         worker.request(
-            "load",
-            timeout_s=30,
-            workload={"model": "null"},
-            runtime="null",
-            target={},
-            directory=tempfile.gettempdir(),
+            Load(
+                workload=Workload(model="null"),
+                runtime="null",
+                target=Target(),
+                folder=tempfile.gettempdir(),
+            ),
+            30,
         )
-        worker.request("bind", timeout_s=30, batch=1, limit_ns=1_000_000_000)
-        worker.request("pin", timeout_s=30, cpus=list(host.pick_cpus(1)))
+        worker.request(Bind(batch=1, limit_ns=1_000_000_000), 30)
+        worker.request(Pin(cpus=tuple(host.pick_cpus(1))), 30)
         medians = []
         for _ in range(rounds):
-            answer = worker.request("block", timeout_s=30, batch=1, calls=timing.MAX_CALLS)
-            medians.append(float(median(answer["latency_ns"])))
+            timed = worker.request(TimeBlock(batch=1, calls=timing.MAX_CALLS), 30)
+            medians.append(float(median(timed.latency_ns)))
     finally:
         worker.stop()
     return plain(stats.mean_interval(medians, "block-medians"))

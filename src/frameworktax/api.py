@@ -21,10 +21,12 @@ from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PROCESSES,
     Plan,
+    known_runtimes,
     points_for,
+    refuse_unavailable,
 )
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.session import MeasuringSession, known_runtimes, refuse_unavailable
+from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.live import Live, unpack
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
 from frameworktax.stats import UNTIL

@@ -10,6 +10,7 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import parity
+from frameworktax.measure.protocol import Load
 from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
 from frameworktax.models.base import Inputs, Model
@@ -143,16 +144,10 @@ def test_nested_refuses_another_activation():
 
 def test_a_worker_hands_on_that_a_runtime_is_unavailable(tmp_path):
     workload = Workload(model="gpt2", **TINY, **RAGGED)
-    answer = Server().handle(
-        {
-            "do": "load",
-            "workload": {name: getattr(workload, name) for name in workload.__dataclass_fields__},
-            "runtime": "nested",
-            "target": {"device": "cpu"},
-            "directory": str(tmp_path),
-        }
+    answer = Server().answer(
+        Load(workload=workload, runtime="nested", target=Target(), folder=str(tmp_path))
     )
-    assert answer["error"]["status"] == "unavailable"
+    assert answer.status == "unavailable"
 
 
 # --- generating -----------------------------------------------------------------------------------

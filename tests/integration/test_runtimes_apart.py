@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
+from frameworktax.measure.protocol import Bind, ListModules, Load, Prepare, WriteOutput
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
 from frameworktax.runtimes.artifacts import Artifact
@@ -76,29 +76,24 @@ class There(Loaded):
 def outputs(name: str, workload: Workload, target: Target, folder: Path):
     """Prepare and load in processes as a session starts them; return outputs, modules, notes."""
     runtime = runtimes.get(name)
-    common = {
-        "workload": asdict(workload),
-        "runtime": name,
-        "target": asdict(target),
-        "directory": str(folder),
-    }
+    common = {"workload": workload, "runtime": name, "target": target, "folder": str(folder)}
     if runtime.prepares:
         with_model = Worker("prepare", python=runtime.python())
         try:
-            with_model.request("prepare", timeout_s=300, batches=BATCHES, **common)
+            with_model.request(Prepare(batches=tuple(BATCHES), **common), 300)
         finally:
             with_model.kill()
     worker = Worker("measure", python=runtime.python())
     try:
-        worker.request("load", timeout_s=120, **common)
+        worker.request(Load(**common), 120)
         found = {}
         for batch in BATCHES:
-            answer = worker.request("bind", timeout_s=200, batch=batch, limit_ns=10_000_000)
+            bound = worker.request(Bind(batch=batch, limit_ns=10_000_000), 200)
             file = folder / f"outputs-{batch}.npz"
-            assert worker.request("output", timeout_s=60, batch=batch, path=str(file))["repeatable"]
+            assert worker.request(WriteOutput(batch=batch, path=str(file)), 60).repeatable
             found[batch] = parity.read_outputs(file)
-        modules = worker.request("modules", timeout_s=10)["modules"]
-        return found, modules, dict(answer["notes"])
+        modules = worker.request(ListModules(), 10).names
+        return found, modules, {note.code: note.text for note in bound.notes}
     finally:
         worker.kill()
 

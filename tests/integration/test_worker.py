@@ -4,12 +4,20 @@ import os
 import signal
 import threading
 import time
-from dataclasses import asdict
 
 import pytest
 
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.process import Worker
+from frameworktax.measure.protocol import (
+    Bind,
+    Calibrate,
+    ListModules,
+    Load,
+    ReadMemory,
+    Sample,
+    TimeBlock,
+)
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -34,45 +42,43 @@ def worker():
 
 
 def load(worker, tmp_path, runtime, model="mlp", **workload):
-    return worker.request(
-        "load",
-        timeout_s=120,
-        workload=asdict(Workload(model=model, **workload)),
+    request = Load(
+        workload=Workload(model=model, **workload),
         runtime=runtime,
-        target=asdict(Target()),
-        directory=str(tmp_path),
+        target=Target(),
+        folder=str(tmp_path),
     )
+    return worker.request(request, 120)
 
 
 def modules(worker) -> set[str]:
-    found = worker.request("modules", timeout_s=30)["modules"]
-    return {name.partition(".")[0] for name in found}
+    return {name.partition(".")[0] for name in worker.request(ListModules(), 30).names}
 
 
 def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
     load(worker, tmp_path, "eager", width=0.1)
-    worker.request("bind", timeout_s=60, batch=2, limit_ns=10**9)
-    worker.request("block", timeout_s=60, batch=2, calls=5)
-    worker.request("sample", timeout_s=60, batch=2, duration_ns=10**8, stretches=2)
+    worker.request(Bind(batch=2, limit_ns=10**9), 60)
+    worker.request(TimeBlock(batch=2, calls=5), 60)
+    worker.request(Sample(batch=2, duration_ns=10**8, stretches=2), 60)
     assert "torch" in modules(worker)
     assert not modules(worker) & FORBIDDEN
 
 
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):
     load(worker, tmp_path, "null")
-    worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
-    block = worker.request("block", timeout_s=60, batch=1, calls=50)
-    assert len(block["latency_ns"]) == 50
+    worker.request(Bind(batch=1, limit_ns=10**9), 60)
+    block = worker.request(TimeBlock(batch=1, calls=50), 60)
+    assert len(block.latency_ns) == 50
     assert not modules(worker) & (FORBIDDEN | {"torch", "onnxruntime", "openvino", "transformers"})
 
 
 def test_a_block_has_as_many_calls_as_asked(worker, tmp_path):
     load(worker, tmp_path, "eager", width=0.1)
-    worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
-    block = worker.request("block", timeout_s=60, batch=1, calls=7)
-    assert len(block["latency_ns"]) == block["pipelined_calls"] == 7
-    assert block["pipelined_ns"] == sum(block["latency_ns"])
-    assert block["enqueue_ns"] is None
+    worker.request(Bind(batch=1, limit_ns=10**9), 60)
+    block = worker.request(TimeBlock(batch=1, calls=7), 60)
+    assert len(block.latency_ns) == block.pipelined_calls == 7
+    assert block.pipelined_ns == sum(block.latency_ns)
+    assert block.enqueue_ns is None
 
 
 def test_wrong_use_comes_back_as_such(worker, tmp_path):
@@ -82,13 +88,13 @@ def test_wrong_use_comes_back_as_such(worker, tmp_path):
 
 
 def test_a_silent_worker_is_ended_in_time(worker):
-    worker.request("memory", timeout_s=30)
+    worker.request(ReadMemory(), 30)
     with pytest.raises(WorkerError) as failed:
-        worker.request("calibrate", timeout_s=0.05, calls=10**6)
+        worker.request(Calibrate(calls=10**6), 0.05)
     assert failed.value.status == "timeout"
     assert not worker.alive
     with pytest.raises(WorkerError, match="calibrate not done after"):
-        worker.request("memory", timeout_s=1)
+        worker.request(ReadMemory(), 1)
 
 
 def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
@@ -104,7 +110,7 @@ def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
     try:
         load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
         with pytest.raises(WorkerError) as failed:
-            worker.request("bind", timeout_s=60, batch=1, limit_ns=10**9)
+            worker.request(Bind(batch=1, limit_ns=10**9), 60)
         assert failed.value.status == "out-of-memory"
     finally:
         worker.kill()
@@ -147,13 +153,13 @@ def _state(pid: int) -> str:
 
 
 def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
-    worker.request("memory", timeout_s=30)
+    worker.request(ReadMemory(), 30)
     pid = worker._process.pid
     worker.stop()
     while _state(pid) != "T":
         time.sleep(0.01)
     assert worker.go_on()
-    worker.request("memory", timeout_s=30)
+    worker.request(ReadMemory(), 30)
     worker.stop()
     worker.kill()  # whether it runs or not
     assert not worker.go_on()

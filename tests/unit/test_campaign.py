@@ -9,8 +9,8 @@ import pytest
 
 from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
-from frameworktax.measure.linear import REASON
 from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.schedule import LINEAR_REASON
 from frameworktax.records import (
     Attribution,
     Block,
@@ -89,7 +89,7 @@ SIX = [(p, r) for p in range(3) for r in range(2)]
         ([outcome(EAGER, "crashed", reason="SIGSEGV")], "open"),
         ([outcome(EAGER, "crashed"), outcome(EAGER, "failed", "b")], "given-up"),
         ([outcome(EAGER, "crashed", process=1), outcome(EAGER, "crashed", "b", 2)], "open"),
-        ([LeftOut(session="a", point=EAGER, reason=f"{REASON}: x")], "linear"),
+        ([LeftOut(session="a", point=EAGER, reason=f"{LINEAR_REASON}: x")], "linear"),
         ([LeftOut(session="a", point=EAGER, reason="the time budget")], "open"),
         ([outcome(EAGER, "unavailable", reason="not installed then")], "open"),
     ],

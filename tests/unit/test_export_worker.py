@@ -5,6 +5,7 @@ import pytest
 from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.measure.export_worker import ExportWorker
+from frameworktax.measure.protocol import Memory
 
 
 class FakeProcess:
@@ -12,10 +13,10 @@ class FakeProcess:
         self.python, self.temporary = python, temporary
         self.alive, self.stopped, self.here, self.resident_bytes = True, False, True, 1_000
 
-    def request(self, do, *, timeout_s):
+    def request(self, request, timeout_s):
         if not self.alive:
             raise WorkerError("crashed", "it has ended")
-        return {"resident_bytes": self.resident_bytes}
+        return Memory(resident_bytes=self.resident_bytes)
 
     def stop(self):
         self.stopped = True

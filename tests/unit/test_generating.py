@@ -12,7 +12,7 @@ from frameworktax.errors import UsageError
 from frameworktax.measure import timing
 from frameworktax.measure.plan import completed
 from frameworktax.measure.recorder import Recorder
-from frameworktax.measure.series import Cell
+from frameworktax.measure.series import PointRun
 from frameworktax.records import Block, Point, Subject, Workload
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 
@@ -63,7 +63,7 @@ def test_a_call_that_tells_no_first_token_makes_the_block_tell_none():
         loaded.bind(1), calls=5, first_token=loaded.first_token_ns, clock=clock
     )
     assert block.first_token_ns is None
-    assert block.latency_ns == [1_000] * 5
+    assert block.latency_ns == (1_000,) * 5
 
 
 def records(batch):
@@ -71,8 +71,6 @@ def records(batch):
     for process in range(3):
         for round_ in range(3):
             timed = asdict(block_of(batch))
-            timed["latency_ns"] = tuple(timed["latency_ns"])
-            timed["first_token_ns"] = tuple(timed["first_token_ns"])
             blocks.append(
                 Block(session="s", point=POINT.key(), process=process, round=round_, **timed)
             )
@@ -112,11 +110,11 @@ def test_a_forward_pass_has_neither():
 
 
 def test_blocks_are_written_and_read_with_their_first_tokens(tmp_path):
-    cell = Cell(point=POINT, process=0, calls=7, call_ns=1)
+    run = PointRun(point=POINT, process=0, calls=7, call_ns=1)
     with store.Writer(tmp_path, "session") as writer:
-        Recorder(writer, "session").block(cell, 0, asdict(block_of()))
+        Recorder(writer, "session").block(run, 0, block_of())
     (block,), _ = store.read(tmp_path)
-    assert block.first_token_ns == tuple(block_of().first_token_ns)
+    assert block.first_token_ns == block_of().first_token_ns
 
 
 # --- what may be asked for ----------------------------------------------------------------------

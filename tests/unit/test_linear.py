@@ -3,9 +3,9 @@
 import pytest
 
 from frameworktax import store
-from frameworktax.measure.linear import why_linear
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.series import Cell
+from frameworktax.measure.schedule import why_linear
+from frameworktax.measure.series import PointRun
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Estimate, LeftOut, Point, Workload
 
@@ -65,20 +65,20 @@ def times(sweep, **values):
     series = sweep._series[0]
     for name, value in values.items():
         batch = int(name.removeprefix("b"))
-        cell = Cell(point=series.points[batch], process=0, calls=5, call_ns=value)
+        cell = PointRun(point=series.points[batch], process=0, calls=5, call_ns=value)
         cell.medians = [float(value), value * 1.001, value * 0.999]
-        series.cells[batch, 0] = cell
+        series.runs[batch, 0] = cell
 
 
 def test_a_watched_curve_goes_on_batch_by_batch_and_stops_with_its_twin(watched):
     sweep, folder = watched
     series, twin = sweep._series
     todo = {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4, 8, 16, 32)}
-    assert sweep._scheduler.next(series, todo) == [1, 2, 4]
+    assert sweep._scheduler.candidates(series, todo) == [1, 2, 4]
     times(sweep, b1=1000, b2=1010, b4=1500)
     todo -= {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4)}
     sweep._scheduler.stop_linear(todo)
-    assert sweep._scheduler.next(series, todo) == [8]
+    assert sweep._scheduler.candidates(series, todo) == [8]
     times(sweep, b8=3000, b16=6000)
     todo -= {(s.key, batch) for s in (series, twin) for batch in (8, 16)}
     sweep._scheduler.stop_linear(todo)

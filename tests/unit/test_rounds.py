@@ -3,17 +3,24 @@
 import random
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from frameworktax import store
 from frameworktax.errors import WorkerError
+from frameworktax.measure import protocol
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.protocol import TimedBlock
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.rounds import DEVICE_S, MAX_BLOCKS, SAMPLE_SHARE, Rounds, processes_differ
-from frameworktax.measure.series import Cell, Series
+from frameworktax.measure.schedule import (
+    DEVICE_S,
+    MAX_BLOCKS,
+    SAMPLE_SHARE,
+    Rounds,
+    processes_differ,
+)
+from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
 from frameworktax.testing import FakeRuntime
 
@@ -27,32 +34,34 @@ class FakeWorker:
         self.script = list(script)
         self.alive = True
         self.asked = []
-        self.output = SimpleNamespace(total_bytes=0)
+        self.printed_bytes = 0
 
-    def request(self, do, *, timeout_s, **arguments):
+    def request(self, request, timeout_s):
+        do = request.step
         self.asked.append(do)
         if do == "block":
             value = self.script.pop(0) if len(self.script) > 1 else self.script[0]
             if value is None:
                 self.alive = False
                 raise WorkerError("crashed", "SIGSEGV during block")
-            return {
-                "latency_ns": [value] * 5,
-                "pipelined_ns": 5 * value,
-                "pipelined_calls": 5,
-                "cpu_ns": 5 * value,
-                "enqueue_ns": None,
-            }
+            return TimedBlock(
+                latency_ns=(value,) * 5,
+                pipelined_ns=5 * value,
+                pipelined_calls=5,
+                cpu_ns=5 * value,
+            )
         if do in ("sample", "device"):
-            return {
-                "method": "perf-event",
-                "calls": 1,
-                "wall_ns": 10,
-                "latency_ns": 10,
-                "samples": [{"kernel": 1}],
-                "notes": [("a-code", "a text")],
-            }
-        return {"latency_ns": [1]}
+            return protocol.attribution(
+                {
+                    "method": "perf-event",
+                    "calls": 1,
+                    "wall_ns": 10,
+                    "latency_ns": 10,
+                    "samples": ({"kernel": 1},),
+                    "notes": [("a-code", "a text")],
+                }
+            )
+        return protocol.Done()
 
     def kill(self):
         self.alive = False
@@ -63,7 +72,7 @@ def series_of(tmp_path, point, scripts):
     series = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
     for process, script in enumerate(scripts):
         series.workers[process] = FakeWorker(script)
-        series.cells[1, process] = Cell(point=point, process=process, calls=5, call_ns=1)
+        series.runs[1, process] = PointRun(point=point, process=process, calls=5, call_ns=1)
     return series
 
 
@@ -178,7 +187,7 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
         rounds.run(FOREVER)
         larger = replace(point, workload=replace(workload, batch=2))
         for process in series.workers:
-            series.cells[2, process] = Cell(point=larger, process=process, calls=5, call_ns=1)
+            series.runs[2, process] = PointRun(point=larger, process=process, calls=5, call_ns=1)
         rounds.run(FOREVER)
         rounds.profile()
         rounds.profile()
@@ -193,7 +202,7 @@ def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], budget_s=60.0) as rounds:
         assert rounds.until(1000.0) == 1000.0 - 2 * DEVICE_S
-        for cell in series.cells.values():
+        for cell in series.runs.values():
             cell.profiled = True
         assert rounds.until(1000.0) == 1000.0
     series = series_of(tmp_path, point, [[100]] * 100)

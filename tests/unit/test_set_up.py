@@ -3,7 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,16 +12,20 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.recorder import Recorder, how_compared
+from frameworktax.measure.protocol import Bound, Described, Facts, Prepare, Prepared
+from frameworktax.measure.recorder import Recorder, comparison_notes
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
-from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.setup import Setup
+from frameworktax.measure.session import MeasuringSession, Setup
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeRuntime
 
 POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
 EAGER = replace(POINT, runtime="eager")
+
+
+def bound(first_ns):
+    return Bound(calls=1, call_ns=5, settled=True, first_ns=first_ns, peak_memory_bytes=1)
 
 
 class FakeWorker:
@@ -32,15 +35,15 @@ class FakeWorker:
         self.folder = folder
         self.asked = []
         self.alive = True
-        self.output = SimpleNamespace(total_bytes=0)
+        self.printed_bytes = 0
 
-    def request(self, do, *, timeout_s, **arguments):
-        self.asked.append(do)
+    def request(self, request, timeout_s):
+        self.asked.append(request)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "program.bin").write_bytes(b"x" * 2_000)
-        if do == "prepare":
-            return {"setup_ns": 41_000_000_000}
-        return {"call_ns": 5, "first_ns": 30_000_000_000, "notes": [], "load_ns": 1}
+        if isinstance(request, Prepare):
+            return Prepared(setup_ns=41_000_000_000)
+        return bound(first_ns=30_000_000_000)
 
     def kill(self):
         self.alive = False
@@ -79,9 +82,7 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     assert (first.setup_ns, first.artifact_bytes) == (30_000_000_000, 2_000)
     later = series(folder, Compiles)
     later.workers[0] = FakeWorker(folder)
-    later.workers[0].request = lambda do, **arguments: {
-        "call_ns": 5, "first_ns": 7, "notes": [],
-    }  # fmt: skip
+    later.workers[0].request = lambda request, timeout_s: bound(first_ns=7)
     later.bind(0, 1, 1.0)
     assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
     assert [note.code for note in later.notes] == ["set-up-reused"]
@@ -148,10 +149,10 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     begun, waits = threading.Event(), threading.Event()
 
     class Slow(FakeWorker):
-        def request(self, do, **arguments):
+        def request(self, request, timeout_s):
             begun.set()
             assert waits.wait(10)
-            return super().request(do, **arguments)
+            return super().request(request, timeout_s)
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(first.prepare, lambda: Slow(folder), 10.0)
@@ -231,7 +232,7 @@ def test_a_timed_eager_is_the_reference_of_int8_too(tmp_path):
 
 def test_what_is_compared_with_less_than_eagers_whole_output_says_so():
     def codes(**fields):
-        return [note.code for note in how_compared(Workload(model="m", **fields))]
+        return [note.code for note in comparison_notes(Workload(model="m", **fields))]
 
     assert codes() == []
     assert codes(input="ragged") == ["padding-not-compared"]
@@ -242,18 +243,18 @@ def test_what_is_compared_with_less_than_eagers_whole_output_says_so():
 def test_what_computes_no_padding_has_none(tmp_path, computes, share):
     made = series(tmp_path, FakeRuntime, input="ragged")
     made.runtime.computes_padding = computes
-    facts = {"facts": {"1": {"padding_share": 0.75, "notes": []}}, "notes": []}
+    described = Described(facts={1: Facts(padding_share=0.75)}, has_twin=False)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Recorder(writer, "session").subjects(made, facts)
+        Recorder(writer, "session").subjects(made, described)
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == share
-    assert Note("padding-not-compared", how_compared(made.workload)[0].text) in subject.notes
+    assert Note("padding-not-compared", comparison_notes(made.workload)[0].text) in subject.notes
 
 
 def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
     made = series(tmp_path, FakeRuntime, input="ragged", length=64, length_mean=10.0, length_sd=4.0)
     with store.Writer(tmp_path / "s", "session") as writer:
-        Recorder(writer, "session").subjects(made, {"facts": {}, "notes": []})
+        Recorder(writer, "session").subjects(made, Described(facts={}, has_twin=False))
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
 
@@ -333,7 +334,7 @@ def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
     sweep, writer = swept(tmp_path, monkeypatch, outputs)
     sweep._outputs.compare(sweep._series[1], [1])
     outputs["eager"] = True
-    sweep._outputs.compare_late()
+    sweep._outputs.compare_waiting()
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is True
 
@@ -341,7 +342,7 @@ def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
 def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch):
     sweep, writer = swept(tmp_path, monkeypatch, {"eager": False, "fake": True})
     sweep._outputs.compare(sweep._series[1], [1])
-    sweep._outputs.compare_late(last=True)
+    sweep._outputs.compare_waiting(last=True)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None
     assert found.reason == "eager was not run at this batch size"

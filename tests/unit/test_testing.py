@@ -123,7 +123,7 @@ def test_a_fake_runtime_is_timed_exactly():
     call = runtime.load(None, Target(), Path()).bind(3)
     block = timing.time_block(call, calls=4, clock=clock)
     # calls this short are dropped in the number that is timed
-    assert block.latency_ns == [3_004, 3_005, 3_006, 3_007]
+    assert block.latency_ns == (3_004, 3_005, 3_006, 3_007)
     (array,) = loaded.outputs(call())
     assert np.array_equal(array, np.ones((3, 2)))
 
@@ -135,8 +135,8 @@ def test_a_fake_runtime_on_a_device_returns_before_it_is_done():
     block = timing.time_block(
         loaded.bind(2), loaded.synchronize, calls=3, on_device=True, clock=clock
     )
-    assert block.enqueue_ns == [50] * 3
-    assert block.latency_ns == [850] * 3
+    assert block.enqueue_ns == (50,) * 3
+    assert block.latency_ns == (850,) * 3
     assert block.pipelined_ns == 50 + 3 * 800
 
 

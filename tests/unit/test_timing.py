@@ -10,7 +10,7 @@ def test_a_host_block_drops_the_first_call_and_counts_both_timings():
     clock = FakeClock()
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 9_000 if number == 0 else 1_000).bind(1)
     block = timing.time_block(call, calls=5, clock=clock)
-    assert block.latency_ns == [1_000] * 5
+    assert block.latency_ns == (1_000,) * 5
     assert block.pipelined_ns == 5_000
     assert block.pipelined_calls == 5
     assert block.cpu_ns == 5_000
@@ -22,7 +22,7 @@ def test_calls_are_dropped_until_caches_are_warm():
     slow_at_first = [5_000_000, 4_000_000, 4_000_000, 3_000_000] + [2_000_000] * 20
     call = FakeLoaded(clock, cost_ns=lambda batch, number: slow_at_first[number]).bind(1)
     # 5 + 4 + 4 + 3 ms are the first 15 ms; what is timed comes after them
-    assert timing.time_block(call, calls=10, clock=clock).latency_ns == [2_000_000] * 10
+    assert timing.time_block(call, calls=10, clock=clock).latency_ns == (2_000_000,) * 10
 
 
 def test_one_call_is_dropped_where_one_is_long():
@@ -39,7 +39,7 @@ def test_one_call_is_dropped_where_one_is_long():
 def test_a_host_block_carries_one_clock_reading_a_call():
     clock = FakeClock(tick_ns=7)
     call = FakeLoaded(clock, cost_ns=lambda batch, number: 1_000).bind(1)
-    assert timing.time_block(call, calls=6, clock=clock).latency_ns == [1_007] * 6
+    assert timing.time_block(call, calls=6, clock=clock).latency_ns == (1_007,) * 6
 
 
 def test_waiting_shows_as_wall_over_cpu():
@@ -60,8 +60,8 @@ def test_a_device_block_tells_latency_enqueue_and_pipelined_apart():
     block = timing.time_block(
         loaded.bind(1), loaded.synchronize, calls=5, on_device=True, clock=clock
     )
-    assert block.enqueue_ns == [300] * 5
-    assert block.latency_ns == [1_300] * 5
+    assert block.enqueue_ns == (300,) * 5
+    assert block.latency_ns == (1_300,) * 5
     # Five launches back to back: the device starts after the first launch and then never waits.
     assert block.pipelined_ns == 300 + 5 * 1_000
 

@@ -17,30 +17,29 @@ from pathlib import Path
 from frameworktax import host
 from frameworktax.errors import StoreError, WorkerError
 from frameworktax.measure import orphans
-from frameworktax.measure.in_place import InPlace
-from frameworktax.measure.process import Worker
+from frameworktax.measure.process import AnyWorker
+from frameworktax.measure.protocol import ReadMemory
 
 KEEP_SHARE = 0.05
 """Share of the free memory that a process which only waits for the next session may hold."""
 
-Start = Callable[[Path | None, Path], Worker | InPlace]
+Start = Callable[[Path | None, Path], AnyWorker]
 """Interpreter (None for this one) and folder for temporary files → a process to ask."""
 
 
 class ExportWorker:
-    """At most one set-up process."""
+    """At most one set-up process.
+
+    Args:
+        cache: where a folder for its temporary files is made.
+    """
 
     def __init__(self, cache: Path) -> None:
-        """Start nothing yet.
-
-        Args:
-            cache: where a folder for its temporary files is made.
-        """
         self._cache = cache
         self._start: Start | None = None
         self._kind: Hashable = None
         self._lasting = False
-        self._process: Worker | InPlace | None = None
+        self._process: AnyWorker | None = None
         self._made: Hashable = None
         self._temporary: Path | None = None
 
@@ -54,19 +53,19 @@ class ExportWorker:
         """
         self._start, self._kind, self._lasting = start, kind, lasting
 
-    def process(self, python: Path | None = None, *, fresh: bool = False) -> Worker | InPlace:
-        """Return the process of this interpreter, a new one where there is none that is well.
+    def process(self, python: Path | None = None, *, fresh: bool = False) -> AnyWorker:
+        """Return the process of this interpreter, a new one where none is well.
 
         Raises:
             WorkerError: none can be started.
             StoreError: the cache takes nothing more.
         """
         if self._start is None:
-            raise WorkerError("failed", "the export_worker serves no session")
+            raise WorkerError("failed", "the export worker serves no session")
         wanted = (self._kind, python)
         here = self._process
         if here is not None and not fresh and here.alive and self._made == wanted and here.go_on():
-            if self._temporary is not None:  # whoever pruned the cache may have taken it
+            if self._temporary is not None:  # a prune of the cache may have taken it
                 self._temporary.mkdir(mode=0o700, exist_ok=True)
             return here
         self.close()
@@ -82,11 +81,11 @@ class ExportWorker:
         return self._process
 
     def rest(self) -> None:
-        """End the process, or stop it until the next session where it may last and holds little."""
+        """End the process, or stop it until the next session where it may last and is small."""
         if self._process is not None and self._lasting:
             with contextlib.suppress(WorkerError):  # it ended by itself
-                held = self._process.request("memory", timeout_s=30.0)["resident_bytes"]
-                if held <= KEEP_SHARE * host.memory_available_bytes():
+                resident_bytes = self._process.request(ReadMemory(), 30.0).resident_bytes
+                if resident_bytes <= KEEP_SHARE * host.memory_available_bytes():
                     self._process.stop()
                     return
         self.close()

@@ -38,7 +38,7 @@ class Comparison:
 
 
 REAL = "real"
-"""Name of the array that tells real tokens from padding, in the outputs of ragged input."""
+"""Name of the array that marks real tokens, not padding, in the outputs of ragged input."""
 
 
 def read_outputs(path: Path) -> list[NDArray[np.generic]]:
@@ -59,7 +59,7 @@ def without_padding(
     """Return outputs with what belongs to padded tokens set to zero.
 
     Outputs of shape (batch, tokens, features …) have such positions; others stay as they are, a
-    (batch, features) one among them, of whatever size. Nobody reads these values, and what
+    (batch, features) one among them, of whatever size. These values are never read, and what
     computes no padding has none.
     """
     kept = []
@@ -69,6 +69,15 @@ def without_padding(
             array[~real] = 0
         kept.append(array)
     return kept
+
+
+def compare_files(own: Path, reference: Path, precision: str) -> Comparison:
+    """Compare the outputs in two files, for ragged input at the real tokens alone."""
+    expected, actual = read_outputs(reference), read_outputs(own)
+    real = read_real(reference)
+    if real is not None:
+        expected, actual = without_padding(expected, real), without_padding(actual, real)
+    return compare(expected, actual, precision)
 
 
 def compare(
@@ -86,25 +95,25 @@ def compare(
     exact = bool(reference) and all(_is_whole(a) for a in reference)
     tolerance = 0.0 if exact else TOLERANCE[precision]
 
-    def says_nothing(reason: str, verdict: bool | None = None) -> Comparison:
+    def unproven(reason: str, verdict: bool | None = None) -> Comparison:
         return Comparison(None, None, tolerance, verdict, reason=reason)
 
     if not reference or not sum(a.size for a in reference):
-        return says_nothing("eager returned no numbers")
+        return unproven("eager returned no numbers")
     if not all(np.isfinite(a).all() for a in reference):
-        return says_nothing("eager's own output holds NaN or infinity")
+        return unproven("eager's own output holds NaN or infinity")
     scale = max(float(np.abs(a).max()) for a in reference if a.size)
     if scale < DEGENERATE_BELOW:
-        return says_nothing(f"eager's largest output is {scale:.1e}: equality would prove nothing")
+        return unproven(f"eager's largest output is {scale:.1e}: equality would prove nothing")
     shapes = [a.shape for a in reference], [a.shape for a in other]
     if shapes[0] != shapes[1]:
-        return says_nothing(f"output shapes differ: {shapes[1]} against eager's {shapes[0]}", False)
+        return unproven(f"output shapes differ: {shapes[1]} against eager's {shapes[0]}", False)
     worst_difference, worst = -1.0, ""
     for number, (a, b) in enumerate(zip(reference, other, strict=True)):
         if not a.size:
             continue
         if not np.isfinite(b).all():
-            return says_nothing(f"output {number} holds NaN or infinity, eager's does not", False)
+            return unproven(f"output {number} holds NaN or infinity, eager's does not", False)
         difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
         at = np.unravel_index(int(difference.argmax()), difference.shape)
         if difference[at] > worst_difference:

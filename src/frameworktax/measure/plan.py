@@ -7,10 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import host, models
+from frameworktax import host, models, runtimes
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
-from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point, Workload
+from frameworktax.records import (
+    FLOOR,
+    INPUTS,
+    KV_CACHES,
+    PHASES,
+    PRECISIONS,
+    Point,
+    Workload,
+    device_of,
+)
+from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
 
 DEFAULT_BUDGET_S = 60.0
@@ -147,3 +157,32 @@ def points_for(
         for runtime in dict.fromkeys(runtime_list)
         for batch in sorted(set(batch_list))
     )
+
+
+def known_runtimes(names: Iterable[str], input_kind: str = "dense") -> tuple[str, ...]:
+    """Return runtime names with ``all`` written out; raises UsageError for an unknown one."""
+    found: list[str] = []
+    for name in names:
+        found += runtimes.every(input_kind) if name == "all" else [runtimes.get(name).name]
+    return tuple(dict.fromkeys(found))
+
+
+def refuse_unavailable(points: Iterable[Point]) -> None:
+    """Refuse to begin a session of which nothing can run here.
+
+    Raises:
+        UsageError: why no runtime can, and what to install or choose for each.
+    """
+    reasons: dict[str, str] = {}
+    for point in points:
+        if point.runtime == FLOOR:
+            continue
+        runtime = runtimes.get(point.runtime)
+        target = Target(device_of(point.platform), point.workload.precision, point.threads)
+        reason = runtime.missing(target) or runtime.cannot(point.workload)
+        if reason is None:
+            return
+        reasons.setdefault(runtime.name, reason)
+    if reasons:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise UsageError(f"nothing that was asked for can run here: {listed}")

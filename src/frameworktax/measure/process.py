@@ -2,13 +2,12 @@
 
 A worker's faults end as ``WorkerError`` with a status and a reason: a crash with its signal and
 Python line, an out-of-memory kill, a hang. Its stdout and stderr are drained into a bounded tail,
-however much it prints.
+however much it prints. ``InPlace`` answers the same requests in this very process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -20,15 +19,17 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, get_args
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
+from frameworktax.measure import protocol
+from frameworktax.measure.protocol import A, Failure, Request
+from frameworktax.measure.worker import Server
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
-SETTING_UP = ("describe", "prepare", "load")
 GRACE_S = 2.0
-"""How long a worker may take to end by itself once told to."""
+"""How long a worker whose connection is closed may take to end by itself."""
 
 
 class Tail:
@@ -98,29 +99,34 @@ class Worker:
             )
         if self._process.stdout is None:
             raise WorkerError("failed", "the worker has no output pipe")
-        self.output = Tail(self._process.stdout)
+        self._output = Tail(self._process.stdout)
         self._buffer = b""
         self._ended = False
         self._death: WorkerError | None = None
-        """Why it ended, for who asks it again."""
+        """Why it ended; raised again by a later request."""
         self._asking = threading.RLock()
-        """Held while an answer is waited for: the descriptor is not closed under whoever waits."""
+        """Held while an answer is awaited: the descriptor is not closed under that thread."""
         self.spent_ns: dict[str, int] = {}
-        """Wall time that answers were waited for, by request."""
+        """Wall time that answers were awaited, by step."""
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether it still takes requests."""
         return not self._ended
 
-    def request(self, do: str, *, timeout_s: float, **arguments: Any) -> dict[str, Any]:
+    @property
+    def printed_bytes(self) -> int:
+        """How much it has printed."""
+        return self._output.total_bytes
+
+    def request(self, request: Request[A], timeout_s: float) -> A:
         """Ask and wait for the answer.
 
         Raises:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
             UsageError: what was asked for cannot be, in the worker's own words.
         """
-        data = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        step = request.step
         with self._asking:
             if self._ended:
                 if self._death is not None:
@@ -128,22 +134,24 @@ class Worker:
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
             begin = time.monotonic_ns()
             try:
-                answer = self._exchange(data, begin + round(timeout_s * 1e9))
+                line = self._exchange(
+                    protocol.encode_request(request), begin + round(timeout_s * 1e9)
+                )
             except TimeoutError as error:
                 self.kill()
-                text = f"{do} not done after {timeout_s:.0f} s, ended"
+                text = f"{step} not done after {timeout_s:.0f} s, ended"
                 self._death = WorkerError("timeout", text)
                 raise self._death from error
             except ConnectionError as error:
-                raise self._post_mortem(do) from error
+                self._death = self._cause(step)
+                raise self._death from error
             finally:
-                self.spent_ns[do] = self.spent_ns.get(do, 0) + time.monotonic_ns() - begin
-        if "ok" in answer:
-            return dict(answer["ok"])
-        raise problem(do, **answer["error"])
+                self.spent_ns[step] = self.spent_ns.get(step, 0) + time.monotonic_ns() - begin
+        answer = protocol.decode_answer(request, line)
+        return _unwrap(request, answer)
 
-    def _exchange(self, data: bytes, deadline_ns: int) -> dict[str, Any]:
-        """Send a request and return the answer; raises TimeoutError, ConnectionError."""
+    def _exchange(self, data: bytes, deadline_ns: int) -> bytes:
+        """Send a line and return the answer's; raises TimeoutError, ConnectionError."""
         self._wait_until(deadline_ns)
         self._channel.sendall(data)
         while b"\n" not in self._buffer:
@@ -153,36 +161,32 @@ class Worker:
                 raise ConnectionResetError("the other end is closed")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return dict(json.loads(line))
+        return line
 
     def _wait_until(self, deadline_ns: int) -> None:
         # No time at all would mean not to wait, and to raise something else.
         self._channel.settimeout(max(1e-3, (deadline_ns - time.monotonic_ns()) / 1e9))
 
-    def _post_mortem(self, do: str) -> WorkerError:
-        """Return why the process ended; whoever asks it later is told the same."""
-        self._death = self._cause(do)
-        return self._death
-
-    def _cause(self, do: str) -> WorkerError:
+    def _cause(self, step: str) -> WorkerError:
+        """Return why the process ended."""
         if self._ended:
-            return WorkerError("failed", f"ended from outside during {do}")
+            return WorkerError("failed", f"ended from outside during {step}")
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            return WorkerError("crashed", f"closed its pipe during {do}")
-        text = self.output.text()
+            return WorkerError("crashed", f"closed its pipe during {step}")
+        text = self._output.text()
         self.kill()
         where = _python_line(text)
         if code == -signal.SIGKILL:
             return WorkerError(
-                "out-of-memory", f"killed by the kernel during {do}, most likely out of memory"
+                "out-of-memory", f"killed by the kernel during {step}, most likely out of memory"
             )
         if code < 0:
             name = signal.Signals(-code).name
-            return WorkerError("crashed", f"{name} during {do}{where}")
-        return WorkerError("crashed", f"exited with code {code} during {do}{where}")
+            return WorkerError("crashed", f"{name} during {step}{where}")
+        return WorkerError("crashed", f"exited with code {code} during {step}{where}")
 
     def stop(self) -> None:
         """Have its whole process group take no processor time until ``go_on``."""
@@ -196,11 +200,11 @@ class Worker:
         return self._process.poll() is None
 
     def _signal(self, which: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):  # nobody of the group is left
+        with contextlib.suppress(ProcessLookupError):  # the group is empty
             os.killpg(self._process.pid, which)
 
     def kill(self) -> None:
-        """End the whole process group now; whoever waits for an answer of it is woken."""
+        """End the whole process group now; a thread that awaits its answer is woken."""
         if self._ended:
             return
         self._ended = True
@@ -212,18 +216,66 @@ class Worker:
             self._channel.close()
 
 
-def problem(do: str, status: str, message: str) -> UsageError | WorkerError:
-    """Return what a worker's error answer means here.
+class _ServerInPlace(Server):
+    def pin(self, request: protocol.Pin) -> protocol.Done:
+        return protocol.Done()  # pinning the caller's process would outlive the measurement
+
+
+class InPlace:
+    """Answers like ``Worker``, from this process; time limits do not apply.
+
+    Only for a live module that cannot be sent to a process of its own (a class defined inside a
+    function, a handle to a device): the caller's other threads and caches are then in the numbers,
+    and a fault of the model is a fault of the caller. Such results carry the note ``in-place``.
+    """
+
+    printed_bytes = 0
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.alive = True
+        self.spent_ns: dict[str, int] = {}  # kept of workers only
+        self._server = _ServerInPlace()
+
+    def request(self, request: Request[A], timeout_s: float) -> A:
+        """Do what is asked, now; raises as ``Worker.request`` does."""
+        answer = self._server.answer(request)
+        return _unwrap(request, answer)
+
+    def stop(self) -> None:
+        """Do nothing: this process does nothing but what it is asked."""
+
+    def go_on(self) -> bool:
+        """Return True: it is still here."""
+        return True
+
+    def kill(self) -> None:
+        """Let go of the model."""
+        self.alive = False
+        self._server = _ServerInPlace()
+
+
+AnyWorker = Worker | InPlace
+
+
+def _unwrap(request: Request[A], answer: A | Failure) -> A:
+    if isinstance(answer, Failure):
+        raise problem(request, answer)
+    return answer
+
+
+def problem(request: Request[A], failure: Failure) -> UsageError | WorkerError:
+    """Return what a worker's failure means here.
 
     Before anything runs, wrong use is the user's to mend and ends the session; later it is one
     step that failed.
     """
-    if do in SETTING_UP and status == "user-model":
-        return UserModelError(message)
-    if do in SETTING_UP and status == "usage":
-        return UsageError(message)
+    if request.sets_up and failure.status == "user-model":
+        return UserModelError(failure.message)
+    if request.sets_up and failure.status == "usage":
+        return UsageError(failure.message)
     faults: dict[str, Fault] = {known: known for known in get_args(Fault)}
-    return WorkerError(faults.get(status, "failed"), message)
+    return WorkerError(faults.get(failure.status, "failed"), failure.message)
 
 
 def _python_line(output: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
-from frameworktax.measure.series import Cell, Series
+from frameworktax.measure.protocol import Described, Facts, TimedBlock, WriteOutput
+from frameworktax.measure.series import PointRun, Series
 from frameworktax.models import ragged
 from frameworktax.records import (
     Attribution,
@@ -24,7 +25,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.stats import block_median
-from frameworktax.store import Writer, decode
+from frameworktax.store import Writer
 
 CHATTY_BYTES = 1_000_000
 """A process that prints more than this gets a note: printing takes time too."""
@@ -43,66 +44,65 @@ class Recorder:
         """Take no more outcomes: a process that the session's end ends has not failed."""
         self._closing = True
 
-    def subjects(self, series: Series, described: Mapping[str, Any]) -> None:
+    def subjects(self, series: Series, described: Described | None) -> None:
         """Write what is known of each point of a series before it is timed."""
         if not series.timed:
             return
-        known = [Note(*n) for n in described.get("notes", [])] + series.notes
+        known = [*(described.notes if described else ()), *series.notes]
         is_reference = series.runtime.name == "eager" and series.config == series.reference
         if not (is_reference or series.is_floor):
-            known += how_compared(series.workload)
-        counted = not (series.is_floor or series.is_twin)
+            known += comparison_notes(series.workload)
         for batch, point in series.points.items():
-            facts = dict(described.get("facts", {}).get(str(batch), {})) if counted else {}
-            if counted:
-                facts["padding_share"] = padding_share(series, point, facts.get("padding_share"))
-            extra = [Note(*n) for n in facts.pop("notes", [])]
+            facts = described.facts.get(batch, Facts()) if described else Facts()
+            if series.is_floor or series.is_twin:
+                facts = Facts()
+            else:
+                share = padding_share(series, point, facts.padding_share)
+                facts = replace(facts, padding_share=share)
             self._writer.write(
                 Subject(
                     session=self._session,
                     point=point,
                     paradigm=series.runtime.paradigm,
+                    parameters=facts.parameters,
+                    flops=facts.flops,
+                    macs=facts.macs,
+                    operators=facts.operators,
                     setup_ns=series.setup_ns,
                     artifact_bytes=series.artifact_bytes,
-                    notes=tuple(dict.fromkeys(known + extra)),
-                    **facts,
+                    padding_share=facts.padding_share,
+                    notes=tuple(dict.fromkeys([*known, *facts.notes])),
                 )
             )
 
-    def calibration(self, round_: int, answer: Mapping[str, Any]) -> None:
+    def calibration(self, round_: int, timed: TimedBlock) -> None:
         """Write a block of the calibrator."""
         self._writer.write(
-            Calibration(session=self._session, round=round_, latency_ns=tuple(answer["latency_ns"]))
+            Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns)
         )
 
-    def block(self, cell: Cell, round_: int, answer: Mapping[str, Any]) -> None:
+    def block(self, run: PointRun, round_: int, timed: TimedBlock) -> None:
         """Write a timed block."""
-        enqueue, first = answer["enqueue_ns"], answer.get("first_token_ns")
         self._writer.write(
             Block(
                 session=self._session,
-                point=cell.point.key(),
-                process=cell.process,
+                point=run.point.key(),
+                process=run.process,
                 round=round_,
-                latency_ns=tuple(answer["latency_ns"]),
-                pipelined_ns=answer["pipelined_ns"],
-                pipelined_calls=answer["pipelined_calls"],
-                cpu_ns=answer["cpu_ns"],
-                enqueue_ns=None if enqueue is None else tuple(enqueue),
-                first_token_ns=None if first is None else tuple(first),
+                latency_ns=timed.latency_ns,
+                pipelined_ns=timed.pipelined_ns,
+                pipelined_calls=timed.pipelined_calls,
+                cpu_ns=timed.cpu_ns,
+                enqueue_ns=timed.enqueue_ns,
+                first_token_ns=timed.first_token_ns,
             )
         )
-        cell.medians.append(float(block_median(answer["latency_ns"])))
+        run.medians.append(float(block_median(timed.latency_ns)))
 
-    def attribution(self, cell: Cell, answer: Mapping[str, Any]) -> None:
-        """Write where the time of a cell goes."""
-        head = {
-            "session": self._session,
-            "point": cell.point.key(),
-            "process": cell.process,
-            "notes": [{"code": code, "text": text} for code, text in answer["notes"]],
-        }
-        self._writer.write(decode(Attribution, {**answer, **head}))
+    def attribution(self, run: PointRun, found: Attribution) -> None:
+        """Write where the time of a point goes."""
+        point = run.point.key()
+        self._writer.write(replace(found, session=self._session, point=point, process=run.process))
 
     def parity(
         self, point: Point, own: tuple[Path, bool], reference: tuple[Path, bool] | None
@@ -115,23 +115,15 @@ class Recorder:
             reference: the same of eager; None where eager gave none.
         """
         workload = point.workload
-        expected, actual = [], parity.read_outputs(own[0])
-        if reference is not None:
-            expected = parity.read_outputs(reference[0])
-            real = parity.read_real(reference[0])
-            if real is not None:
-                expected = parity.without_padding(expected, real)
-                actual = parity.without_padding(actual, real)
-        found = parity.compare(expected, actual, workload.precision)
         if reference is None:
+            found = parity.compare([], [], workload.precision)
             found = replace(found, reason="eager was not run at this batch size")
-        elif not (own[1] and reference[1]):
+        else:
+            found = parity.compare_files(own[0], reference[0], workload.precision)
+        if reference is not None and not (own[1] and reference[1]):
             whose = "its" if reference[1] else "eager's"
-            found = replace(
-                found,
-                within_tolerance=None,
-                reason=f"{whose} own output differs from call to call",
-            )
+            reason = f"{whose} own output differs from call to call"
+            found = replace(found, within_tolerance=None, reason=reason)
         against = "eager, float32" if workload.precision == "int8" else "eager"
         self._writer.write(
             Parity(session=self._session, point=point.key(), reference=against, **asdict(found))
@@ -147,17 +139,17 @@ class Recorder:
         batch: int,
         process: int,
         error: WorkerError | None = None,
-        cell: Cell | None = None,
+        run: PointRun | None = None,
     ) -> None:
-        """Write how a process of a point ended; the first word stands."""
+        """Write how a process of a point ended; later outcomes of the same are dropped."""
         point = series.points[batch].key()
         if not series.timed or self._closing or (point, process) in self._ended:
             return
         self._ended.add((point, process))
         worker = series.workers.get(process)
-        notes = list(cell.notes) if cell else []
-        if worker is not None and worker.output.total_bytes > CHATTY_BYTES:
-            size = worker.output.total_bytes / 1e6
+        notes = list(run.notes) if run else []
+        if worker is not None and worker.printed_bytes > CHATTY_BYTES:
+            size = worker.printed_bytes / 1e6
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
         self._writer.write(
             Outcome(
@@ -166,9 +158,9 @@ class Recorder:
                 process=process,
                 status="ok" if error is None else error.status,
                 reason=None if error is None else str(error),
-                warmup_calls=cell.warmup_calls if cell else None,
+                warmup_calls=run.warmup_calls if run else None,
                 load_ns=series.load_ns.get(process),
-                peak_memory_bytes=cell.peak_memory_bytes if cell else None,
+                peak_memory_bytes=run.peak_memory_bytes if run else None,
                 notes=tuple(notes),
             )
         )
@@ -183,22 +175,80 @@ class Recorder:
     def fail(
         self, series: Series, process: int, batches: Iterable[int], error: WorkerError
     ) -> None:
-        """Record that batch sizes failed in a process, and take what died out of the round."""
+        """Record that batch sizes failed in a process; a dead process leaves the rounds."""
         worker = series.workers.get(process)
+        is_dead = worker is not None and not worker.alive
         failed = list(batches)
-        if worker is not None and not worker.alive:
-            failed += [b for b, p in series.cells if p == process and b not in failed]
+        if is_dead:
+            failed += [b for b, p in series.runs if p == process and b not in failed]
         for batch in failed:
-            self.outcome(series, batch, process, error, series.cells.pop((batch, process), None))
-        if worker is not None and not worker.alive:
+            self.outcome(series, batch, process, error, series.runs.pop((batch, process), None))
+        if is_dead:
             del series.workers[process]
+
+
+class OutputChecks:
+    """Compares outputs with eager's, each batch size once: nothing is ranked without it.
+
+    Args:
+        series: of the session.
+        recorder: takes the verdicts.
+        scratch: where outputs lie until the session ends.
+    """
+
+    def __init__(self, series: list[Series], recorder: Recorder, scratch: Path) -> None:
+        self._series = series
+        self._recorder = recorder
+        self._scratch = scratch
+        self._waiting: list[tuple[Series, int]] = []
+
+    def compare(self, series: Series, batches: Iterable[int], *, last: bool = False) -> None:
+        """Compare outputs with eager's, or wait for eager's; ``last``: they will not come."""
+        if not series.timed:
+            return
+        eager = self._reference(series)
+        for batch in batches:
+            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                own = self._output(series, batch)
+                reference = self._output(eager, batch) if eager is not None else None
+                if own is None:
+                    continue
+                if reference is None and eager is not None and not last:
+                    self._waiting.append((series, batch))
+                else:
+                    self._recorder.parity(series.points[batch], own, reference)
+
+    def compare_waiting(self, *, last: bool = False) -> None:
+        """Compare what waited for eager's outputs; ``last``: they will not come."""
+        waiting, self._waiting = self._waiting, []
+        for series, batch in waiting:
+            self.compare(series, [batch], last=last)
+
+    def _reference(self, series: Series) -> Series | None:
+        for one in self._series:
+            if one.runtime.name == "eager" and one.config == series.reference and one.dead is None:
+                return one
+        return None
+
+    def _output(self, series: Series, batch: int) -> tuple[Path, bool] | None:
+        """Return where the outputs of a batch lie and whether a second call gave the same."""
+        path = self._scratch / f"{series.points[batch].key()}.npz"
+        differs = path.with_suffix(".differs")
+        worker = series.workers.get(0)
+        if not path.exists():
+            if worker is None or (0, batch) not in series.bound:
+                return None
+            written = worker.request(WriteOutput(batch=batch, path=str(path)), 120.0)
+            if not written.repeatable:
+                differs.touch()
+        return path, not differs.exists()
 
 
 def padding_share(series: Series, point: Point, described: float | None) -> float | None:
     """Return the share of the tokens a point computes that is padding; None for dense input.
 
-    Where the model could not be described in time, the lengths alone tell; of the user's own
-    model they tell nothing, since its mask says how far it pads.
+    Where the model could not be described in time, it follows from the lengths alone; not so for
+    the user's own model, whose mask says how far it pads.
     """
     w = point.workload
     if w.input != "ragged":
@@ -211,11 +261,11 @@ def padding_share(series: Series, point: Point, described: float | None) -> floa
     return 1.0 - float(drawn.sum()) / (w.batch * w.length)
 
 
-def how_compared(workload: Workload) -> list[Note]:
+def comparison_notes(workload: Workload) -> list[Note]:
     """Return the notes on what outputs are compared with, where that is not all of eager's."""
     notes = []
     if workload.input == "ragged":
-        text = "outputs are compared with eager's at real tokens; padded ones are nobody's"
+        text = "outputs are compared with eager's at real tokens; padding positions are ignored"
         notes.append(Note("padding-not-compared", text))
     if workload.precision == "int8":
         text = f"outputs are compared with eager's in float32, tolerance {parity.TOLERANCE['int8']}"

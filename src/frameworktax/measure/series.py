@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, remove
 from frameworktax.host.files import atomic_path
-from frameworktax.measure.in_place import InPlace
-from frameworktax.measure.process import Worker
+from frameworktax.measure.process import AnyWorker
+from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.records import FLOOR, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 
-Spawn = Callable[..., Worker | InPlace]
+Spawn = Callable[[str, Path | None, Mapping[str, str]], AnyWorker]
 """Label, interpreter (None for this one), further environment variables → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
@@ -29,8 +29,8 @@ VERSIONED = ("torchvision:", "timm:")
 
 
 @dataclass
-class Cell:
-    """One batch size in one process: what is timed."""
+class PointRun:
+    """One point in one process: what is timed."""
 
     point: Point
     process: int
@@ -49,9 +49,17 @@ class Cell:
 class Series:
     """One (workload without its batch, runtime, platform).
 
-    ``timed`` is False for an eager series that only serves as the reference of parity.
-    ``failed`` holds the batch sizes that cannot be called. ``dead`` holds the status and reason
-    once nothing more can come from it.
+    Attributes:
+        points: by batch size.
+        folder: of what is prepared.
+        timed: False for an eager series that only serves as the reference of parity.
+        workers: by number of the process.
+        runs: by batch size and process.
+        bound: by process and batch size.
+        failed: batch sizes that cannot be called.
+        call_ns: of one call, by batch size.
+        load_ns: by process.
+        dead: status and reason once nothing more can come from it.
     """
 
     runtime: Runtime
@@ -59,14 +67,14 @@ class Series:
     folder: Path
     timed: bool = True
     live: Any = None
-    workers: dict[int, Worker | InPlace] = field(default_factory=dict)
-    cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
-    bound: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    workers: dict[int, AnyWorker] = field(default_factory=dict)
+    runs: dict[tuple[int, int], PointRun] = field(default_factory=dict)
+    bound: dict[tuple[int, int], Bound] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     call_ns: dict[int, int] = field(default_factory=dict)
+    load_ns: dict[int, int] = field(default_factory=dict)
     setup_ns: int | None = None
     artifact_bytes: int | None = None
-    load_ns: dict[int, int] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     dead: WorkerError | None = None
 
@@ -118,54 +126,50 @@ class Series:
 
     def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
-        label = f"{self.label}, process {process}"
-        worker = spawn(label, self.runtime.python(), self.runtime.variables())
+        python = self.runtime.python()
+        worker = spawn(f"{self.label}, process {process}", python, self.runtime.variables())
         self.workers[process] = worker
-        answer = worker.request(
-            "load",
-            timeout_s=timeout_s,
-            workload=asdict(self.workload),
+        request = Load(
+            workload=self.workload,
             runtime=self.runtime.name,
-            target=asdict(self.target),
-            directory=str(self.folder),
+            target=self.target,
+            folder=str(self.folder),
             live=self.live,
         )
-        self.load_ns[process] = answer["load_ns"]
-        versions = self.runtime.versions()
+        loaded = worker.request(request, timeout_s)
+        self.load_ns[process] = loaded.load_ns
+        versions = self.runtime.versions() if python is not None else {}
         if versions:
             found = ", ".join(f"{name} {version}" for name, version in versions.items())
-            note = Note("own-environment", f"runs in an environment of its own: {found}")
-            self.notes += [] if note in self.notes else [note]
-        self._take_notes(answer)
+            self._add(Note("own-environment", f"runs in an environment of its own: {found}"))
+        self._add(*loaded.notes)
 
-    def prepare(self, worker: Callable[[], Worker | InPlace], timeout_s: float) -> None:
+    def prepare(self, worker: Callable[[], AnyWorker], timeout_s: float) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready.
 
         Args:
             worker: returns the set-up process; not called where nothing is to be done.
             timeout_s: time for it, and for another session that prepares the same at this moment.
         """
-        if self._known():
+        if self._is_ready():
             return
         with alone(self.folder, timeout_s):
-            if self._known():
+            if self._is_ready():
                 return
-            for litter in self.folder.iterdir():  # of whoever was killed while preparing
+            for litter in self.folder.iterdir():  # of a session killed while preparing
                 remove(litter)
-            answer = worker().request(
-                "prepare",
-                timeout_s=timeout_s,
-                workload=asdict(self.workload),
+            request = Prepare(
+                workload=self.workload,
                 runtime=self.runtime.name,
-                target=asdict(self.target),
-                directory=str(self.folder),
-                batches=sorted(self.points),
+                target=self.target,
+                folder=str(self.folder),
+                batches=tuple(sorted(self.points)),
                 live=self.live,
             )
-            self._is_ready(answer["setup_ns"])
+            self._mark_ready(worker().request(request, timeout_s).setup_ns)
 
-    def _known(self) -> bool:
-        """Take over what an earlier session's set-up took and left; False where there was none."""
+    def _is_ready(self) -> bool:
+        """Take over what an earlier session's set-up took and left; False where it left none."""
         ready = self.folder / READY
         if not ready.exists():
             return False
@@ -173,10 +177,10 @@ class Series:
         ready.touch()  # pruning takes what was not used for longest
         self.setup_ns, self.artifact_bytes = known["setup_ns"], known["artifact_bytes"]
         text = "what an earlier session prepared was used again; set-up time and size are from then"
-        self.notes.append(Note("set-up-reused", text))
+        self._add(Note("set-up-reused", text))
         return True
 
-    def _is_ready(self, setup_ns: int) -> None:
+    def _mark_ready(self, setup_ns: int) -> None:
         """Write down what set-up took and left, for this session and later ones."""
         self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
@@ -184,28 +188,23 @@ class Series:
         with atomic_path(self.folder / READY) as partial:
             partial.write_text(json.dumps(known))
 
-    def bind(self, process: int, batch: int, timeout_s: float) -> dict[str, Any]:
+    def bind(self, process: int, batch: int, timeout_s: float) -> Bound:
         """Make one batch size callable in one process and warm it up; a second time is free."""
         if (process, batch) in self.bound:
             return self.bound[process, batch]
-        limit_ns = max(2_000_000_000, int(timeout_s * 1e9 / 3))
-        answer = self.workers[process].request(
-            "bind", timeout_s=timeout_s, batch=batch, limit_ns=min(limit_ns, 10_000_000_000)
-        )
-        self.call_ns[batch] = max(1, answer["call_ns"])
+        limit_ns = min(max(2_000_000_000, int(timeout_s * 1e9 / 3)), 10_000_000_000)
+        bound = self.workers[process].request(Bind(batch=batch, limit_ns=limit_ns), timeout_s)
+        self.call_ns[batch] = max(1, bound.call_ns)
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares
-        if compiles_here and self.setup_ns is None and not self._known():
-            self._is_ready(answer["first_ns"])
-        self.bound[process, batch] = answer
-        self._take_notes(answer)
-        return answer
+        if compiles_here and self.setup_ns is None and not self._is_ready():
+            self._mark_ready(bound.first_ns)
+        self.bound[process, batch] = bound
+        self._add(*bound.notes)
+        return bound
 
-    def _take_notes(self, answer: Mapping[str, Any]) -> None:
-        for code, text in answer["notes"]:
-            note = Note(code, text)
-            if note not in self.notes:
-                self.notes.append(note)
+    def _add(self, *notes: Note) -> None:
+        self.notes += [note for note in notes if note not in self.notes]
 
     def stop(self) -> None:
         """End its processes; what was measured stays."""
@@ -215,15 +214,18 @@ class Series:
         self.bound.clear()
 
 
-def series_of(points: tuple[Point, ...], cache: Path, scratch: Path, live: Any) -> list[Series]:
+def series_of(
+    points: tuple[Point, ...], cache: Path, scratch: Path, live: Any, *, timed: bool = True
+) -> list[Series]:
     """Group points into series, in the order they are given.
 
     Args:
         points: of one session.
         cache: where what is prepared stays for later sessions.
-        scratch: where what is not kept lies: what comes from the user's own code or files, which
-            change between sessions.
+        scratch: where the rest lies: what comes from the user's own code or files, which change
+            between sessions.
         live: see ``Plan``.
+        timed: False for references.
     """
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
@@ -235,12 +237,12 @@ def series_of(points: tuple[Point, ...], cache: Path, scratch: Path, live: Any) 
         makes = runtime.prepares or runtime.compiles
         kept = makes and live is None and is_fixed(point)
         folder = (cache if kept else scratch) / artifact_key(point, sorted(group), made_with)
-        found.append(Series(runtime=runtime, points=group, folder=folder, live=live))
+        found.append(Series(runtime, group, folder, timed=timed, live=live))
     return found
 
 
 def is_fixed(point: Point) -> bool:
-    """Return whether a point's names and the installed versions say all of what is run.
+    """Return whether a point's names and the installed versions define all of what is run.
 
     They do for models and runtimes of this package, and for torchvision's and timm's models. They
     do not for files, the user's own code, models on a hub, and what other packages register.

@@ -17,11 +17,12 @@ from statistics import median
 from typing import Any
 
 from frameworktax.clock import REAL, Clock
+from frameworktax.measure.protocol import TimedBlock
 
 MIN_CALLS = 5
 """Calls a block has at least (METHOD: blocks of at least 5 calls)."""
 MAX_CALLS = 200
-"""A block longer than this tells no more about its median."""
+"""A longer block makes its median no better."""
 WARM_IN_NS = 15_000_000
 """Time for calls dropped at the head of a block, one at least, as many as are timed at most.
 
@@ -41,18 +42,6 @@ class Warmup:
     calls: int
     call_ns: int
     settled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BlockTimes:
-    """Raw times of one block, integer nanoseconds; see ``records.Block``."""
-
-    latency_ns: list[int]
-    pipelined_ns: int
-    pipelined_calls: int
-    cpu_ns: int
-    enqueue_ns: list[int] | None
-    first_token_ns: list[int] | None = None
 
 
 def no_synchronize() -> None:
@@ -110,7 +99,7 @@ def time_block(
     on_device: bool = False,
     first_token: Callable[[], int | None] | None = None,
     clock: Clock = REAL,
-) -> BlockTimes:
+) -> TimedBlock:
     """Time one block; its first calls are dropped, the garbage collector is off.
 
     Args:
@@ -148,7 +137,7 @@ def _warm_in(
             return
 
 
-def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> BlockTimes:
+def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> TimedBlock:
     wall, stamps = clock.wall_ns, [0] * (calls + 1)
     cpu0 = clock.cpu_ns()
     stamps[0] = wall()
@@ -156,13 +145,17 @@ def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> BlockTimes
         call()
         stamps[i] = wall()
     cpu = clock.cpu_ns() - cpu0
-    latency = [b - a for a, b in pairwise(stamps)]
-    return BlockTimes(latency, stamps[-1] - stamps[0], calls, cpu, None)
+    return TimedBlock(
+        latency_ns=tuple(b - a for a, b in pairwise(stamps)),
+        pipelined_ns=stamps[-1] - stamps[0],
+        pipelined_calls=calls,
+        cpu_ns=cpu,
+    )
 
 
 def _device_block(
     call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
-) -> BlockTimes:
+) -> TimedBlock:
     wall = clock.wall_ns
     latency, enqueue = [0] * calls, [0] * calls
     cpu0 = clock.cpu_ns()
@@ -178,7 +171,14 @@ def _device_block(
     for _ in range(calls):
         call()
     synchronize()
-    return BlockTimes(latency, wall() - t0, calls, cpu, enqueue)
+    pipelined_ns = wall() - t0
+    return TimedBlock(
+        latency_ns=tuple(latency),
+        pipelined_ns=pipelined_ns,
+        pipelined_calls=calls,
+        cpu_ns=cpu,
+        enqueue_ns=tuple(enqueue),
+    )
 
 
 def _token_block(
@@ -187,7 +187,7 @@ def _token_block(
     first_token: Callable[[], int | None],
     calls: int,
     clock: Clock,
-) -> BlockTimes:
+) -> TimedBlock:
     """Time calls that generate: they wait for the device themselves, a token at a time."""
     wall = clock.wall_ns
     latency: list[int] = []
@@ -201,5 +201,10 @@ def _token_block(
         if (at := first_token()) is not None:
             first.append(at - t0)
     cpu = clock.cpu_ns() - cpu0
-    told = first if len(first) == calls else None
-    return BlockTimes(latency, sum(latency), calls, cpu, None, told)
+    return TimedBlock(
+        latency_ns=tuple(latency),
+        pipelined_ns=sum(latency),
+        pipelined_calls=calls,
+        cpu_ns=cpu,
+        first_token_ns=tuple(first) if len(first) == calls else None,
+    )

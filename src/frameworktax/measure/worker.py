@@ -1,11 +1,10 @@
-"""The measuring process: loads one model in one runtime, then serves blocks on request.
+"""The measuring process: loads one model in one runtime, then times blocks on request.
 
     python -m frameworktax.measure.worker SOCKET_FD MEMORY_BYTES
 
-Parent and worker speak JSON lines over a socket of their own; stdout and stderr are not theirs.
-A request is ``{"do": name, …}``, the answer ``{"ok": {…}}`` or ``{"error": {status, message}}``.
-This process imports the standard library, numpy, the model's library and the one runtime.
-``Server`` can also be used in place, for a live module that cannot be sent to another process.
+Parent and worker exchange lines (``measure.protocol``) over a socket of their own; stdout and
+stderr are not theirs. This process imports the standard library, numpy, the model's library and
+the one runtime. ``Server`` is also used in place, for a live module that cannot be sent here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import json
 import os
 import re
 import resource
@@ -22,24 +20,20 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.errors import (
-    FrameworktaxError,
-    UsageError,
-    UserModelError,
-    WorkerError,
-    one_line,
-)
-from frameworktax.measure import timing
-from frameworktax.records import Workload
+from frameworktax import runtimes
+from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
+from frameworktax.measure import protocol, timing
+from frameworktax.measure.protocol import A, Handler, Request
+from frameworktax.records import Attribution, Workload
+from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
-    from frameworktax.runtimes.base import Call, Loaded, Target
+    from frameworktax.runtimes import base
 
 PR_SET_PDEATHSIG = 1
 CALIBRATOR_SIZE = 160
@@ -50,132 +44,117 @@ class Server:
     """Answers requests; one model, one runtime, any number of batch sizes."""
 
     def __init__(self) -> None:
-        self._loaded: Loaded | None = None
-        self._target: Target | None = None
+        self._loaded: base.Loaded | None = None
+        self._target = Target()
         self._real: Callable[[int], Any] | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, base.Call] = {}
         self._calibrator: Callable[[], Any] | None = None
+        handlers: tuple[Handler, ...] = (
+            protocol.Describe.handled_by(self.describe),
+            protocol.Prepare.handled_by(self.prepare),
+            protocol.Load.handled_by(self.load),
+            protocol.Bind.handled_by(self.bind),
+            protocol.WriteOutput.handled_by(self.write_output),
+            protocol.TimeBlock.handled_by(self.time_block),
+            protocol.Calibrate.handled_by(self.calibrate),
+            protocol.Sample.handled_by(self.sample),
+            protocol.ProfileDevice.handled_by(self.profile_device),
+            protocol.Pin.handled_by(self.pin),
+            protocol.ReadMemory.handled_by(self.read_memory),
+            protocol.ListModules.handled_by(self.list_modules),
+        )
+        self._handlers = dict(handlers)
 
-    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer one request; whatever the model or the runtime raises becomes an error answer."""
-        action = getattr(self, "do_" + str(request.pop("do")))
+    def answer(self, request: Request[A]) -> A | protocol.Failure:
+        """Answer one request; whatever the model or the runtime raises becomes a ``Failure``."""
         try:
-            return {"ok": action(**request) or {}}
+            answer: A = self._handlers[type(request)](request)
+            return answer
         except FrameworktaxError as error:
-            kind = "usage" if isinstance(error, UsageError) else "failed"
+            status = "usage" if isinstance(error, UsageError) else "failed"
             if isinstance(error, UserModelError):
-                kind = "user-model"
+                status = "user-model"
             if isinstance(error, WorkerError):
-                kind = error.status
-            return {"error": {"status": kind, "message": str(error)}}
+                status = error.status
+            return protocol.Failure(status=status, message=str(error))
         except MemoryError as error:
-            return {"error": {"status": "out-of-memory", "message": one_line(error)}}
+            return protocol.Failure(status="out-of-memory", message=one_line(error))
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
             traceback.print_exc()
             status = "out-of-memory" if _is_out_of_memory(error) else "failed"
-            return {"error": {"status": status, "message": one_line(error)}}
+            return protocol.Failure(status=status, message=one_line(error))
 
     # --- set-up -------------------------------------------------------------------------------
 
-    def do_describe(
-        self,
-        workload: dict[str, Any],
-        device: str,
-        batches: list[int],
-        limit_s: float,
-        live: Any = None,
-    ) -> dict[str, Any]:
+    def describe(self, request: protocol.Describe) -> protocol.Described:
         """Build the model and count what can be counted, per batch size."""
         from frameworktax.models.describe import describe_batches
 
-        _check_device(device)
-        model = _build(Workload(**workload), device, live)
-        facts = {str(b): f for b, f in describe_batches(model, batches, limit_s).items()}
-        return {"facts": facts, "has_twin": model.has_twin, "notes": model.notes}
+        model = _build(request.workload, request.device, request.live)
+        found = describe_batches(model, request.batches, request.limit_s)
+        return protocol.Described(
+            facts={batch: _facts(facts) for batch, facts in found.items()},
+            has_twin=model.has_twin,
+            notes=protocol.notes(model.notes),
+        )
 
-    def do_prepare(
-        self,
-        workload: dict[str, Any],
-        runtime: str,
-        target: dict[str, Any],
-        directory: str,
-        batches: list[int],
-        live: Any = None,
-    ) -> dict[str, Any]:
-        """Export or compile for the measuring processes; says how long it took and how large."""
-        from frameworktax import runtimes
-        from frameworktax.runtimes.base import Target
-
-        where = Target(**target)
-        _check_device(where.device)
-        model = _build(Workload(**workload), where.device, live)
+    def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
+        """Export or compile for the measuring processes."""
+        model = _build(request.workload, request.target.device, request.live)
         start = time.perf_counter_ns()
-        folder = Path(directory)
+        folder = Path(request.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        runtimes.get(runtime).prepare(model, batches, where, folder)
-        return {"setup_ns": time.perf_counter_ns() - start}
+        runtimes.get(request.runtime).prepare(model, request.batches, request.target, folder)
+        return protocol.Prepared(setup_ns=time.perf_counter_ns() - start)
 
-    def do_load(
-        self,
-        workload: dict[str, Any],
-        runtime: str,
-        target: dict[str, Any],
-        directory: str,
-        live: Any = None,
-    ) -> dict[str, Any]:
+    def load(self, request: protocol.Load) -> protocol.Loaded:
         """Load the model, if the runtime needs it, and make the runtime ready."""
-        from frameworktax import runtimes
-        from frameworktax.runtimes.base import Target
-
         start = time.perf_counter_ns()
-        engine = runtimes.get(runtime)
-        self._target = Target(**target)
-        if self._target.is_cuda:
-            _check_device(self._target.device)
+        engine = runtimes.get(request.runtime)
+        self._target = request.target
         model = None
         if engine.needs_model:
-            model = _build(Workload(**workload), self._target.device, live)
-        folder = Path(directory)
+            model = _build(request.workload, request.target.device, request.live)
+        elif request.target.is_cuda:
+            _check_device(request.target.device)
+        folder = Path(request.folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._real = model.real if model else None
-        self._loaded = engine.load(model, self._target, folder)
+        self._loaded = engine.load(model, request.target, folder)
         gc.collect()
         gc.freeze()  # what is loaded stays: collecting between blocks is then cheap
-        return {
-            "load_ns": time.perf_counter_ns() - start,
-            "notes": (model.notes if model else []) + self._loaded.notes(),
-            "pid": os.getpid(),
-        }
+        notes = (model.notes if model else []) + self._loaded.notes()
+        return protocol.Loaded(load_ns=time.perf_counter_ns() - start, notes=protocol.notes(notes))
 
-    def do_bind(self, batch: int, limit_ns: int) -> dict[str, Any]:
+    def bind(self, request: protocol.Bind) -> protocol.Bound:
         """Make the call for one batch size and warm it up."""
         loaded = self._ready()
         start = time.perf_counter_ns()
-        call = loaded.bind(batch)
+        call = loaded.bind(request.batch)
         call()
         loaded.synchronize()
         first_ns = time.perf_counter_ns() - start
-        warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
-        self._calls[batch] = call
+        warm = timing.warm_up(call, loaded.synchronize, limit_ns=request.limit_ns)
+        self._calls[request.batch] = call
         gc.collect()
         gc.freeze()
-        return {
-            "calls": warm.calls + 1,
-            "call_ns": warm.call_ns,
-            "settled": warm.settled,
-            "first_ns": first_ns,
-            "peak_memory_bytes": peak_memory_bytes(),
-            "notes": loaded.notes(),
-        }
+        return protocol.Bound(
+            calls=warm.calls + 1,
+            call_ns=warm.call_ns,
+            settled=warm.settled,
+            first_ns=first_ns,
+            peak_memory_bytes=peak_memory_bytes(),
+            notes=protocol.notes(loaded.notes()),
+        )
 
-    def do_output(self, batch: int, path: str) -> dict[str, Any]:
-        """Write the outputs of two calls in a row, for the parity check in the parent."""
+    def write_output(self, request: protocol.WriteOutput) -> protocol.OutputWritten:
+        """Write the outputs of one call; a second call shows whether they repeat."""
         import numpy as np
 
         loaded = self._ready()
         twice = []
         for _ in range(2):
-            result = self._calls[batch]()
+            result = self._calls[request.batch]()
             loaded.synchronize()
             twice.append([np.array(array) for array in loaded.outputs(result)])
         first, second = twice
@@ -183,110 +162,100 @@ class Server:
             np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
         )
         # Which tokens are no padding: the parent compares at these alone.
-        real = {} if self._real is None else {"real": self._real(batch)}
-        np.savez(path, *first, **real)
-        return {"repeatable": same}
+        real = {} if self._real is None else {"real": self._real(request.batch)}
+        np.savez(request.path, *first, **real)
+        return protocol.OutputWritten(repeatable=same)
 
     # --- measuring ----------------------------------------------------------------------------
 
-    def do_block(self, batch: int, calls: int) -> dict[str, Any]:
+    def time_block(self, request: protocol.TimeBlock) -> protocol.TimedBlock:
         """Time one block, without a profiler."""
-        loaded, target = self._ready(), self._target
-        on_device = target is not None and target.is_cuda
+        loaded = self._ready()
         generates = loaded.first_token_ns() is not None
-        block = timing.time_block(
-            self._calls[batch],
+        return timing.time_block(
+            self._calls[request.batch],
             loaded.synchronize,
-            calls=calls,
-            on_device=on_device,
+            calls=request.calls,
+            on_device=self._target.is_cuda,
             first_token=loaded.first_token_ns if generates else None,
         )
-        return asdict(block)
 
-    def do_calibrate(self, calls: int) -> dict[str, Any]:
-        """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
+    def calibrate(self, request: protocol.Calibrate) -> protocol.TimedBlock:
+        """Time the fixed calibrator."""
         if self._calibrator is None:
             self._calibrator = _make_calibrator()
             timing.warm_up(self._calibrator)
-        return {"latency_ns": timing.time_block(self._calibrator, calls=calls).latency_ns}
+        return timing.time_block(self._calibrator, calls=request.calls)
 
-    def do_sample(self, batch: int, duration_ns: int, stretches: int) -> dict[str, Any]:
+    def sample(self, request: protocol.Sample) -> Attribution:
         """Sample the program counter of this thread while the call runs."""
         from frameworktax.attribution import attribute_cpu
 
-        loaded, target = self._ready(), self._target
-        on_device = target is not None and target.is_cuda
-        return dict(
-            attribute_cpu(
-                self._calls[batch],
-                stretches=stretches,
-                duration_ns=duration_ns,
-                settle=loaded.synchronize if on_device else None,
-            )
+        loaded = self._ready()
+        found = attribute_cpu(
+            self._calls[request.batch],
+            stretches=request.stretches,
+            duration_ns=request.duration_ns,
+            settle=loaded.synchronize if self._target.is_cuda else None,
         )
+        return protocol.attribution(found)
 
-    def do_device(self, batch: int, calls: int) -> dict[str, Any]:
+    def profile_device(self, request: protocol.ProfileDevice) -> Attribution:
         """Attribute device time: profile of device activity, span by backlog."""
         from frameworktax.attribution.device import attribute_gpu
 
-        loaded, target = self._ready(), self._target
-        if target is None or not target.is_cuda:
+        loaded = self._ready()
+        if not self._target.is_cuda:
             raise UsageError("device attribution needs --device cuda:N")
-        return dict(
-            attribute_gpu(
-                call=self._calls[batch],
-                synchronize=loaded.synchronize,
-                device=target.device,
-                calls=calls,
-            )
+        found = attribute_gpu(
+            call=self._calls[request.batch],
+            synchronize=loaded.synchronize,
+            device=self._target.device,
+            calls=request.calls,
         )
+        return protocol.attribution(found)
 
-    def do_pin(self, cpus: list[int]) -> dict[str, Any]:
-        """Pin every thread of this process; set-up before it may use the whole machine."""
+    def pin(self, request: protocol.Pin) -> protocol.Done:
+        """Pin every thread of this process."""
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
-                os.sched_setaffinity(int(thread.name), cpus)
-        return {}
+                os.sched_setaffinity(int(thread.name), request.cpus)
+        return protocol.Done()
 
-    def do_modules(self) -> dict[str, Any]:
-        """Name the modules imported here: tests hold this process to its diet."""
-        return {"modules": sorted(sys.modules)}
-
-    def do_memory(self) -> dict[str, Any]:
-        """Say how much memory this process holds now."""
+    def read_memory(self, request: protocol.ReadMemory) -> protocol.Memory:
+        """Read how much memory this process holds now."""
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return {"resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
+        return protocol.Memory(resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"))
 
-    def _ready(self) -> Loaded:
+    def list_modules(self, request: protocol.ListModules) -> protocol.Modules:
+        """List the modules imported here."""
+        return protocol.Modules(names=tuple(sorted(sys.modules)))
+
+    def _ready(self) -> base.Loaded:
         if self._loaded is None:
             raise UsageError("nothing is loaded yet")
         return self._loaded
 
 
+def _facts(found: Mapping[str, Any]) -> protocol.Facts:
+    return protocol.Facts(**{**found, "notes": protocol.notes(found["notes"])})
+
+
+def _check_device(device: str) -> None:
+    from frameworktax.models.finalize import check_device
+
+    check_device(device)
+
+
 def _build(workload: Workload, device: str, live: Any) -> Model:
     from frameworktax import models
 
+    _check_device(device)
     if live is not None:
         from frameworktax.models.live import build_live
 
         return build_live(live, workload, device)
     return models.build(workload, device)
-
-
-def _check_device(device: str) -> None:
-    """Raise UsageError where torch cannot reach the device asked for."""
-    if device == "cpu":
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        why = "this torch has no CUDA" if torch.version.cuda is None else "no CUDA device works"
-        raise UsageError(f"--device {device}: {why}; choose --device cpu")
-    index = int(device.partition(":")[2] or 0)
-    if index >= torch.cuda.device_count():
-        raise UsageError(
-            f"--device {device}: this machine has cuda:0 to cuda:{torch.cuda.device_count() - 1}"
-        )
 
 
 def _make_calibrator() -> Callable[[], Any]:
@@ -317,7 +286,7 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:
     """Return the largest resident size this program had.
 
     ``ru_maxrss`` is the last resort: it counts what the process was before ``exec``, which is as
-    large as whoever started it (getrusage(2); ``exec_mmap`` in the kernel).
+    large as the process that started it (getrusage(2); ``exec_mmap`` in the kernel).
     """
     with contextlib.suppress(OSError):
         found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.MULTILINE)
@@ -337,10 +306,10 @@ def serve(channel: int) -> None:
     server = Server()
     with (
         os.fdopen(os.dup(channel), encoding="utf-8") as requests,
-        os.fdopen(channel, "w") as answers,
+        os.fdopen(channel, "wb") as answers,
     ):
         for line in requests:
-            answers.write(json.dumps(server.handle(json.loads(line))) + "\n")
+            answers.write(protocol.encode_answer(server.answer(protocol.decode_request(line))))
             answers.flush()
 
 

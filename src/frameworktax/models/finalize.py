@@ -106,3 +106,19 @@ def _is_image(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point()
+
+
+def check_device(device: str) -> None:
+    """Raise UsageError where torch cannot reach the device asked for."""
+    if device == "cpu":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        why = "this torch has no CUDA" if torch.version.cuda is None else "no CUDA device works"
+        raise UsageError(f"--device {device}: {why}; choose --device cpu")
+    index = int(device.partition(":")[2] or 0)
+    if index >= torch.cuda.device_count():
+        raise UsageError(
+            f"--device {device}: this machine has cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+        )

@@ -10,7 +10,7 @@ from statistics import median
 
 from frameworktax import host
 from frameworktax.measure import timing
-from frameworktax.measure.rounds import BLOCK_NS, SAMPLE_NS
+from frameworktax.measure.schedule import BLOCK_NS, SAMPLE_NS
 from frameworktax.records import FLOOR, Block, Outcome, Point, Record, Subject
 from frameworktax.stats import block_median
 

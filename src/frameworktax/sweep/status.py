@@ -9,8 +9,7 @@ from functools import cache
 from typing import Literal
 
 from frameworktax import runtimes
-from frameworktax.measure.linear import REASON as LINEAR
-from frameworktax.measure.rounds import LAST_ROUNDS
+from frameworktax.measure.schedule import LAST_ROUNDS, LINEAR_REASON
 from frameworktax.records import (
     FLOOR,
     Attribution,
@@ -86,7 +85,7 @@ class Survey:
                 if record.point in self._wanted:
                     self._outcome(record)
             case LeftOut():
-                if record.reason.startswith(LINEAR):
+                if record.reason.startswith(LINEAR_REASON):
                     self._linear[record.point.key()] = record.reason
             case Session():
                 self._samplers[record.session] = record.environment.sampler is not None
