@@ -4,8 +4,8 @@
     python benchmarks/readme.py --check        exit 1 where a document differs
 
 README.md's first block and picture come from a run of ``make demo``, kept in ``docs/results/demo``
-with everything the tool printed about it (the README has the first lines and the latencies); the
-table of checks in docs/method.md from the files that ``make bench`` and ``make gpu`` leave in
+with everything the tool printed about it (the README has the first lines and the latencies);
+docs/results/checks.md from the files that ``make bench`` and ``make gpu`` leave in
 ``benchmarks/results``.
 """
 
@@ -28,7 +28,8 @@ from frameworktax.report.json_document import load
 from frameworktax.report.terminal import print_run
 
 ROOT = Path(__file__).resolve().parents[1]
-README, METHOD = ROOT / "README.md", ROOT / "docs" / "method.md"
+README = ROOT / "README.md"
+CHECKS = ROOT / "docs" / "results" / "checks.md"
 KEPT = ROOT / "docs" / "results" / "demo"
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ("latency", "bill")
@@ -67,12 +68,12 @@ def demo(run: Run) -> str:
 
 
 def checks(results: Path) -> str:
-    """Return a table of every check that a benchmark held against a target."""
-    rows = list(_rows(results))
-    if not rows:
-        return "Not measured yet: `make bench` leaves its results in `benchmarks/results`.\n"
+    """Return a page with every check that a benchmark compared with a target."""
+    title = (
+        "# Measured checks\n\nMade by `benchmarks/readme.py`; [how it measures](../method.md).\n\n"
+    )
     head = ["| from | check | found | target | met |", "|---|---|---|---|---|"]
-    return "\n".join(head + rows) + "\n"
+    return title + "\n".join([*head, *_rows(results)]) + "\n"
 
 
 def _rows(results: Path) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _rows(results: Path) -> Iterator[str]:
             value = check.get("shown") or check["value"]
             found = f"{value:.4g}" if isinstance(value, float) else str(value)
             met = "yes" if check["ok"] else "**no**"
-            link = f"[{path.stem}](../benchmarks/results/{path.name})"
+            link = f"[{path.stem}](../../benchmarks/results/{path.name})"
             yield f"| {link} | {check['check']} | {found} | {check['target']} | {met} |"
 
 
@@ -101,7 +102,7 @@ def texts() -> dict[Path, str]:
     run = load(KEPT / "run.json")
     return {
         README: filled(README, "demo", demo(run)),
-        METHOD: filled(METHOD, "checks", checks(RESULTS)),
+        CHECKS: checks(RESULTS),
         KEPT / "demo.txt": printed(run),
     }
 

@@ -123,8 +123,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     lines = markdown.splitlines()
     made = [LINK.sub(led, line) for line in prose(lines)]
     # A line of a block is empty in the prose, and stays as it is.
-    told = [new if new else old for new, old in zip(made, lines, strict=True)]
-    return "\n".join(bars_told(line) for line in files_named(told)) + "\n"
+    kept = [new if new else old for new, old in zip(made, lines, strict=True)]
+    return "\n".join(plain_bars(line) for line in files_named(kept)) + "\n"
 
 
 def prose(lines: list[str]) -> list[str]:
@@ -138,7 +138,7 @@ def prose(lines: list[str]) -> list[str]:
     return found
 
 
-def bars_told(line: str) -> str:
+def plain_bars(line: str) -> str:
     """Return a row of a table with bars inside code as they are: Python-Markdown keeps the sign."""
     if not line.startswith("|"):
         return line
