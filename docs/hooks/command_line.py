@@ -9,8 +9,8 @@ from typing import Any
 PROGRAM = "frameworktax"
 HEAD = """# Command line
 
-Every verb with its options, as `--help` tells them. Exit codes: 0 done; 1 nothing could be
-measured, or a gate failed; 2 wrong use, told in one line; 3 cannot tell; 130 interrupted.
+Every verb with its options, as in `--help`. Exit codes: 0 done; 1 nothing could be
+measured, or a gate failed; 2 wrong use, with one line that says what to do; 3 inconclusive; 130 interrupted.
 """
 
 
@@ -39,7 +39,7 @@ def verbs(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def section(path: tuple[str, ...], command: Any) -> str:
-    """Return what is told of one command: its help, its arguments, its options."""
+    """Return one command's section: its help, its arguments, its options."""
     said, _, examples = inspect.cleandoc(command.help or "").partition("Examples:")
     parameters = [p for p in command.params if not getattr(p, "hidden", False)]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
@@ -86,7 +86,7 @@ def block(language: str, lines: list[str]) -> str:
 
 
 def table(head: tuple[str, ...], rows: list[Any]) -> str:
-    """Return a table; a bar in a cell is told from one between cells."""
+    """Return a table; bars inside cells are escaped."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(
         "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line) + " |"

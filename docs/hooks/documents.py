@@ -60,13 +60,13 @@ def kind(field: dict[str, Any]) -> str:
     for key in ("anyOf", "oneOf"):
         if key in field:
             return " or ".join(dict.fromkeys(kind(item) for item in field[key]))
-    told = field.get("type", "any")
-    if isinstance(told, list):
-        return " or ".join(told)
-    if told == "array" and "items" in field:
+    kind = field.get("type", "any")
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    if kind == "array" and "items" in field:
         return f"list of {kind(field['items'])}"
-    if told == "array" and "prefixItems" in field:
+    if kind == "array" and "prefixItems" in field:
         return f"({', '.join(kind(item) for item in field['prefixItems'])})"
-    if told == "object" and isinstance(field.get("additionalProperties"), dict):
+    if kind == "object" and isinstance(field.get("additionalProperties"), dict):
         return f"names to {kind(field['additionalProperties'])}"
-    return str(told)
+    return str(kind)

@@ -9,7 +9,7 @@ those of the command line; [how to use it](../python.md) has examples.
 """
 RECORDS = """# Records
 
-The nouns that results are made of: frozen, raw where they are stored, derived where they are told.
+The nouns that results are made of: frozen, raw where they are stored, derived where they are shown.
 """
 BEHIND = {
     "BlockTax": "frameworktax.block.BlockTax",

@@ -41,14 +41,14 @@ def codes() -> set[str]:
                 code = node.elts[0]
             else:
                 continue
-            if isinstance(code, ast.Constant) and isinstance(code.value, str):
+            if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
                 pair = isinstance(node, ast.Tuple)
-                if not pair or (CODE.fullmatch(code.value) and " " in _said(node.elts[1])):
+                if not pair or (CODE.fullmatch(code.value) and " " in _shown(node.elts[1])):
                     found.add(code.value)
     return found
 
 
-def _said(node: ast.expr) -> str:
+def _shown(node: ast.expr) -> str:
     """Return the sentence, or a blank where a variable or a call holds it."""
     text = template(node)
     return " " if text is None else text
