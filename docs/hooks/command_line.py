@@ -9,8 +9,8 @@ from typing import Any
 PROGRAM = "frameworktax"
 HEAD = """# Command line
 
-Every verb with its options, as in `--help`. Exit codes: 0 done; 1 nothing could be
-measured, or a gate failed; 2 wrong use, with one line that says what to do; 3 inconclusive; 130 interrupted.
+Every verb with its options, as in `--help`. Exit codes: 0 done; 1 nothing could be measured, or a
+gate failed; 2 wrong use, with one line that says what to do; 3 inconclusive; 130 interrupted.
 """
 
 
