@@ -94,7 +94,7 @@ class Table:
         rows: as many cells each as there are columns.
         hint: how to read it, below it.
         key: (letter or sign, meaning) of the short forms; shown where these are.
-        folded: whether a page shows it folded; a terminal leaves it out unless asked for all.
+        folded: whether a page shows it folded; a terminal shows it with ``--verbose`` only.
     """
 
     title: str
