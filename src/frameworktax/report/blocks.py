@@ -129,8 +129,8 @@ class Item:
     """An entry of a list that is part of the answer: advice, a prediction, what was not measured.
 
     Attributes:
-        lead: what it begins with, in the style: a gain, a name.
-        text: what it says.
+        lead: what it begins with, in the style: a gain, a name; may be empty.
+        text: what it says, after a colon where the lead is a name.
         detail: said below, less loudly: evidence.
         style: of the lead.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from frameworktax.report.blocks import Block, Cell, Chart, Heading, Items, Notes, Table, Text
+from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Notes, Table, Text
 from frameworktax.report.words import flat, label, percent
 
 EMPHASISED = ("strong", "bad")
@@ -36,18 +36,19 @@ def _parts(block: Block) -> list[str]:
         case Chart():
             return [f"![{escape(block.title)}]({block.file})" if block.file else ""]
         case Items():
-            lines = [
-                f"- **{escape(item.lead)}** {escape(item.text)}".rstrip()
-                + (f" ({escape(item.detail)})" if item.detail else "")
-                for item in block.items
-            ]
-            return [_bold(block.title), "\n".join(lines)] if lines else []
+            return [_bold(block.title), "\n".join(map(_item, block.items))] if block.items else []
         case Notes():
             lines = [
                 f"- {escape(f'{note.who}: {note.text}' if note.who else note.text)}"
                 for note in block.notes
             ]
             return [_bold(block.title), "\n".join(lines)] if lines else []
+
+
+def _item(item: Item) -> str:
+    parts = [f"**{escape(item.lead)}**:" if item.lead else "", escape(item.text)]
+    parts += [f"({escape(item.detail)})"] if item.detail else []
+    return "- " + " ".join(part for part in parts if part)
 
 
 def _bold(title: str) -> str:

@@ -50,7 +50,7 @@ GAP = 2
 """Columns of space between two columns of a table."""
 FOLDED = 20
 """Width that a column of text keeps when its text is folded over lines."""
-HEAD = 11
+HEAD = 15
 """Width from which a head is folded where its cells are narrower."""
 LEAD = 9
 """Width up to which the leads of a list stand in a column of their own."""
@@ -136,28 +136,29 @@ def print_table(block: Table, console: Console) -> None:
 class _Printed:
     """A column as it is printed: its cells padded, its head folded over lines."""
 
-    def __init__(self, title: str, is_right: bool, cells: Sequence[Line], *, folds: bool) -> None:
+    def __init__(self, title: str, is_right: bool, cells: Sequence[Line], tags: int) -> None:
         self.is_right = is_right
         self.cells = cells
         self.width = max((cell.cell_len for cell in cells), default=0)
-        self.folds = folds and self.width > FOLDED
-        self.head = textwrap.wrap(flat(title), max(HEAD, self.width)) or [""]
-        self.width = max(self.width, *map(len, self.head))
+        self.folds = not is_right and self.width > FOLDED
+        room = max(HEAD, self.width)
+        head = textwrap.wrap(flat(title), room) or [""]
+        self.width = max(self.width, *map(len, head))
+        below = " " * tags if all(len(line) + tags <= self.width for line in head) else ""
+        self.head = [f"{line}{below}".rjust(self.width) if is_right else line for line in head]
 
 
 def _columns(block: Table, *, short: bool) -> list[_Printed]:
     made = []
     for number, column in enumerate(block.columns):
-        cells = [row[number] for row in block.rows]
         is_right = column.align == "right"
-        made.append(
-            _Printed(column.title, is_right, _padded(cells, is_right, short), folds=not is_right)
-        )
+        cells, tags = _padded([row[number] for row in block.rows], is_right, short)
+        made.append(_Printed(column.title, is_right, cells, tags))
     return made
 
 
-def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> list[Line]:
-    """Return a column's cells; texts, notes and tags stand below each other."""
+def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Line], int]:
+    """Return a column's cells, texts, notes and tags below each other, and the width of tags."""
     parts = [
         (flat(c.text), flat(c.note), flat(c.tag)) if not (short and c.short) else (c.short, "", "")
         for c in cells
@@ -180,7 +181,7 @@ def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> list[Line]:
         if widths[2]:
             line.append("  ").append(tag, style=style).append(" " * (widths[2] - len(tag)))
         lines.append(line)
-    return lines
+    return lines, widths[2] + 2 * bool(widths[2])
 
 
 def _bar(bar: Sequence[tuple[str, float]]) -> Line:
@@ -221,10 +222,12 @@ def _print_part(columns: Sequence[_Printed], console: Console) -> None:
         head = [""] * (height - len(column.head)) + column.head
         table.add_column(
             Line("\n".join(head)),
-            justify="right" if column.is_right else "left",
             no_wrap=not column.folds,
             overflow="fold",
         )
+        if column.is_right:
+            for cell in column.cells:
+                cell.pad_left(column.width - cell.cell_len)
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*row)
     console.print(table)
@@ -256,12 +259,13 @@ def _key(block: Table, is_short: bool, console: Console) -> None:
 
 
 def _items(items: Sequence[Item], console: Console) -> None:
-    beside = all(len(item.lead) <= LEAD for item in items)
+    beside = all(0 < len(item.lead) <= LEAD for item in items)
     for item in items:
         lead = Line(flat(item.lead), style=STYLES.get(item.style, ""))
         text = Line(flat(item.text), style="bold" if beside and item.style == "strong" else "")
         if not beside:
-            text = lead.append(f"  {text.plain}" * bool(item.text), style="not bold default")
+            colon = ": " if item.lead and item.text else ""
+            text = lead.append(f"{colon}{flat(item.text)}", style="not bold default")
         if item.detail:
             text.append(f"\n{flat(item.detail)}", style="dim not bold default")
         _row(lead if beside else Line("•"), text, LEAD if beside else 1, console)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from frameworktax.records import BILL, Estimate, Measurement, Parity
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
+"""What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""A sequence that drives a terminal, as a whole."""
 TWIN = "width-shrunk-twin"
 """The method whose tax is the warm overhead: a lower figure of the tax."""
 REGIME_MARKS = {
@@ -30,6 +35,11 @@ MEANINGS = {
 }
 
 
+def flat(text: str) -> str:
+    """Return text from anywhere in one line that every format can hold."""
+    return " ".join(CONTROL.sub(" ", ESCAPE.sub("", text)).split())
+
+
 def milliseconds(ns: float | None) -> str:
     """Return a time in ms with three significant digits, no more than three decimals."""
     if ns is None:
@@ -42,11 +52,20 @@ def milliseconds(ns: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
+def time_text(ns: float | None) -> str:
+    """Return a time with its unit: ``0.704 ms``, ``43.4 s``; a dash for None."""
+    if ns is None:
+        return "–"
+    return f"{ns / 1e9:#.3g} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
+
+
 def duration(ns: float) -> str:
     """Return a time in the unit that suits it."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:.3g} {unit}"
+        if abs(ns) >= 0.9995 * size:  # 999.6 µs is 1 ms in three digits
+            return (
+                f"{ns / size:.0f} {unit}" if abs(ns) >= 999.5 * size else f"{ns / size:.3g} {unit}"
+            )
     return f"{ns:.0f} ns"
 
 
@@ -71,6 +90,14 @@ def half_width(estimate: Estimate) -> str:
         return "–"
     share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     return "<1%" if share < 0.95 else f"{share:.0f}%"
+
+
+def plus_minus(estimate: Estimate) -> str:
+    """Return ``±4 %``, the half-width of the interval; empty where no interval is known."""
+    if not estimate.value or not has_interval(estimate):
+        return ""
+    share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
+    return f"±{share:.0f} %" if share >= 0.95 else f"±{max(share, 0.1):.1f} %"
 
 
 def about(estimate: Estimate) -> str:

@@ -1,0 +1,403 @@
+"""A run as blocks: its answer, each family's latencies and breakdown, advice, trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from frameworktax.analysis.words import times
+from frameworktax.records import BILL, Advice, Environment, Estimate, Measurement, Run
+from frameworktax.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Item,
+    Items,
+    Note,
+    Notes,
+    Table,
+    Text,
+    right,
+    table,
+)
+from frameworktax.report.tables import Family, families
+from frameworktax.report.trace_blocks import prediction_blocks, trace_blocks
+from frameworktax.report.words import (
+    REGIME_MARKS,
+    TWIN,
+    duration,
+    has_interval,
+    interval,
+    is_reference,
+    label,
+    lines_of,
+    milliseconds,
+    parity_mark,
+    parity_words,
+    percent,
+    plus_minus,
+    time_text,
+)
+
+CHANGING = frozenset(
+    {
+        *("calls-not-blocks", "clock-jump", "last-try-failed", "no-interval", "not-ranked"),
+        *("own-environment", "process-lost", "quantised-reference", "samples-lost"),
+    }
+)
+"""Codes of a point's notes that change the answer, or how far it may be believed."""
+REUSED = "set-up-reused"
+OUTPUTS = {"=": "equal", "≠": "differs", "?": "unproven"}
+"""Mark of the outputs against eager's → style of the cell."""
+OUTPUT_KEY = {
+    "=": "outputs equal eager's",
+    "≠": "outputs differ from eager's",
+    "?": "outputs not compared with eager's",
+}
+NONE = "–"
+
+
+def run_blocks(run: Run) -> list[Block]:
+    """Return the whole document: the answer first, what to know about it last."""
+    blocks: list[Block] = [Heading(run.headline, 1)]
+    found = families(run)
+    for family in found:
+        blocks.append(Heading(family.title))
+        blocks += result_blocks(family)
+    blocks += trace_blocks(run.trace)
+    blocks += advice_blocks(run.advice)
+    blocks += prediction_blocks(run.predictions)
+    blocks += [notes_of(family, named=len(found) > 1) for family in found]
+    return [*blocks, *session_blocks(run), *environment_blocks(run.environment)]
+
+
+def result_blocks(family: Family) -> list[Block]:
+    """Return a family's results: latencies, breakdown, what else is known, what is missing."""
+    blocks: list[Block] = []
+    if family.measured:
+        made = (latencies, breakdown, every_breakdown, tokens, padding, set_up)
+        blocks += [one for make in made if (one := make(family)) is not None]
+    return [*blocks, *not_measured(family)]
+
+
+# --- latencies ------------------------------------------------------------------------------------
+
+
+def latencies(family: Family) -> Table:
+    """Return the latency of each runtime at each batch size, with the regime."""
+    batches, curves = family.batches, {r: family.curve(r) for r in family.runtimes}
+    has_free = any(c is not None and c.free_batch is not None for c in curves.values())
+    has_outputs = any(m.parity is not None for m in family.measured)
+    columns: list[Column] = [Column("runtime"), *(right(f"batch {b}") for b in batches)]
+    columns += [right("free up to batch")] if has_free else []
+    columns += [Column("outputs")] if has_outputs else []
+    rows = [
+        [
+            Cell(runtime),
+            *(_latency(family.at(runtime, batch)) for batch in batches),
+            *([_free(family, runtime)] if has_free else []),
+            *([_outputs(family, runtime)] if has_outputs else []),
+        ]
+        for runtime in family.runtimes
+    ]
+    regimes = {m.regime for m in family.measured}
+    marks = {parity_mark(m) for m in family.measured} if has_outputs else set()
+    return table(
+        "Latency of one call, ms (± half of its 95 % interval)",
+        columns,
+        rows,
+        hint="free: up to this batch size a call takes at most 10 % longer than at batch 1"
+        if has_free
+        else "",
+        key=(
+            *((mark, regime) for regime, mark in REGIME_MARKS.items() if regime in regimes),
+            *((mark, meaning) for mark, meaning in OUTPUT_KEY.items() if mark in marks),
+        ),
+    )
+
+
+def _latency(m: Measurement | None) -> Cell:
+    if m is None or m.latency_ns is None:
+        return Cell(NONE, style="dim")
+    around, mark = plus_minus(m.latency_ns), REGIME_MARKS.get(m.regime or "", " ")
+    tight = f" {around.replace(' ', ''):>4}" if around else ""
+    brief = f"{milliseconds(m.latency_ns.value)}{tight} {mark}"
+    return Cell(
+        time_text(m.latency_ns.value),
+        style=m.regime or "",
+        note=around,
+        tag=m.regime or "",
+        short=brief,
+        exact=interval(m.latency_ns),
+    )
+
+
+def _free(family: Family, runtime: str) -> Cell:
+    curve = family.curve(runtime)
+    if curve is None or curve.free_batch is None:
+        return Cell(NONE, style="dim")
+    free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
+    short = f"{free.value:.1f}" if free.value < 9.95 and free.value % 1 else f"{free.value:.0f}"
+    ends = f" ({free.low:.2g} to {free.high:.2g})" if has_interval(free) else ""
+    return Cell(f"{least}{short}", exact=f"{least}{short}{ends}")
+
+
+def _outputs(family: Family, runtime: str) -> Cell:
+    m = next(m for m in family.measured if m.runtime == runtime)
+    if is_reference(m):
+        return Cell("reference", style="dim", short=" ")
+    mark = parity_mark(m)
+    words = {"=": "equal", "≠": "different", "?": "not compared"}[mark]
+    return Cell(words, style=OUTPUTS[mark], short=mark, exact=parity_words(m.parity))
+
+
+# --- where the time goes --------------------------------------------------------------------------
+
+
+def breakdown(family: Family) -> Table | None:
+    """Return tax and breakdown of each runtime at the smallest batch; None where none is known."""
+    batch = family.batches[0]
+    points = [p for r in family.runtimes if (p := family.at(r, batch)) and p.bill_ns]
+    if not points:
+        return None
+    methods = dict.fromkeys(p.bill_method or "" for p in points)
+    hints = [
+        f"{method}{' (the tax is a lower bound)' if method == TWIN else ''}"
+        + (f": {', '.join(p.runtime for p in points if p.bill_method == method)}")
+        * (len(methods) > 1)
+        for method in methods
+    ]
+    return table(
+        f"Where the time goes at batch {batch}",
+        ["runtime", right("framework tax"), "breakdown", "most of the tax"],
+        [[Cell(p.runtime), tax_cell(p), _bar(p), _leader(p)] for p in points],
+        hint=f"method: {'; '.join(hints)}",
+    )
+
+
+def tax_cell(m: Measurement) -> Cell:
+    """Return the tax share, ``≥`` before a lower bound."""
+    if m.tax_share is None:
+        return Cell(NONE, style="dim")
+    least = "≥ " if m.bill_method == TWIN else ""
+    if not has_interval(m.tax_share):
+        return Cell(f"{least}{percent(m.tax_share.value)}", style=m.regime or "")
+    half = max(0.1, 50 * (m.tax_share.high - m.tax_share.low))
+    return Cell(f"{least}{100 * m.tax_share.value:.0f}", m.regime or "", f"±{half:.1f} %")
+
+
+def _bar(m: Measurement) -> Cell:
+    total, bill = m.latency_ns.value if m.latency_ns else 0.0, m.bill_ns or {}
+    return Cell("", bar=tuple((name, ns / total if total else 0.0) for name, ns in lines_of(bill)))
+
+
+def _leader(m: Measurement) -> Cell:
+    total, bill = m.latency_ns.value if m.latency_ns else 0.0, m.bill_ns or {}
+    tax = sorted((x for x in lines_of(bill) if x[0] != "kernel"), key=lambda item: -item[1])
+    if not tax or not total:
+        return Cell(NONE, style="dim")
+    name, ns = tax[0]
+    return Cell(f"{label(name)} {percent(ns / total)}")
+
+
+def every_breakdown(family: Family) -> Table | None:
+    """Return the breakdown of every point in ms, folded; None where none is known."""
+    points = [m for m in family.measured if m.bill_ns]
+    used = [name for name in BILL if any((m.bill_ns or {}).get(name) for m in points)]
+    if not points:
+        return None
+    heads = ("batch", "latency", "tax", *map(label, used))
+    return table(
+        "Breakdown of every point in ms; the parts add up to the latency",
+        ["runtime", *map(right, heads), "method"],
+        [
+            [
+                Cell(m.runtime),
+                Cell(str(m.workload.batch)),
+                Cell(milliseconds(m.latency_ns.value if m.latency_ns else None)),
+                tax_cell(m),
+                *(Cell(milliseconds((m.bill_ns or {}).get(name))) for name in used),
+                Cell(m.bill_method or ""),
+            ]
+            for m in points
+        ],
+        folded=True,
+    )
+
+
+# --- what not every point has ---------------------------------------------------------------------
+
+
+def tokens(family: Family) -> Table | None:
+    """Return time to the first token and for each further one; None where none are made."""
+    points = [m for m in family.measured if m.first_token_ns is not None]
+    if not points:
+        return None
+    w = family.measured[0].workload
+    return table(
+        f"Generating {w.new_tokens} tokens, {w.kv_cache} cache, ms",
+        ["runtime", right("batch"), right("first token"), right("each further token")],
+        [
+            [
+                m.runtime,
+                str(m.workload.batch),
+                _estimate(m.first_token_ns),
+                _estimate(m.per_token_ns),
+            ]
+            for m in points
+        ],
+    )
+
+
+def padding(family: Family) -> Table | None:
+    """Return the padding tax beside the framework tax at the smallest batch; None if dense."""
+    batch = family.batches[0]
+    points = [p for r in family.runtimes if (p := family.at(r, batch)) is not None]
+    rows = [
+        [Cell(m.runtime), Cell(percent(m.padding_share)), tax_cell(m)]
+        for m in points
+        if m.padding_share is not None
+    ]
+    if not rows:
+        return None
+    return table(
+        f"Padding tax and framework tax at batch {batch}",
+        ["runtime", right("tokens that are padding"), right("framework tax")],
+        rows,
+        hint="A share of tokens is no share of time: what padding costs shows beside nested, or "
+        "with a shorter --length.",
+    )
+
+
+def set_up(family: Family) -> Table | None:
+    """Return what exporting and compiling took and left, and the memory of a measuring process.
+
+    Folded where nothing was set up; None where no memory is known either.
+    """
+    rows, was_set_up = [], False
+    for name in family.runtimes:
+        points = [m for m in family.measured if m.runtime == name]
+        m = points[0]
+        peak = max((p.peak_memory_bytes or 0 for p in points), default=0)
+        if m.setup_ns is None and not peak:
+            continue
+        was_set_up |= m.setup_ns is not None
+        reused = any(n.code == REUSED for n in m.notes)
+        when = NONE if m.setup_ns is None else "earlier session" if reused else "this session"
+        took = NONE if m.setup_ns is None else duration(m.setup_ns)
+        rows.append((name, took, when, _size(m.artifact_bytes), _size(peak or None)))
+    if not rows:
+        return None
+    return table(
+        "Set-up (export and compilation, once) and memory",
+        ["runtime", right("set-up time"), "set up in", right("size on disk"), right("peak memory")],
+        rows,
+        hint="peak memory: of a measuring process, interpreter and libraries included"
+        if any(row[-1] != NONE for row in rows)
+        else "",
+        folded=not was_set_up,
+    )
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return NONE
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
+def _estimate(estimate: Estimate | None) -> Cell:
+    if estimate is None:
+        return Cell(NONE, style="dim")
+    return Cell(time_text(estimate.value), note=plus_minus(estimate), exact=interval(estimate))
+
+
+def not_measured(family: Family) -> list[Block]:
+    """Return what has no latency, and why."""
+    if not family.lost:
+        return []
+    items = [
+        Item(f"{who} {status}", reason, style="dim" if status == "unavailable" else "bad")
+        for who, status, reason in family.lost
+    ]
+    return [Items("Not measured", tuple(items))]
+
+
+# --- advice and trust -----------------------------------------------------------------------------
+
+
+def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
+    """Return what to do, in the order given."""
+    items = [
+        Item(
+            f"{'≤ ' if a.kind == 'bound' else ''}{times(a.gain.value)}",
+            a.action,
+            f"{a.kind}, {a.gain.low:.2f} to {a.gain.high:.2f} ×; {a.evidence}",
+            style="strong" if a.kind == "measured" else "",
+        )
+        for a in advice
+    ]
+    return [Items("What to do", tuple(items))] if items else []
+
+
+def notes_of(family: Family, *, named: bool = False) -> Notes:
+    """Return the notes on a family's points, equal ones together.
+
+    Args:
+        family: the points.
+        named: whether the family is named, where a document has several.
+    """
+    codes = {note.text: note.code for m in family.measured for note in m.notes}
+    notes = [
+        Note(codes[text], text, who, "warning" if codes[text] in CHANGING else "info")
+        for who, text in family.notes
+    ]
+    return Notes(f"Notes on {family.title}" if named else "Notes", tuple(notes))
+
+
+def session_blocks(run: Run) -> list[Block]:
+    """Return notes on the run, what was left out, the harness's own cost, the drift of the host."""
+    notes = tuple(Note(n.code, n.text, severity="warning") for n in run.notes)
+    blocks: list[Block] = [Notes("Notes on the run", notes)] if notes else []
+    if run.left_out:
+        left_out = tuple(Item("", text) for text in run.left_out)
+        blocks.append(Items("Not measured for lack of time: raise --time-budget", left_out))
+    facts = []
+    if run.harness_floor_ns is not None:
+        facts.append(f"harness overhead {duration(run.harness_floor_ns.value)} a call")
+    if run.host_drift is not None and not any(note.code == "host-drift" for note in run.notes):
+        facts.append(f"the host's speed moved by {100 * run.host_drift:.1f} % meanwhile")
+    return [*blocks, Text("; ".join(facts), style="dim")] if facts else blocks
+
+
+def environment_blocks(environment: Environment | None) -> list[Block]:
+    """Return where it was measured."""
+    if environment is None:
+        return []
+    return [table("Environment", ["", ""], facts(environment), folded=True)]
+
+
+def facts(environment: Environment) -> list[tuple[str, str]]:
+    """Return what is known of an environment as (name, value), its GPUs at the end."""
+    e = environment
+    known: list[tuple[str, object]] = [
+        ("host", e.host),
+        ("system", e.system),
+        ("processor", e.cpu),
+        ("cores", f"{e.cores}, {e.threads_per_core or 'unknown'} threads a core"),
+        ("memory", f"{e.memory_bytes / 2**30:.1f} GiB" if e.memory_bytes else None),
+        ("load at the start", e.load_1min),
+        ("governor", e.governor),
+        ("frequency", f"{e.frequency_mhz:.0f} MHz" if e.frequency_mhz else None),
+        ("turbo", e.turbo),
+        ("virtualisation", e.virtualization),
+        ("affinity", ", ".join(map(str, e.affinity)) or None),
+        ("sampler", e.sampler),
+        ("python", e.python),
+        ("libraries", _listed(e.libraries)),
+        *(("GPU", _listed(gpu)) for gpu in e.gpus),
+    ]
+    return [(name, str(value)) for name, value in known if value is not None]
+
+
+def _listed(values: Mapping[str, object]) -> str | None:
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or None

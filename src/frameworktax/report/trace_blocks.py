@@ -1,0 +1,186 @@
+"""A trace, and predictions, as blocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from frameworktax.analysis.whatif.request import MEASURED
+from frameworktax.records import Prediction
+from frameworktax.report.blocks import Block, Cell, Item, Items, Table, right, table
+from frameworktax.report.words import factor, flat, has_interval, label, percent, time_text
+
+MEANINGS = {
+    "kernel": "a kernel runs",
+    "copies": "only copies or memsets run",
+    "operators": "operators with none inside: kernels and their dispatch alike",
+    "framework": "operators: dispatcher, wrappers, what is around kernels",
+    "python": "Python frames",
+    "launch": "calls of the device's runtime and driver",
+    "device_gap": "devices idle though work is queued: stream order, events, launch latency",
+    "wait": "the host in a synchronise, devices idle",
+    "remainder": "nothing was recorded that explains it",
+}
+IDLE_MEANINGS = {
+    "host_starvation": "the host had not launched yet",
+    "dependency": "launched work waited for other work, or for its launch to arrive",
+    "synchronise": "the host waited, with nothing left to run",
+}
+STEPS = 8
+"""Steps shown one by one; the document holds all of them."""
+LEADERS = 8
+NAME_LENGTH = 200
+NONE = "–"
+
+
+def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
+    """Return steps, breakdown, causes of idle time, and what is behind them."""
+    if not trace:
+        return []
+    wall = trace["wall_ns"]
+    made = [
+        steps(trace),
+        _parts("Where the time goes", "part", trace["bill_ns"], MEANINGS, wall),
+        _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, IDLE_MEANINGS, wall),
+        *_starved_by(trace),
+        _operators(trace),
+        _devices(trace),
+    ]
+    return [block for block in made if block.rows]
+
+
+def steps(trace: Mapping[str, Any]) -> Table:
+    """Return the first steps, and the median over all."""
+    every = trace["steps"]
+    rows = [_step(step, bool(trace["devices"])) for step in every[:STEPS]]
+    if len(every) > 1:
+        middle = {
+            key: statistics.median(s[key] for s in every)
+            for key in ("wall_ns", "kernels", "copies", "launches")
+        }
+        busy = statistics.median(map(_busy, every))
+        share = statistics.median(_busy(s) / s["wall_ns"] if s["wall_ns"] else 0.0 for s in every)
+        step = {"name": f"median of {len(every)}", "regime": trace["regime"], **middle}
+        rows.append(_cells(step, busy, share, bool(trace["devices"])))
+    heads = ("step", "time", "device busy", "kernels", "copies", "launches")
+    return table("Steps", [heads[0], *map(right, heads[1:]), "regime"], rows)
+
+
+def _step(step: Mapping[str, Any], has_device: bool) -> list[Cell]:
+    busy, wall = _busy(step), step["wall_ns"]
+    return _cells(step, busy, busy / wall if wall else None, has_device)
+
+
+def _cells(
+    step: Mapping[str, Any], busy: float, share: float | None, has_device: bool
+) -> list[Cell]:
+    return [
+        Cell(cut(step["name"])),
+        Cell(time_text(step["wall_ns"])),
+        Cell(time_text(busy), note=percent(share)) if has_device else Cell(NONE),
+        *(Cell(f"{step[key]:g}") for key in ("kernels", "copies", "launches")),
+        Cell(step["regime"] or NONE, style=step["regime"] or ""),
+    ]
+
+
+def _busy(step: Mapping[str, Any]) -> float:
+    bill = step["bill_ns"]
+    return float(bill.get("kernel", 0) + bill.get("copies", 0))
+
+
+def _parts(
+    title: str, head: str, parts: Mapping[str, float], meanings: Mapping[str, str], wall: float
+) -> Table:
+    rows = [
+        (label(name), time_text(ns), _share(ns, wall), meanings[name])
+        for name, ns in parts.items()
+        if name in meanings
+    ]
+    return table(title, [head, right("time"), right("share"), "meaning"], rows)
+
+
+def _starved_by(trace: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield what kept the devices waiting: lines of Python, or modules where none are known."""
+    for kind, title in (("python", "line of Python"), ("module", "module")):
+        found = trace["starved_by"].get(kind)
+        if found:
+            rows = [
+                (time_text(f["ns"]), _share(f["ns"], trace["wall_ns"]), cut(f["name"]))
+                for f in found[:LEADERS]
+            ]
+            heads = [right("device idle"), right("share"), title]
+            yield table(f"What kept devices waiting, by {title}", heads, rows)
+            return
+
+
+def _operators(trace: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            time_text(o["tax_ns"]),
+            _share(o["tax_ns"], trace["wall_ns"]),
+            time_text(o["kernel_ns"]),
+            str(o["calls"]),
+            cut(o["name"]),
+        )
+        for o in trace["operators"][:LEADERS]
+        if o["tax_ns"]
+    ]
+    heads = [right(head) for head in ("tax", "share", "kernels", "calls")]
+    return table("Operators with the most tax", [*heads, "operator"], rows)
+
+
+def _devices(trace: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            number,
+            time_text(d["kernel_ns"]),
+            time_text(d["span_ns"]),
+            str(d["kernels"]),
+            str(d["copies"]),
+            cut(d["name"] or NONE),
+        )
+        for number, d in trace["devices"].items()
+    ]
+    heads = [right(head) for head in ("busy", "span", "kernels", "copies")]
+    return table("Devices", ["device", *heads, "name"], rows)
+
+
+def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
+    """Return what was predicted, and what was refused and why."""
+    return [Items("What if", tuple(map(_prediction, found)))] if found else []
+
+
+def _prediction(p: Prediction) -> Item:
+    subject = cut(p.subject)
+    if p.reason is not None:
+        return Item(p.change, "refused", f"{subject}: {cut(p.reason)}", style="strong")
+    gain = f"{factor(p.factor)} as fast, " if p.factor is not None else ""
+    e = p.latency_ns
+    latency = NONE if e is None else time_text(e.value)
+    if e is not None and has_interval(e):
+        latency += f" ({time_text(e.low)} to {time_text(e.high)})"
+    return Item(p.change, f"{gain}{latency}", f"{subject}: {_proof(p)}", style="strong")
+
+
+def _proof(p: Prediction) -> str:
+    if p.formula == MEASURED:
+        return p.formula
+    errors = p.shown_error
+    if not errors or "median" not in errors:
+        return f"{p.formula}; never checked against a measurement"
+    return (
+        f"{p.formula}; its errors so far: {100 * errors['median']:.1f} % at the median, "
+        f"{100 * errors.get('p95', errors['median']):.1f} % at the 95th percentile, "
+        f"{errors.get('n', 0):.0f} checks"
+    )
+
+
+def cut(name: str) -> str:
+    """Return a name from a file as one line without control characters, cut where it is long."""
+    line = flat(name)
+    return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
+
+
+def _share(ns: float, wall: float) -> str:
+    return f"{100 * ns / wall:.1f} %" if wall else NONE
