@@ -25,7 +25,8 @@ from rich.console import Console
 from frameworktax.records import Environment, Run
 from frameworktax.report.charts import figure
 from frameworktax.report.json_document import load
-from frameworktax.report.terminal import print_run
+from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.run_blocks import run_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -40,7 +41,9 @@ ENGINES = ("frameworktax", "torch", "onnxruntime", "openvino")
 def printed(run: Run) -> str:
     """Return what the command line prints about a run, without colour, 80 columns wide."""
     text = io.StringIO()
-    print_run(run, Console(file=text, width=WIDTH, color_system=None, highlight=False))
+    print_blocks(
+        run_blocks(run), Console(file=text, width=WIDTH, color_system=None, highlight=False)
+    )
     lines = text.getvalue().strip("\n").splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 

@@ -67,7 +67,7 @@ class Results(Sequence[Measurement]):
             raise UsageError(
                 "to_pandas needs pandas; pip install 'frameworktax[pandas]'"
             ) from error
-        from frameworktax.report.markdown import csv_rows
+        from frameworktax.report.rows import csv_rows
 
         return pd.DataFrame(csv_rows(self.run))
 
@@ -115,9 +115,10 @@ class Results(Sequence[Measurement]):
 
     def __rich__(self) -> Any:
         """Return what ``rich.print`` shows: the tables of the command line."""
-        from frameworktax.report.terminal import Renderable
+        from frameworktax.report.render_terminal import Renderable
+        from frameworktax.report.run_blocks import run_blocks
 
-        return Renderable(self.run)
+        return Renderable(run_blocks(self.run))
 
     def _repr_html_(self) -> str:
         from frameworktax.report.html import fragment

@@ -37,7 +37,7 @@ class Compared:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``--json`` as plain data."""
-        from frameworktax.report.compare_document import dump
+        from frameworktax.report.compare_export import dump
 
         return dump(self.comparison)
 
@@ -52,9 +52,10 @@ class Compared:
 
     def __rich__(self) -> Any:
         """Return what ``rich.print`` shows: the table of the command line."""
-        from frameworktax.report.compare_terminal import Renderable
+        from frameworktax.report.compare_blocks import compare_blocks
+        from frameworktax.report.render_terminal import Renderable
 
-        return Renderable(self.comparison)
+        return Renderable(compare_blocks(self.comparison))
 
     def _repr_html_(self) -> str:
         from frameworktax.report.html import comparison_fragment

@@ -14,10 +14,11 @@ import sample_records as data
 
 from frameworktax.analysis.document import build
 from frameworktax.records import Estimate, Note
-from frameworktax.report import html, json_document, markdown
-from frameworktax.report.quantities import tables_of
+from frameworktax.report import html, json_document, run_blocks
+from frameworktax.report.render_markdown import markdown
+from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.rows import csv_text
 from frameworktax.report.tables import families
-from frameworktax.report.terminal import print_run
 
 
 @pytest.fixture(scope="module")
@@ -51,50 +52,56 @@ def with_all(run):
 
 
 def tables(run):
-    return tables_of(families(run)[0])
+    family = families(run)[0]
+    return [make(family) for make in (run_blocks.tokens, run_blocks.padding, run_blocks.set_up)]
+
+
+def texts(table):
+    return {row[0].text: [f"{c.text} {c.note}".rstrip() for c in row[1:]] for row in table.rows}
 
 
 def test_a_dense_forward_pass_has_none_of_them_but_its_set_up(run):
-    assert [t.caption for t in tables(run)] in ([], ["Set-up: export and compilation, once"])
+    tokens, padding, set_up = tables(run)
+    assert tokens is None and padding is None
+    assert set_up is not None
 
 
-def test_the_tables_tell_what_the_records_say(run):
+def test_the_tables_hold_what_the_records_say(run):
     tokens, padding, set_up = tables(with_all(run))
-    assert tokens.caption == "Generating 16 tokens, static cache, ms"
-    assert ("eager", "1", "9.00 ± 10%", "–") in tokens.rows
-    assert ("inductor", "2", "9.00 ± 10%", "0.500 ± 20%") in tokens.rows
-    by_runtime = {row[0]: row[1:] for row in padding.rows}
+    assert "16 tokens, static cache" in tokens.title
+    found = [[f"{c.text} {c.note}".rstrip() for c in row] for row in tokens.rows]
+    assert ["eager", "1", "9.00 ms ±10 %", "–"] in found
+    assert ["inductor", "2", "9.00 ms ±10 %", "0.500 ms ±20 %"] in found
+    by_runtime = texts(padding)
     assert by_runtime["inductor"][0] == "0 %" and by_runtime["eager"][0] == "84 %"
-    assert by_runtime["eager"][1] == "62 %"
+    assert by_runtime["eager"][1].startswith("62 ")
     assert by_runtime["onnxruntime"][1].startswith("≥ ")
-    assert "nested" in padding.hint
-    rows = {row[0]: row[1:] for row in set_up.rows}
-    assert rows["inductor"] == ("41 s", "23 MB", "earlier session", "419 MB")
-    assert rows["eager"] == ("–", "–", "–", "419 MB")
-    assert "libraries included" in set_up.hint
+    assert texts(set_up)["inductor"] == ["41 s", "earlier session", "23 MB", "419 MB"]
+    assert texts(set_up)["eager"] == ["–", "–", "–", "419 MB"]
+    assert not set_up.folded and set_up.hint
 
 
 def test_the_peak_of_a_runtime_is_that_of_its_largest_point(run):
-    told = with_all(run)
+    whole = with_all(run)
     peaks = {("eager", 1): 800_000_000, ("eager", 16): 1_250_000_000}
     turned = tuple(
         replace(m, peak_memory_bytes=peaks.get((m.runtime, m.workload.batch)))
-        for m in told.measurements
+        for m in whole.measurements
     )
-    (*_, set_up) = tables(replace(told, measurements=turned))
-    assert set_up.rows == (
-        ("eager", "–", "–", "–", "1.25 GB"), ("inductor", "41 s", "23 MB", "earlier session", "–"),
-    )  # fmt: skip
+    (*_, set_up) = tables(replace(whole, measurements=turned))
+    assert texts(set_up) == {
+        "eager": ["–", "–", "–", "1.25 GB"], "inductor": ["41 s", "earlier session", "23 MB", "–"],
+    }  # fmt: skip
     none = tuple(replace(m, peak_memory_bytes=None, setup_ns=None) for m in turned)
-    assert len(tables(replace(told, measurements=none))) == 2
+    assert tables(replace(whole, measurements=none))[2] is None
 
 
 def test_every_format_shows_them(run):
-    told = with_all(run)
+    whole = with_all(run)
     out = io.StringIO()
-    print_run(told, Console(file=out, width=80))
-    page = html.fragment(told)
-    for text in (out.getvalue(), markdown.text(told), page):
+    print_blocks(run_blocks.run_blocks(whole), Console(file=out, width=80))
+    page = html.fragment(whole)
+    for text in (out.getvalue(), markdown(run_blocks.run_blocks(whole)), page):
         flat = " ".join(text.split())
         for part in ("Padding tax", "84 %", "each further", "41 s", "23 MB", "earlier session"):
             assert part in flat
@@ -103,7 +110,7 @@ def test_every_format_shows_them(run):
 
 def test_the_document_and_the_csv_hold_them(run):
     told = with_all(run)
-    rows = list(csv.DictReader(io.StringIO(markdown.csv_text(told))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(told))))
     (row,) = [r for r in rows if r["runtime"] == "inductor" and r["batch"] == "1"]
     assert (row["padding_share"], row["setup_ns"], row["artifact_bytes"]) == (
         "0.0", "41000000000", "23000000",

@@ -17,10 +17,13 @@ import sample_records as data
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
-from frameworktax.report import charts, html, json_document, markdown
+from frameworktax.report import charts, html, json_document, rows
+from frameworktax.report import run_blocks as run_document
+from frameworktax.report.render_markdown import escape, markdown
+from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.run_blocks import run_blocks
 from frameworktax.report.tables import families
-from frameworktax.report.terminal import print_run
-from frameworktax.report.words import duration, half_width, milliseconds
+from frameworktax.report.words import duration, half_width, milliseconds, plus_minus, time_text
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
 
@@ -56,36 +59,70 @@ def hostile(run):
 # --- terminal --------------------------------------------------------------------------------
 
 
-def printed(run, width=80, **more):
+def printed(run, width=80, *, full=False, **more):
     out = io.StringIO()
-    print_run(run, Console(file=out, width=width, **more))
+    print_blocks(run_blocks(run), Console(file=out, width=width, **more), full=full)
     return out.getvalue()
 
 
-def test_terminal_fits_80_columns_without_colour(run):
+def test_terminal_fits_its_width_without_colour(run):
+    for width in (60, 80, 100, 120, 200):
+        text = printed(run, width)
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+        assert "\x1b" not in text
+
+
+def rows_of(text, name):
+    return [line.split() for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_terminal_shows_words_where_the_width_allows_and_letters_where_not(run):
+    cells = "4.40 ±3% F 4.60 ±3% M 4.80 ±3% M 7.20 ±3% M 12.9 ±3% M 4.1"
+    assert rows_of(printed(run, 120), "eager")[0] == ["eager", *cells.split()]
+    assert {"F framework-bound", "M mixed"} <= set(re.split(r"\n|  +", printed(run, 120)))
+    (row, *_) = rows_of(printed(run, 200), "eager")
+    assert " ".join(row[:6]) == "eager 4.40 ms ±3 % framework-bound"
+    assert row[-2:] == ["4.1", "reference"]
+    assert "F framework-bound" not in printed(run, 200)
+
+
+def test_terminal_repeats_the_first_column_of_a_table_that_is_too_wide(run):
+    assert len(rows_of(printed(run, 40), "eager")) > len(rows_of(printed(run, 200), "eager"))
+
+
+def test_terminal_names_what_failed_and_what_was_left_out(run):
     text = printed(run)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert "\x1b" not in text
-    lines = text.splitlines()
-    (eager,) = [line for line in lines if line.startswith("eager ") and line.count(" M ")]
-    cells = "4.40 3 F 4.60 3 M 4.80 3 M 7.20 3 M 12.9 3 M"
-    assert eager.split() == ["eager", *cells.split(), "4.1"]
-    assert any(line.startswith("openvino ≠") for line in lines)
     assert "aot-inductor crashed: segmentation fault" in text
-    assert "harness floor 200 ns a call" in text
     assert "openvino at batch 32" in text
+    assert "200 ns a call" in text
 
 
 def test_terminal_bar_is_as_long_as_the_shares(run):
-    (row,) = [line for line in printed(run).splitlines() if "62 ± 0.7 %" in line]
+    (row,) = [line for line in printed(run).splitlines() if "62 ±0.7 %" in line]
     (bar,) = re.findall(r"K[A-Z·]{10,}", row)
     assert len(bar) == 22
     assert bar.count("K") == round(22 * 0.3822)
     assert row.rstrip().endswith("dispatch 28 %")
 
 
-def test_terminal_marks_the_tax_of_a_twin_as_a_lower_figure(run):
-    assert any("≥ 6 ± 0.2 %" in line for line in printed(run).splitlines())
+def test_terminal_marks_the_tax_of_a_twin_as_a_lower_bound(run):
+    assert any("≥ 6 ±0.2 %" in line for line in printed(run).splitlines())
+
+
+def test_terminal_folds_notes_unless_all_are_asked_for(run):
+    codes = {n.code for m in run.measurements for n in m.notes if m.runtime != "null"}
+    assert codes and not codes & run_document.CHANGING
+    texts = [n.text.split()[0] for f in families(run) for n in run_document.notes_of(f).notes]
+    brief, full = printed(run), printed(run, full=True)
+    assert f"{len(texts)} notes on how this was measured" in brief
+    assert "notes on how this was measured" not in full
+    assert len(full) > len(brief)
+
+
+def test_a_note_that_changes_the_answer_is_not_folded(run):
+    m = replace(run.measurements[1], notes=(Note("no-interval", "one value"), Note("x", "unimportant")))
+    text = printed(replace(run, measurements=(m,)))
+    assert "one value" in text and "unimportant" not in text
 
 
 def test_terminal_in_colour_says_the_same(run):
@@ -96,17 +133,6 @@ def test_terminal_in_colour_says_the_same(run):
 
 def test_terminal_prints_markup_of_others_as_it_is(run):
     assert "[bold red]x[/]" in printed(replace(run, headline="[bold red]x[/]", measurements=()))
-
-
-def test_many_batches_are_told_in_several_tables(run):
-    more = tuple(
-        replace(m, workload=replace(m.workload, batch=32 * m.workload.batch))
-        for m in run.measurements
-        if m.runtime == "eager"
-    )
-    text = printed(replace(run, measurements=(*run.measurements, *more)))
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert sum(line.startswith("batch  ") for line in text.splitlines()) == 2
 
 
 def test_empty_run_prints():
@@ -169,30 +195,30 @@ def test_a_missing_document(tmp_path):
 
 
 def test_markdown_tables(run):
-    text = markdown.text(run)
+    text = markdown(run_blocks(run))
     assert "| eager | 4.40 (4.25 to 4.55), framework-bound |" in text
-    assert "| aot-inductor | crashed | segmentation fault (signal 11) in load |" in text
+    assert "- **aot-inductor crashed**: segmentation fault (signal 11) in load" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)
 
 
 def test_markdown_cells_stay_cells():
-    assert markdown.escape("a|b\nc <i>`x`") == "a\\|b c \\<i>\\`x\\`"
+    assert escape("a|b\nc <i>`x`") == "a\\|b c \\<i>\\`x\\`"
 
 
 def test_csv_has_one_row_a_point_with_plain_numbers(run):
-    rows = list(csv.DictReader(io.StringIO(markdown.csv_text(run))))
-    assert len(rows) == len(run.measurements)
-    (row,) = [r for r in rows if (r["runtime"], r["batch"]) == ("onnxruntime", "1")]
+    found = list(csv.DictReader(io.StringIO(rows.csv_text(run))))
+    assert len(found) == len(run.measurements)
+    (row,) = [r for r in found if (r["runtime"], r["batch"]) == ("onnxruntime", "1")]
     assert float(row["latency_ns"]) == pytest.approx(2_000_000)
     assert float(row["bill_runtime_ns"]) == pytest.approx(130_000)
-    (lost,) = [r for r in rows if r["runtime"] == "aot-inductor"]
+    (lost,) = [r for r in found if r["runtime"] == "aot-inductor"]
     assert (lost["status"], lost["latency_ns"]) == ("crashed", "")
 
 
 def test_csv_runs_nothing_in_a_spreadsheet(run):
     m = replace(run.measurements[1], workload=replace(run.measurements[1].workload, model="=1+1"))
-    text = markdown.csv_text(replace(run, measurements=(m,)))
+    text = rows.csv_text(replace(run, measurements=(m,)))
     assert text.splitlines()[1].startswith("'=1+1,")
 
 
@@ -218,8 +244,17 @@ def test_duration_and_half_width():
     assert [duration(n) for n in (200, 2_500, 4_400_000, 2e9)] == [
         "200 ns", "2.5 µs", "4.4 ms", "2 s"
     ]  # fmt: skip
+    assert [duration(n) for n in (999.6e3, 999.96e6, 2e12)] == ["1 ms", "1 s", "2000 s"]
     assert half_width(Estimate(value=100, low=97.5, high=102.5)) == "2%"
     assert half_width(Estimate(value=100, low=99.9, high=100.1)) == "<1%"
+
+
+def test_times_and_intervals_carry_their_units():
+    assert [time_text(n) for n in (4_400_000, 43.43e9, 999.4e6, 1e9, None)] == [
+        "4.40 ms", "43.4 s", "999 ms", "1.00 s", "–"
+    ]  # fmt: skip
+    around = [plus_minus(Estimate(value=100, low=100 - h, high=100 + h)) for h in (4, 0.4, 0.01, 0)]
+    assert around == ["±4 %", "±0.4 %", "±0.1 %", ""]
 
 
 def test_families_leave_out_the_floor_and_keep_lengths_apart(run):
@@ -281,7 +316,7 @@ def test_page_carries_the_document_and_the_rows(run, page):
     block = re.search(r'<script type="application/json" id="ft-data">(.*?)</script>', page, re.S)
     found = json.loads(block[1])
     assert found["run"] == json.loads(json.dumps(json_document.dump(run)))
-    assert found["csv"] == markdown.csv_text(run)
+    assert found["csv"] == rows.csv_text(run)
     assert set(found["charts"]) == {"bill-0", "shares-0"}
     assert [line["title"] for line in found["slices"]] == [
         "bert-mini, length 128, float32, cpu, 1 thread"
@@ -351,7 +386,7 @@ def test_reading_imports_nothing_that_measures():
 
     code = (
         "import sys, frameworktax.analysis.document, frameworktax.report.html, "
-        "frameworktax.report.terminal\n"
+        "frameworktax.report.render_terminal\n"
         "bad = {'torch','onnxruntime','openvino','transformers','pandas','vl_convert'}\n"
         "wing = ('worker', 'timing', 'runtimes', 'models', 'attribution')\n"
         "bad |= {f'frameworktax.{n}' for n in wing}\n"

@@ -15,8 +15,9 @@ import trace_cases as cases
 
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.explaining import explain_run
-from frameworktax.report import html, json_document, trace_words
-from frameworktax.report.terminal import print_run
+from frameworktax.report import html, json_document, trace_blocks
+from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.run_blocks import run_blocks
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(
@@ -171,7 +172,7 @@ def test_a_step_without_a_device_predicts_nothing(tmp_path):
 
 def shown(run, width=80):
     out = io.StringIO()
-    print_run(run, Console(file=out, width=width, no_color=True))
+    print_blocks(run_blocks(run), Console(file=out, width=width, no_color=True))
     return out.getvalue()
 
 
@@ -193,7 +194,7 @@ def test_names_from_a_file_are_only_text(tmp_path):
     assert "&lt;script&gt;" in page
     assert "\x1b[2J" not in shown(run)
     assert "<script>alert(1)</script>[red]" in shown(run, 120)
-    assert "\n" not in trace_words.shown(evil)
+    assert "\n" not in trace_blocks.cut(evil)
 
 
 def test_the_page_has_the_tables_and_the_predictions(tmp_path):

@@ -86,7 +86,8 @@ def ablate_command(
     from frameworktax.ablate.terminal import print_ablation
     from frameworktax.ablate.words import markdown, plain
     from frameworktax.records import Workload
-    from frameworktax.report.terminal import print_run
+    from frameworktax.report.render_terminal import print_blocks
+    from frameworktax.report.run_blocks import run_blocks
     from frameworktax.report.vega import PICTURES
 
     check_loudness(quiet, verbose)
@@ -137,4 +138,4 @@ def ablate_command(
     if not quiet and json_file != "-":
         print_ablation(found, console())
         if verbose:
-            print_run(found.run, console(), full=True)
+            print_blocks(run_blocks(found.run), console(), full=True)

@@ -56,7 +56,8 @@ def compare_command(
     """
     from frameworktax import comparing
     from frameworktax.report import compare_export
-    from frameworktax.report.compare_terminal import print_comparison
+    from frameworktax.report.compare_blocks import compare_blocks
+    from frameworktax.report.render_terminal import print_blocks
 
     check_loudness(quiet, verbose)
     files = output or []
@@ -88,5 +89,5 @@ def compare_command(
     if form is not None and not files:
         print(found.text(form), end="")
     elif not quiet:
-        print_comparison(found.comparison, console(), full=verbose)
+        print_blocks(compare_blocks(found.comparison), console(), full=verbose)
     return found.exit_code

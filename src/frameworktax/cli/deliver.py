@@ -112,7 +112,8 @@ def deliver_run(
 ) -> None:
     """Write and print a document; ``kept`` names what else was written."""
     from frameworktax.report.json_document import dump
-    from frameworktax.report.terminal import print_run
+    from frameworktax.report.render_terminal import print_blocks
+    from frameworktax.report.run_blocks import run_blocks
 
     if json_file:
         write_json(dump(run), json_file)
@@ -123,7 +124,7 @@ def deliver_run(
     if quiet or json_file == "-":
         return
     terminal = console()
-    print_run(run, terminal, full=verbose)
+    print_blocks(run_blocks(run), terminal, full=verbose)
     files = [*kept]
     files += [f"document in {json_file}"] if json_file else []
     files += [f"report in {report}"] if report else []
@@ -184,10 +185,11 @@ def introduce(out: Console) -> None:
     """Print what measures, and on which machine: for ``--verbose``."""
     from frameworktax import host
     from frameworktax.attribution import available_samplers
-    from frameworktax.report.terminal_notes import print_environment
+    from frameworktax.report.render_terminal import print_blocks
+    from frameworktax.report.run_blocks import environment_blocks
 
     sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    print_environment(host.environment(sampler=sampler), out)
+    print_blocks(environment_blocks(host.environment(sampler=sampler)), out, full=True)
 
 
 def into_nothing(descriptor: int) -> None:

@@ -30,7 +30,7 @@ def doctor(
 
     from frameworktax import host
     from frameworktax.attribution import available_samplers
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
 
     checks = host.doctor(available_samplers())
     if as_json:

@@ -49,7 +49,7 @@ def list_environments(
 
       frameworktax env list
     """
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.runtimes import environments
 
     rows = environments.found()

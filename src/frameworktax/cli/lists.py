@@ -29,7 +29,7 @@ def list_models(
     from dataclasses import asdict
 
     from frameworktax import models
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
 
     rows = [asdict(row) for row in models.describe_names()]
     if as_json:
@@ -61,7 +61,7 @@ def list_runtimes(
       frameworktax list runtimes --json
     """
     from frameworktax import api, runtimes
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.runtimes.base import Target
 
     target = Target(device=api.pick_device(device))
@@ -101,7 +101,7 @@ def list_studies(
 
       frameworktax list studies
     """
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.reproduce import studies
 
     every = [studies.load(name) for name in studies.every_name()]

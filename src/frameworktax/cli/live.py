@@ -21,7 +21,7 @@ from frameworktax.cli.progress import DRAW_EVERY_S, Lines, Seconds, briefly, dra
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.latest import Latest, latest, verdict
-from frameworktax.report.terminal import REGIME_STYLES
+from frameworktax.report.render_terminal import STYLES
 from frameworktax.sweep.results import ENDED
 from frameworktax.sweep.values import duration
 
@@ -238,7 +238,7 @@ def _verdicts(rows: list[tuple[str, ...]]) -> Table:
     for least in (0, 4, len("10.4 ms ± 3%"), 0, 0):
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
     for point, runtime, latency, share, regime in rows:
-        style = REGIME_STYLES.get(regime, "")
+        style = STYLES.get(regime, "")
         table.add_row(Text(f"  {point}"), Text(runtime), Text(latency), Text(share, style=style),
                       Text(regime, style=style))  # fmt: skip
     return table

@@ -115,7 +115,7 @@ def reproduce_command(
 
 
 def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> None:
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.reproduce.results import forecast
     from frameworktax.reproduce.studies import default_scale
 

@@ -13,7 +13,7 @@ from frameworktax.errors import UsageError, nearest
 
 DOCUMENTS = {
     "run": "frameworktax.report.json_document",
-    "comparison": "frameworktax.report.compare_document",
+    "comparison": "frameworktax.report.compare_export",
     "study": "frameworktax.sweep.schema",
 }
 

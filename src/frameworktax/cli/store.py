@@ -51,7 +51,7 @@ def list_points(
     from dataclasses import asdict
 
     from frameworktax.analysis.summary import summarise
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.store import Where
     from frameworktax.store.columns import columns
 

@@ -143,7 +143,7 @@ def _dry_run(
     json_file: str | None,
     quiet: bool,
 ) -> None:
-    from frameworktax.report.terminal import print_rows
+    from frameworktax.report.render_terminal import print_rows
     from frameworktax.sweep.executors import platforms
     from frameworktax.sweep.look import outlook
     from frameworktax.sweep.words import forecast, plain, rows

@@ -16,7 +16,7 @@ from typing import Any
 from frameworktax.errors import UsageError
 from frameworktax.records import FLOOR, Run
 from frameworktax.report import html, json_document
-from frameworktax.report.markdown import SHAPE, csv_rows
+from frameworktax.report.rows import SHAPE, csv_rows
 from frameworktax.version import __version__
 
 ASKED = ("threads", "batch", "length", "image_size", "width", "depth", *SHAPE)

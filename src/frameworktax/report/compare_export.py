@@ -4,78 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
-from frameworktax.analysis.compare.comparison import Change, Comparison
-from frameworktax.errors import UsageError, nearest
-from frameworktax.report import compare_document
-from frameworktax.report.compare_words import (
-    MARKS,
-    change_told,
-    counts,
-    flat,
-    footers,
-    point,
-    reason,
-    unit,
-    value,
-    verdict,
+from frameworktax.analysis.compare.comparison import (
+    COMPARISON_SCHEMA,
+    COMPARISON_VERSION,
+    Change,
+    Comparison,
 )
-from frameworktax.report.markdown import escape
-from frameworktax.report.words import half_width
+from frameworktax.errors import UsageError, nearest
+from frameworktax.report.compare_blocks import change_name, compare_blocks, reason, verdict
+from frameworktax.report.json_document import described_as, plain
+from frameworktax.report.render_markdown import markdown
+from frameworktax.report.words import flat, half_width
 
 
-def markdown(comparison: Comparison) -> str:
-    """Return a comment for a pull request: headline, table, what to know folded away."""
-    metric = comparison.metric
-    head = ["", f"{metric}{unit(metric)}", "before", "after", "change (95 %)", "verdict"]
-    rows = [
-        [
-            MARKS[change.verdict],
-            escape(point(change)),
-            value(change.before, metric),
-            value(change.after, metric),
-            change_told(change),
-            f"**{verdict(change)}**" if change.gate == "regressed" else verdict(change),
-        ]
-        for change in comparison.points
-    ]
-    lines = [head, ["---", "---", "---:", "---:", "---:", "---"], *rows]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    said = [
-        f"{point(change)}: {'; '.join(part for part in (reason(change), counts(change)) if part)}"
-        for change in comparison.points
-        if change.verdict != "same" or change.counts
-    ]
-    parts = [f"### {escape(comparison.headline)}", table]
-    more = [f"- {escape(text)}" for text in [*said, *footers(comparison)]]
-    if more:
-        parts.append("<details><summary>Reasons and notes</summary>\n\n" + "\n".join(more))
-        parts.append("</details>")
-    return "\n\n".join(parts) + "\n"
+def dump(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain JSON data; what is not finite is ``null``."""
+    data: dict[str, Any] = plain(asdict(comparison))
+    return data
+
+
+def document(comparison: Comparison) -> str:
+    """Return the document of ``--json`` as text."""
+    return json.dumps(dump(comparison), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the document."""
+    described = described_as(Comparison, COMPARISON_SCHEMA, COMPARISON_VERSION)
+    described["required"] = sorted(described["properties"])
+    return described
+
+
+def comment(comparison: Comparison) -> str:
+    """Return Markdown for a pull request: headline, table, what to know folded away."""
+    headline, table, notes = compare_blocks(comparison)
+    more = markdown([notes])
+    if not more.strip():
+        return markdown([headline, table])
+    folded = f"<details><summary>Reasons and notes</summary>\n\n{more}\n</details>\n"
+    return f"{markdown([headline, table])}\n{folded}"
 
 
 def junit(comparison: Comparison) -> str:
-    """Return JUnit XML: a regression is a failure, what cannot be told is skipped with its reason.
+    """Return JUnit XML: a regression is a failure, an open verdict is skipped with its reason.
 
     Names may hold anything; what XML cannot hold is left out.
     """
-    told = [_state(change, comparison) for change in comparison.points]
+    states = [_state(change, comparison) for change in comparison.points]
     suite = ElementTree.Element(
         "testsuite",
         name=f"frameworktax compare {comparison.metric}",
-        tests=str(len(told)),
-        failures=str(told.count("failure")),
-        skipped=str(told.count("skipped")),
+        tests=str(len(states)),
+        failures=str(states.count("failure")),
+        skipped=str(states.count("skipped")),
         errors="0",
     )
-    for change, state in zip(comparison.points, told, strict=True):
+    for change, state in zip(comparison.points, states, strict=True):
         case = ElementTree.SubElement(
             suite,
             "testcase",
             classname=f"frameworktax.{flat(change.workload.model)}",
-            name=point(change),
+            name=change_name(change),
             time=f"{change.after.value / 1e9:.9f}"
             if change.after is not None and comparison.metric != "launches"
             else "0",
@@ -101,7 +95,7 @@ def benchmark(comparison: Comparison) -> str:
     """Return the side after for github-action-benchmark, tool ``customSmallerIsBetter``."""
     rows = [
         {
-            "name": f"{point(change)}, {comparison.metric}",
+            "name": f"{change_name(change)}, {comparison.metric}",
             "unit": "launches" if comparison.metric == "launches" else "ms",
             "value": change.after.value / (1 if comparison.metric == "launches" else 1e6),
             "range": f"± {half_width(change.after)}",
@@ -114,10 +108,10 @@ def benchmark(comparison: Comparison) -> str:
 
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "markdown": markdown,
+    "markdown": comment,
     "junit": junit,
     "github-action-benchmark": benchmark,
-    "json": compare_document.text,
+    "json": document,
 }
 SUFFIXES = {".md": "markdown", ".xml": "junit", ".json": "github-action-benchmark"}
 
@@ -141,5 +135,5 @@ def form_of(path: Path) -> str:
     """
     if path.suffix not in SUFFIXES:
         known = ", ".join(f"{suffix} {form}" for suffix, form in SUFFIXES.items())
-        raise UsageError(f"cannot tell the format of '{path.name}'; give --format, or {known}")
+        raise UsageError(f"unknown format of '{path.name}'; give --format, or {known}")
     return SUFFIXES[path.suffix]

@@ -8,7 +8,10 @@ from pathlib import Path
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
-from frameworktax.report import charts, html, json_document, markdown
+from frameworktax.report import charts, html, json_document
+from frameworktax.report.render_markdown import markdown
+from frameworktax.report.rows import CSV_FIELDS, csv_rows, csv_text
+from frameworktax.report.run_blocks import run_blocks
 from frameworktax.store import export as store_export
 
 SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf")
@@ -42,10 +45,12 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         html.write_report(run, path, beside)
     elif path.suffix == ".json":
         path.write_text(json_document.text(run), encoding="utf-8")
-    elif path.suffix in (".md", ".csv"):
-        markdown.write(run, path)
+    elif path.suffix == ".md":
+        path.write_text(markdown(run_blocks(run)), encoding="utf-8")
+    elif path.suffix == ".csv":
+        path.write_text(csv_text(run), encoding="utf-8")
     elif path.suffix == ".parquet":
-        store_export.measurements(markdown.csv_rows(run), markdown.CSV_FIELDS, path)
+        store_export.measurements(csv_rows(run), CSV_FIELDS, path)
     else:
         charts.figure(run, picture, path)
 
@@ -57,7 +62,7 @@ def write_table(run: Run, path: Path) -> None:
         UsageError: no table has this suffix, or what it needs is not installed.
     """
     if path.suffix == ".jsonl":
-        lines = [json.dumps(row, allow_nan=False) + "\n" for row in markdown.csv_rows(run)]
+        lines = [json.dumps(row, allow_nan=False) + "\n" for row in csv_rows(run)]
         path.write_text("".join(lines), encoding="utf-8")
     else:
         store_export.check_suffix(path)

@@ -19,8 +19,8 @@ from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of,
 from frameworktax.report import trace_words
 from frameworktax.report.charts import AXES, Slice, frame, latency_looks, slices, template
 from frameworktax.report.json_document import dump
-from frameworktax.report.markdown import csv_rows, csv_text
 from frameworktax.report.palette import SHAPES, colours
+from frameworktax.report.rows import csv_rows, csv_text
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import interval, parity_mark
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Notes, Table, Text
 from frameworktax.report.words import flat, label, percent
 
+LEAST = 0.005
+"""Share from which a part of a bar is named; all of them stand in a table of their own."""
 EMPHASISED = ("strong", "bad")
 """Styles of text in bold type."""
 
@@ -64,7 +66,8 @@ def _table(block: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     if cell.bar:
-        return escape(", ".join(f"{label(name)} {percent(share)}" for name, share in cell.bar))
+        parts = [f"{label(name)} {percent(share)}" for name, share in cell.bar if share >= LEAST]
+        return escape(", ".join(parts))
     text = escape(cell.exact or f"{cell.text} {cell.note}".rstrip())
     if cell.link:
         text = f"[{text}]({cell.link})"

@@ -52,12 +52,14 @@ FOLDED = 20
 """Width that a column of text keeps when its text is folded over lines."""
 HEAD = 15
 """Width from which a head is folded where its cells are narrower."""
+MOST = 10
+"""Entries of a list that are shown without ``--verbose``."""
 LEAD = 9
 """Width up to which the leads of a list stand in a column of their own."""
 
 
 def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = False) -> None:
-    """Print blocks; text from anywhere means nothing to the terminal.
+    """Print blocks; text from anywhere means nothing to the terminal, and a hint comes once.
 
     Args:
         blocks: of a document.
@@ -65,6 +67,7 @@ def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = Fals
         full: folded tables and every note as well.
     """
     folded = 0
+    hints: set[str] = set()
     for block in blocks:
         match block:
             case Heading():
@@ -76,10 +79,14 @@ def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = Fals
                 console.print(Line(flat(block.text), style=STYLES.get(block.style, "")))
             case Table() if full or not block.folded:
                 _title(block.title, console)
-                print_table(block, console)
+                print_table(block, console, hint="" if block.hint in hints else block.hint)
+                hints.add(block.hint)
             case Items() if block.items:
                 _title(block.title, console)
-                _items(block.items, console)
+                _items(block.items if full else block.items[:MOST], console)
+                if len(block.items) > MOST and not full:
+                    more = f"{len(block.items) - MOST} more: see --verbose, --report or --json"
+                    console.print(Line(more, style="dim"))
             case Notes():
                 shown = [n for n in block.notes if full or n.severity != "info"]
                 folded += len(block.notes) - len(shown)
@@ -120,7 +127,7 @@ def _title(text: str, console: Console) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def print_table(block: Table, console: Console) -> None:
+def print_table(block: Table, console: Console, *, hint: str = "") -> None:
     """Print a table without its title: in short forms, or in parts, where it is too wide."""
     columns = _columns(block, short=False)
     is_short = _width(columns) > console.width and any(c.short for row in block.rows for c in row)
@@ -129,8 +136,8 @@ def print_table(block: Table, console: Console) -> None:
     for part in _parts(columns, console.width):
         _print_part(part, console)
     _key(block, is_short, console)
-    if block.hint:
-        console.print(Line(flat(block.hint), style="dim"))
+    if hint:
+        console.print(Line(flat(hint), style="dim"))
 
 
 class _Printed:

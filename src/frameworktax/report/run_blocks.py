@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from frameworktax.analysis.words import times
+from frameworktax.analysis.estimates import times
 from frameworktax.records import BILL, Advice, Environment, Estimate, Measurement, Run
 from frameworktax.report.blocks import (
     Block,

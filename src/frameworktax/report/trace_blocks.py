@@ -109,7 +109,7 @@ def _starved_by(trace: Mapping[str, Any]) -> Iterator[Table]:
                 (time_text(f["ns"]), _share(f["ns"], trace["wall_ns"]), cut(f["name"]))
                 for f in found[:LEADERS]
             ]
-            heads = [right("device idle"), right("share"), title]
+            heads = (right("device idle"), right("share"), title)
             yield table(f"What kept devices waiting, by {title}", heads, rows)
             return
 
@@ -126,7 +126,7 @@ def _operators(trace: Mapping[str, Any]) -> Table:
         for o in trace["operators"][:LEADERS]
         if o["tax_ns"]
     ]
-    heads = [right(head) for head in ("tax", "share", "kernels", "calls")]
+    heads = map(right, ("tax", "share", "kernels", "calls"))
     return table("Operators with the most tax", [*heads, "operator"], rows)
 
 
@@ -142,7 +142,7 @@ def _devices(trace: Mapping[str, Any]) -> Table:
         )
         for number, d in trace["devices"].items()
     ]
-    heads = [right(head) for head in ("busy", "span", "kernels", "copies")]
+    heads = map(right, ("busy", "span", "kernels", "copies"))
     return table("Devices", ["device", *heads, "name"], rows)
 
 

@@ -1,0 +1,65 @@
+"""Every point as a flat row: the columns of CSV, Parquet and pandas."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from frameworktax.records import BILL, Estimate, Measurement, Run
+from frameworktax.store.export import inert
+
+ESTIMATES = (
+    *("latency", "pipelined", "enqueue", "kernel", "span", "tax", "warm_overhead"),
+    *("first_token", "per_token"),
+)
+SHAPE = ("input", "length_mean", "length_sd", "phase", "new_tokens", "kv_cache", "channels_last")
+PLAIN = (
+    *("bill_method", "launches", "operators", "flops", "macs", "parameters"),
+    *("padding_share", "setup_ns", "artifact_bytes", "peak_memory_bytes"),
+)
+CSV_FIELDS = (
+    *("model", "runtime", "paradigm", "platform", "threads", "batch", "length", "image_size"),
+    *("precision", "width", "depth", *SHAPE, "status", "reason"),
+    *(f"{name}_ns{end}" for name in ESTIMATES for end in ("", "_low", "_high")),
+    *(f"tax_share{end}" for end in ("", "_low", "_high")),
+    *(f"ratio_to_eager{end}" for end in ("", "_low", "_high")),
+    *(f"bill_{name}_ns" for name in BILL),
+    *("regime", "within_tolerance", "max_relative_difference", *PLAIN, "notes"),
+)
+
+
+def csv_rows(run: Run) -> list[dict[str, object]]:
+    """Return one flat row a point, the fields of ``CSV_FIELDS``; None for what was not measured."""
+    return [_row(m) for m in run.measurements]
+
+
+def _row(m: Measurement) -> dict[str, object]:
+    w = m.workload
+    row: dict[str, object] = dict.fromkeys(CSV_FIELDS)
+    for name in ("runtime", "paradigm", "platform", "threads", "status", "reason", "regime"):
+        row[name] = getattr(m, name)
+    for name in ("model", "batch", "length", "image_size", "precision", "width", "depth", *SHAPE):
+        row[name] = getattr(w, name)
+    for name in PLAIN:
+        row[name] = getattr(m, name)
+    for name in (*(f"{e}_ns" for e in ESTIMATES), "tax_share", "ratio_to_eager"):
+        estimate: Estimate | None = getattr(m, name)
+        if estimate is not None:
+            row |= {name: estimate.value, f"{name}_low": estimate.low}
+            row[f"{name}_high"] = estimate.high
+    row |= {f"bill_{name}_ns": ns for name, ns in (m.bill_ns or {}).items()}
+    if m.parity is not None:
+        row["within_tolerance"] = m.parity.within_tolerance
+        row["max_relative_difference"] = m.parity.max_relative_difference
+    row["notes"] = " ".join(n.code for n in m.notes)
+    return row
+
+
+def csv_text(run: Run) -> str:
+    """Return the rows as CSV with a header; text that a spreadsheet would run is quoted."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for row in csv_rows(run):
+        writer.writerow({key: inert(value) for key, value in row.items()})
+    return out.getvalue()
