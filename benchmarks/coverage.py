@@ -58,10 +58,6 @@ GROUPS: tuple[tuple[str, ...], ...] = (
     ("zentorch",),
 )
 """Cheap ones first; a group is run over all models before the next begins."""
-MATTER = (
-    "torch", "torchvision", "timm", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino",
-)  # fmt: skip
-"""Packages whose version can change a cell; those of other environments are added."""
 LIMIT_S = 300
 MEMORY_BYTES = 6 * 10**9
 LENGTH, AUDIO_SHARE, IMAGE_SIZE = 32, 0.125, 64
@@ -244,9 +240,11 @@ def start(python: Path | None) -> subprocess.Popen[str]:
 
 
 def all_versions() -> dict[str, str]:
-    """Return package → version, those of other environments included."""
-    found = {name: version for name, version in host.libraries().items() if name in MATTER}
-    for row in environments.found():
+    """Return package → version of all that can change a cell, other environments' included."""
+    wanted = runtimes.distributions()
+    here = host.libraries(wanted).items()
+    found = {name: version for name, version in here if name in wanted}
+    for row in environments.found(runtimes.recipes()):
         if row.ready:
             found |= {
                 name: version
@@ -268,10 +266,8 @@ def earlier(
         return {}
     kept = {}
     for cell in matrix.cells:
-        known_name = cell.runtime.partition("@")[0] in runtimes.names()
-        packages = runtimes.get(cell.runtime).packages if known_name else ()
-        needs = {name.partition(".")[0] for name in packages}  # iree.compiler → iree
-        changed = any(name.replace("-", "_").startswith(p) for name in stale for p in needs)
+        is_known = cell.runtime.partition("@")[0] in runtimes.names()
+        changed = is_known and bool(stale & runtimes.get(cell.runtime).distributions())
         again = dropped and cell.model in dropped[0] and cell.runtime in dropped[1]
         if cell.model in BUILT_IN and not changed and not again:
             kept[cell.model, cell.runtime] = cell

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax import host, models, store
+from frameworktax import host, models, runtimes, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
@@ -284,7 +284,7 @@ def run_plan(
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
                 version=__version__,
                 command=tuple(command),
-                environment=host.environment(sampler=_sampler()),
+                environment=host.environment(sampler=_sampler(), packages=runtimes.distributions()),
             )
         )
         try:

@@ -162,8 +162,9 @@ def apart(tmp_path_factory) -> dict[str, str]:
     patch.setattr(environments, "_install", install)
     patch.setattr(environments, "_versions", lambda python, wanted: {})
     said: list[str] = []
-    python = environments.create("jax", said.append)
-    assert environments.create("jax", said.append) == python, "a finished one is left as it is"
+    python = environments.create("jax", runtimes.recipe("jax"), said.append)
+    again = environments.create("jax", runtimes.recipe("jax"), said.append)
+    assert again == python, "a finished one is left as it is"
     patch.undo()
     assert len(said) == 2
     plugin = folder / "plugin"

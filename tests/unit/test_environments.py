@@ -37,24 +37,23 @@ def test_an_unfinished_environment_is_none(folder):
     (folder / "jax" / environments.MARKER).write_text('{"versions": {"jax": "1"}}')
     assert environments.python_of("jax") == python
     assert environments.installed("jax") == {"jax": "1"}
-    assert [row.name for row in environments.found() if row.ready] == ["jax"]
+    assert [row.name for row in environments.found(runtimes.recipes()) if row.ready] == ["jax"]
     assert environments.remove("jax")
     assert not environments.remove("jax")
     assert environments.python_of("jax") is None
 
 
-def test_unknown_environments_get_a_suggestion(folder):
-    for act in (environments.remove, environments.recipe):
-        with pytest.raises(UsageError, match="no environment 'jaxx', did you mean 'jax'"):
-            act("jaxx")
+def test_unknown_environments_get_a_suggestion():
+    with pytest.raises(UsageError, match=r"'jaxx', did you mean 'jax'"):
+        runtimes.recipe("jaxx")
 
 
 def test_what_pip_cannot_install_is_one_line_and_leaves_nothing_ready(folder, monkeypatch):
     recipe = environments.Recipe(("no-such-package-at-all==0",), 1)
-    monkeypatch.setitem(environments.RECIPES, "broken", recipe)
     monkeypatch.setattr(environments.venv, "create", fake_venv)
-    with pytest.raises(WorkerError, match="pip could not install no-such-package-at-all==0: ERR"):
-        environments.create("broken", lambda text: None)
+    with pytest.raises(WorkerError, match="no-such-package-at-all==0: ERROR") as caught:
+        environments.create("broken", recipe, lambda text: None)
+    assert caught.value.status == "failed"
     assert environments.python_of("broken") is None
 
 
@@ -70,7 +69,7 @@ def test_a_folder_that_cannot_be_written_names_the_remedy(monkeypatch, tmp_path)
     (tmp_path / "file").touch()
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.raises(UsageError, match=f"set {environments.FOLDER_VARIABLE} to another"):
-        environments.create("jax", lambda text: None)
+        environments.create("jax", runtimes.recipe("jax"), lambda text: None)
 
 
 @pytest.mark.parametrize("name", [n for n in runtimes.BUILT_IN if runtimes.get(n).environment])
@@ -87,7 +86,7 @@ def test_a_runtime_that_can_live_apart_says_how(name, folder, monkeypatch):
     (folder / runtime.environment / environments.MARKER).write_text("{}")
     assert runtime.python() == python
     assert "not installed" not in (runtime.missing(Target()) or "")
-    assert runtime.environment in environments.RECIPES
+    assert runtimes.recipe(runtime.environment) == runtime.recipe
 
 
 def test_recipes_install_what_the_constraints_and_extras_name():
@@ -95,7 +94,7 @@ def test_recipes_install_what_the_constraints_and_extras_name():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    for name, recipe in environments.RECIPES.items():
+    for name, recipe in runtimes.recipes().items():
         extra = [re.split(r"[=>]", requirement)[0] for requirement in extras[name]]
         for package in recipe.packages:
             assert package in lines

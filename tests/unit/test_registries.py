@@ -50,7 +50,7 @@ def test_asking_imports_no_engine() -> None:
         "import sys\n"
         "from frameworktax import models, runtimes\n"
         "from frameworktax.runtimes.base import Target\n"
-        "models.describe_names()\n"
+        "models.describe_names(), runtimes.distributions()\n"
         "for name in runtimes.names(): runtimes.get(name).missing(Target())\n"
         "heavy = ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'numpy')\n"
         "print([name for name in heavy if name in sys.modules])\n"

@@ -183,13 +183,14 @@ def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> Bar | None:
 
 def introduce(out: Console) -> None:
     """Print what measures, and on which machine: for ``--verbose``."""
-    from frameworktax import host
+    from frameworktax import host, runtimes
     from frameworktax.attribution import available_samplers
     from frameworktax.report.render_terminal import print_blocks
     from frameworktax.report.run_blocks import environment_blocks
 
     sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    print_blocks(environment_blocks(host.environment(sampler=sampler)), out, full=True)
+    found = host.environment(sampler=sampler, packages=runtimes.distributions())
+    print_blocks(environment_blocks(found), out, full=True)
 
 
 def into_nothing(descriptor: int) -> None:

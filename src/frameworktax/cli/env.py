@@ -30,12 +30,12 @@ def create(
 
       frameworktax env create executorch
     """
+    from frameworktax import runtimes
     from frameworktax.runtimes import environments
 
-    for name in names:
-        environments.recipe(name)  # a wrong name is told before anything is installed
-    for name in names:
-        python = environments.create(name, lambda text: print(text, file=sys.stderr))
+    wanted = {name: runtimes.recipe(name) for name in names}  # a wrong name installs nothing
+    for name, recipe in wanted.items():
+        python = environments.create(name, recipe, lambda text: print(text, file=sys.stderr))
         print(f"{name}: ready, {python}")
 
 
@@ -43,16 +43,17 @@ def create(
 def list_environments(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """What can be installed apart, and what is.
+    """List what can be installed apart, and what is installed.
 
     Example:
 
       frameworktax env list
     """
+    from frameworktax import runtimes
     from frameworktax.report.render_terminal import print_rows
     from frameworktax.runtimes import environments
 
-    rows = environments.found()
+    rows = environments.found(runtimes.recipes())
     if as_json:
         print(json.dumps([asdict(r) | {"folder": str(r.folder)} for r in rows], indent=1))
         return
@@ -74,9 +75,10 @@ def remove(names: Annotated[list[str], typer.Argument(help="Environments to dele
 
       frameworktax env remove executorch
     """
+    from frameworktax import runtimes
     from frameworktax.runtimes import environments
 
     for name in names:
-        environments.recipe(name)
+        runtimes.recipe(name)
     for name in names:
         print(f"{name}: {'removed' if environments.remove(name) else 'there was none'}")

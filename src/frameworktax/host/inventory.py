@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,8 @@ EXTRAS: dict[str, str] = {
     "pandas": "pandas",
     "py-spy": "py-spy",
 }
-"""Packages that runtimes and reports are made of → the extra that installs each."""
-_ALSO = (
-    "frameworktax", "numpy", "scipy", "onnxruntime-gpu", "tensorrt", "triton", "timm",
-    "torchvision", "jax",
-)  # fmt: skip
+"""Packages that ``doctor`` looks for → the extra that installs each."""
+_ALSO = ("frameworktax", "numpy", "scipy")
 
 _GPU_FIELDS = {
     "index": "index",
@@ -49,10 +47,14 @@ _GPU_NUMBERS = ("index", "memory_mib", "sm_clock_mhz", "max_sm_clock_mhz", "memo
 _CPU = "sys/devices/system/cpu"
 
 
-def libraries() -> dict[str, str]:
-    """Return package → version of what is installed and moves numbers."""
+def libraries(packages: Iterable[str] = ()) -> dict[str, str]:
+    """Return package → version of what is installed and moves numbers.
+
+    ``packages`` are what runtimes and models are made of (``runtimes.distributions``): the host
+    knows no runtime.
+    """
     found = {}
-    for name in (*EXTRAS, *_ALSO):
+    for name in {*EXTRAS, *_ALSO, *packages}:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -157,12 +159,15 @@ def virtualization(root: Path = ROOT) -> str | None:
     return ", ".join(filter(None, (guest, container))) or None
 
 
-def environment(root: Path = ROOT, sampler: str | None = None) -> Environment:
+def environment(
+    root: Path = ROOT, sampler: str | None = None, packages: Iterable[str] = ()
+) -> Environment:
     """Return everything about this machine that moves a number.
 
     Args:
         root: where ``/proc`` and ``/sys`` are looked for.
         sampler: name of the sampler this host allows, from ``attribution.available_samplers``.
+        packages: see ``libraries``.
     """
     cores, threads_per_core = cpu_count(root)
     load = (read(root, "proc/loadavg") or "").split()
@@ -182,5 +187,5 @@ def environment(root: Path = ROOT, sampler: str | None = None) -> Environment:
         affinity=machine.usable_cpus(),
         sampler=sampler,
         gpus=gpus(),
-        libraries=libraries(),
+        libraries=libraries(packages),
     )

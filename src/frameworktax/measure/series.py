@@ -230,7 +230,7 @@ def series_of(
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
         groups.setdefault(point.without_batch().key(), {})[point.workload.batch] = point
-    found, made_with = [], host.libraries()
+    found, made_with = [], host.libraries(runtimes.distributions())
     for group in groups.values():
         point = next(iter(group.values()))
         runtime = runtimes.get(point.runtime)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import entry_points
 
+from frameworktax import models
 from frameworktax.errors import UsageError, nearest
 from frameworktax.runtimes.base import Runtime
+from frameworktax.runtimes.environments import Recipe
 
 GROUP = "frameworktax.runtimes"
 
@@ -97,6 +99,42 @@ def get(name: str) -> Runtime:
     if not isinstance(runtime, Runtime):
         raise UsageError(f"runtime '{bare}' ({known[bare]}) is no Runtime; uninstall its package")
     return runtime if bare == name else _with_option(runtime, name, option)
+
+
+def recipes() -> dict[str, Recipe]:
+    """Return name → contents of every environment that a runtime can live in."""
+    found = [get(name) for name in names()]
+    return {one.environment: one.recipe for one in found if one.recipe is not None}
+
+
+def recipe(name: str) -> Recipe:
+    """Return what an environment consists of.
+
+    Raises:
+        UsageError: there is no such name.
+    """
+    known = recipes()
+    if name not in known:
+        raise UsageError(
+            f"no environment '{name}'{nearest(name, known)} (see 'frameworktax env list')"
+        )
+    return known[name]
+
+
+def distributions() -> tuple[str, ...]:
+    """Return the distributions that runtimes and models are made of, plug-ins' own included.
+
+    Their versions are recorded with every session and are part of the key of what is prepared.
+    Nothing of a plug-in is imported.
+    """
+    found = {
+        name for entry in (models.BUILT_IN | models.PREFIXES).values() for name in entry.packages
+    }
+    for name in BUILT_IN:
+        found |= get(name).distributions()
+    for group in (GROUP, models.GROUP):
+        found |= {point.dist.name for point in entry_points(group=group) if point.dist}
+    return tuple(sorted(found))
 
 
 def _with_option(runtime: Runtime, name: str, option: str) -> Runtime:

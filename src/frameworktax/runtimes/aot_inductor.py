@@ -65,6 +65,7 @@ class AotInductor(Runtime):
     precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
+    libraries = ("triton",)
     needs_model = False
     prepares = True
     compiles = True

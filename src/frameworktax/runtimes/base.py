@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.runtimes import environments
+from frameworktax.runtimes.environments import Recipe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,9 +83,13 @@ class Runtime(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Importable names that must be there."""
     extra: ClassVar[str] = ""
-    """The extra that installs them: ``pip install 'frameworktax[extra]'``."""
+    """The extra that installs them, ``pip install 'frameworktax[extra]'``; empty for none."""
     environment: ClassVar[str] = ""
     """The environment of its own it can live in: ``frameworktax env create environment``."""
+    recipe: ClassVar[Recipe | None] = None
+    """What that environment consists of."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions that move its numbers and are named like no package above."""
     options: ClassVar[Mapping[str, str]] = {}
     """What may stand behind an @ in its name (``onnxruntime@1``), each in a few words."""
     option: ClassVar[str] = ""
@@ -92,7 +97,7 @@ class Runtime(ABC):
     needs_model: ClassVar[bool] = True
     """Whether ``load`` needs the built model, or only what ``prepare`` left."""
     has_symbols: ClassVar[bool] = True
-    """Whether kernels and executor can be told apart by symbol; otherwise the twin is used."""
+    """Whether symbols distinguish kernels from executor; otherwise the twin is used."""
     prepares: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     """Whether ``all`` leaves it out: set-up that would eat any ordinary budget."""
@@ -123,6 +128,11 @@ class Runtime(ABC):
         """Return environment variables that its measuring processes are started with."""
         return {}
 
+    def distributions(self) -> set[str]:
+        """Return the distributions whose versions are recorded and part of its artifacts' key."""
+        pinned = self.recipe.names() if self.recipe else []
+        return {name.replace("_", "-") for name in self.packages} | {*self.libraries, *pinned}
+
     def versions(self) -> dict[str, str]:
         """Return package → version of its environment, where it needs one of its own."""
         return environments.installed(self.environment) if self.python() else {}
@@ -131,7 +141,9 @@ class Runtime(ABC):
         """Return why this runtime cannot run here and what to do, or None if it can."""
         absent = self.absent()
         if absent and self.python() is None:
-            remedy = f"pip install 'frameworktax[{self.extra}]'"
+            remedy = f"pip install {' '.join(absent)}"
+            if self.extra:
+                remedy = f"pip install 'frameworktax[{self.extra}]'"
             if self.environment:
                 remedy = f"frameworktax env create {self.environment}"
             return f"{', '.join(absent)} not installed; {remedy}"
@@ -146,7 +158,7 @@ class Runtime(ABC):
     def cannot(self, workload: Workload) -> str | None:
         """Return why this runtime cannot run this workload and what to choose, or None if it can.
 
-        Asked in the parent, without the model: what only the model tells, ``prepare`` or ``load``
+        Asked in the parent, without the model: what only the model shows, ``prepare`` or ``load``
         raises as ``WorkerError("unavailable", …)``.
         """
         if workload.model.startswith("onnx:") and not self.takes_onnx:

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from frameworktax.errors import UsageError, WorkerError, nearest
+from frameworktax.errors import UsageError, WorkerError
 
 FOLDER_VARIABLE = "FRAMEWORKTAX_ENVIRONMENTS"
 MARKER = "frameworktax-environment.json"
@@ -39,15 +39,9 @@ class Recipe:
     megabytes: int
     """Added to what is installed already."""
 
-
-RECIPES: dict[str, Recipe] = {
-    "executorch": Recipe(("executorch==1.5.1",), 550),
-    "iree": Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400),
-    "jax": Recipe(("jax==0.10.2", "torchax==0.0.13"), 400),
-    "litert": Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950),
-    "tract": Recipe(("tract==0.23.9",), 50),
-    "zentorch": Recipe(("zentorch==2.13.0.2",), 120),
-}
+    def names(self) -> list[str]:
+        """Return the packages without their versions."""
+        return [package.partition("==")[0] for package in self.packages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +56,19 @@ class Found:
 
 
 def base() -> Path:
-    """Return the folder that holds the environments: beside what runs now, unless told otherwise.
+    """Return the folder of all environments: beside what runs now by default.
 
     ``$FRAMEWORKTAX_ENVIRONMENTS`` names another. Where the interpreter's own folder cannot be
     written (the system's Python), they go to the home folder, apart for each interpreter.
     """
-    told = os.environ.get(FOLDER_VARIABLE)
-    if told:
-        return Path(told)
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen)
     prefix = Path(sys.prefix)
     if sys.prefix != sys.base_prefix and os.access(prefix, os.W_OK):
         return prefix / "frameworktax-environments"
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
     return data / "frameworktax" / f"python-{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def recipe(name: str) -> Recipe:
-    """Return what an environment consists of.
-
-    Raises:
-        UsageError: there is no such name.
-    """
-    if name not in RECIPES:
-        raise UsageError(
-            f"no environment '{name}'{nearest(name, RECIPES)} (see 'frameworktax env list')"
-        )
-    return RECIPES[name]
 
 
 def python_of(name: str) -> Path | None:
@@ -103,26 +84,26 @@ def installed(name: str) -> dict[str, str]:
     return dict(json.loads(text)["versions"])
 
 
-def found() -> list[Found]:
+def found(recipes: Mapping[str, Recipe]) -> list[Found]:
     """Return every environment that can be made, and whether it is."""
     return [
         Found(name, r.packages, r.megabytes, python_of(name) is not None, base() / name)
-        for name, r in RECIPES.items()
+        for name, r in recipes.items()
     ]
 
 
-def create(name: str, say: Callable[[str], None]) -> Path:
+def create(name: str, wanted: Recipe, say: Callable[[str], None]) -> Path:
     """Make an environment and return its interpreter; a finished one is left as it is.
 
     Args:
-        name: of a recipe.
-        say: told what is being done, in one line.
+        name: of the environment.
+        wanted: what to install.
+        say: called with one line for each step.
 
     Raises:
-        UsageError: there is no such recipe, or the folder cannot be written.
+        UsageError: the folder cannot be written.
         WorkerError: pip could not install it, with pip's last line.
     """
-    wanted = recipe(name)
     ready = python_of(name)
     if ready is not None:
         return ready
@@ -146,12 +127,7 @@ def create(name: str, say: Callable[[str], None]) -> Path:
 
 
 def remove(name: str) -> bool:
-    """Delete an environment; return whether there was one.
-
-    Raises:
-        UsageError: there is no such recipe.
-    """
-    recipe(name)
+    """Delete an environment; return whether there was one."""
     folder = base() / name
     if not folder.exists():
         return False
@@ -194,7 +170,7 @@ def _install(python: Path, wanted: Recipe) -> None:
 
 def _versions(python: Path, wanted: Recipe) -> dict[str, str]:
     """Return the versions that the environment really finds, torch's among them."""
-    names = [package.partition("==")[0] for package in wanted.packages] + [SHARED]
+    names = [*wanted.names(), SHARED]
     code = (
         "import sys, json; from importlib.metadata import version; "
         "print(json.dumps({n: version(n) for n in sys.argv[1:]}))"

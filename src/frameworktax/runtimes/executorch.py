@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.export import export, manifest_of
 from frameworktax.runtimes.threads import confine
 from frameworktax.runtimes.torch_common import TorchArtifactLoaded, configure
@@ -27,6 +28,7 @@ class ExecuTorch(Runtime):
     packages = ("torch", "executorch")
     extra = "executorch"
     environment = "executorch"
+    recipe = Recipe(("executorch==1.5.1",), 550)
     needs_model = False
     has_symbols = False
     prepares = True

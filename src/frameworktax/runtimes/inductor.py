@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.generate import looped
 from frameworktax.runtimes.torch_common import (
     FLOATS,
@@ -42,6 +43,7 @@ class Inductor(Runtime):
     precisions: ClassVar[tuple[str, ...]] = FLOATS
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     extra = "torch"
+    libraries = ("triton",)
     compiles = True
     kv_caches: ClassVar[tuple[str, ...]] = ("static",)
     keeps_channels_last = True
@@ -147,6 +149,7 @@ class ZenTorch(Inductor):
     precisions = ("float32", "bfloat16")
     packages = ("torch", "zentorch")
     environment = "zentorch"
+    recipe = Recipe(("zentorch==2.13.0.2",), 120)
     options: ClassVar[Mapping[str, str]] = {}
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.onnxruntime import export_onnx, wide
 from frameworktax.runtimes.torch_common import configure
 
@@ -31,6 +32,7 @@ class Iree(Runtime):
     packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
     extra = "iree"
     environment = "iree"
+    recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
     needs_model = False
     has_symbols = False
     prepares = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.export import export, manifest_of
 from frameworktax.runtimes.onnxruntime import wide
 from frameworktax.runtimes.threads import confine
@@ -33,6 +34,8 @@ class Jax(Runtime):
     packages = ("torch", "jax", "torchax")
     extra = "jax"
     environment = "jax"
+    recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
+    libraries = ("jaxlib",)
     needs_model = False
     has_symbols = False
     prepares = True

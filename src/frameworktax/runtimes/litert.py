@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.export import manifest_of, positional, split
 from frameworktax.runtimes.onnxruntime import wide
 from frameworktax.runtimes.torch_common import configure
@@ -27,6 +28,7 @@ class LiteRt(Runtime):
     packages = ("torch", "litert_torch", "ai_edge_litert")
     extra = "litert"
     environment = "litert"
+    recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
     needs_model = False
     has_symbols = False
     prepares = True

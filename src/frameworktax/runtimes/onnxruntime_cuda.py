@@ -43,6 +43,7 @@ class OnnxRuntimeCuda(OnnxRuntime):
     devices = ("cuda",)
     precisions = ("float32", "float16")
     extra = "onnxruntime-cuda"
+    libraries = ("onnxruntime-gpu",)
     options: ClassVar[Mapping[str, str]] = {}
     kv_caches = ()
 

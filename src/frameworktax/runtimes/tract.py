@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.onnxruntime import export_onnx, wide
 from frameworktax.runtimes.torch_common import configure
 
@@ -25,6 +26,7 @@ class Tract(Runtime):
     packages = ("torch", "onnx", "onnxscript", "tract")
     extra = "tract"
     environment = "tract"
+    recipe = Recipe(("tract==0.23.9",), 50)
     needs_model = False
     has_symbols = False
     prepares = True

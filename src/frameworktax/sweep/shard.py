@@ -77,4 +77,4 @@ def open_shard(folder: Path, session: str, command: Sequence[str]) -> Shard:
 def _environment() -> Environment:
     """Return what this host is; looked up once, its load is that of the campaign's begin."""
     sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    return host.environment(sampler=sampler)
+    return host.environment(sampler=sampler, packages=runtimes.distributions())
