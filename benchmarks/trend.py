@@ -23,8 +23,7 @@ from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
 from frameworktax.reproduce import paper
 from frameworktax.traces import chrome
-from frameworktax.traces.timeline import Timeline, build
-from frameworktax.traces.windows import Windows
+from frameworktax.traces.timeline import Timeline, Windows, build
 from machines import MOST, Outlook, grid, outlook
 from question import ROOT, place, table
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import TraceError, UsageError
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Prediction, Run
-from frameworktax.traces.blocks import DamagedError, blocks
+from frameworktax.traces.pieces import DamagedError, blocks
 
 if TYPE_CHECKING:
     from frameworktax.analysis.whatif.predict import WhatIf

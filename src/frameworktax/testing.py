@@ -23,7 +23,7 @@ import numpy as np
 from frameworktax.clock import Clock
 from frameworktax.models.base import Model
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.traces import kineto
+from frameworktax.traces import events, kineto
 
 DEFAULT_STREAM = 7
 """What CUPTI calls the default stream."""
@@ -158,20 +158,20 @@ class FakeDevice:
         kernel_ns: int,
         host_ns: int = 0,
         stream: int = DEFAULT_STREAM,
-        category: str = kineto.KERNEL,
+        category: str = events.KERNEL,
         name: str = "kernel",
     ) -> None:
         """Launch one kernel (or copy, or memset, by ``category``)."""
         api = {
-            kineto.KERNEL: "cudaLaunchKernel",
-            kineto.COPY: "cudaMemcpyAsync",
-            kineto.MEMSET: "cudaMemsetAsync",
+            events.KERNEL: "cudaLaunchKernel",
+            events.COPY: "cudaMemcpyAsync",
+            events.MEMSET: "cudaMemsetAsync",
         }[category]
         self._enqueue(api, [(category, name, kernel_ns)], host_ns, stream)
 
     def replay(self, kernels_ns: Sequence[int], *, host_ns: int = 0) -> None:
         """Launch a graph: one launch, many kernels."""
-        rows = [(kineto.KERNEL, f"node {i}", ns) for i, ns in enumerate(kernels_ns)]
+        rows = [(events.KERNEL, f"node {i}", ns) for i, ns in enumerate(kernels_ns)]
         self._enqueue("cudaGraphLaunch", rows, host_ns, DEFAULT_STREAM)
 
     def synchronize(self) -> None:
@@ -190,7 +190,7 @@ class FakeDevice:
         """Enqueue the kernel that marks the border between two calls."""
         self.launch(kernel_ns=1_000, host_ns=100, name="NextafterFunctor<float>")
 
-    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+    def profile(self, work: Callable[[], None]) -> events.Trace:
         """Run ``work`` and return what a device-only profile of it holds."""
         self._rows = []
         try:

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.errors import TraceError
-from frameworktax.traces import blocks, chrome, kineto, split
+from frameworktax.traces import chrome, kineto, pieces
+from frameworktax.traces.events import CATEGORIES
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = ("h100-bert-small-step.json", "a100-alexnet.json")
@@ -37,7 +38,7 @@ def same(one, other):
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("block", [64, 1000, 4 << 20])
 def test_it_says_what_the_strict_reader_says_however_the_file_is_cut(monkeypatch, name, block):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
+    monkeypatch.setattr(pieces, "BLOCK_BYTES", block)
     found = chrome.read(DATA / name)
     same(found.trace, kineto.read(DATA / name))
     assert (found.cut, found.malformed) == (None, 0)
@@ -117,7 +118,7 @@ def test_what_stands_between_events_is_no_event(tmp_path):
 
 
 def test_brackets_and_commas_inside_names_and_arguments_do_no_harm(monkeypatch, tmp_path):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(pieces, "BLOCK_BYTES", 50)
     names = ["a}, {b", '"}]', "\\", "{[", "traceEvents"]
     events = [
         cases.event("cpu_op", name, i, i + 1, list=[{"a": 1}, {"b": "}, {"}])
@@ -135,7 +136,7 @@ def test_old_and_other_names_of_categories(tmp_path):
 
     found = read(tmp_path, cases.trace(old("Kernel"), old("Memcpy"), old("hip_runtime")))
     events = found.trace.events
-    assert [kineto.CATEGORIES[c] for c in events.category] == [
+    assert [CATEGORIES[c] for c in events.category] == [
         "kernel",
         "gpu_memcpy",
         "cuda_runtime",
@@ -176,14 +177,14 @@ def test_what_is_no_trace_is_one_line(tmp_path, content, says):
 
 
 def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(blocks, "BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr(pieces, "BOMB_BYTES", 1 << 20)
     with pytest.raises(TraceError, match="250 times"):
         read(tmp_path, gzip.compress(b"[" + b"{}," * 1_000_000, 9))
 
 
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(split, "EVENT_LIMIT", 1 << 16)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(pieces, "EVENT_LIMIT", 1 << 16)
+    monkeypatch.setattr(pieces, "BLOCK_BYTES", 1 << 12)
     with pytest.raises(TraceError, match="one event of more than"):
         read(tmp_path, b'{"traceEvents": [{"name": "' + b"a" * 300_000)
     with pytest.raises(TraceError, match="no list of traceEvents"):

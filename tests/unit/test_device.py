@@ -15,7 +15,7 @@ from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, pr
 from frameworktax.errors import TraceError
 from frameworktax.records import Attribution
 from frameworktax.testing import FakeClock, FakeDevice
-from frameworktax.traces import kineto
+from frameworktax.traces.events import COPY, DEVICE
 
 EPOCH = 1_751_410_836_000_000_000
 STEADY = Clocks(1980, 2619)
@@ -30,7 +30,7 @@ def five_and_a_copy(device, host_ns=500, kernel_ns=2_001):
     def call():
         for _ in range(5):
             device.launch(host_ns=host_ns, kernel_ns=kernel_ns)
-        device.launch(host_ns=300, kernel_ns=700, category=kineto.COPY)
+        device.launch(host_ns=300, kernel_ns=700, category=COPY)
 
     return call
 
@@ -195,7 +195,7 @@ def test_launches_are_unknown_where_the_profile_has_no_host_calls():
     class Deaf(FakeDevice):
         def profile(self, work):
             trace = super().profile(work)
-            return replace(trace, events=trace.events.of(*kineto.DEVICE))
+            return replace(trace, events=trace.events.of(*DEVICE))
 
     deaf = Deaf(clock)
     run = profile(clock, deaf, five_and_a_copy(deaf))

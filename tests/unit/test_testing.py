@@ -11,7 +11,7 @@ from frameworktax.clock import Clock
 from frameworktax.measure import timing
 from frameworktax.runtimes.base import Target
 from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded, FakeRuntime
-from frameworktax.traces import kineto
+from frameworktax.traces.events import COPY, DEVICE, MEMSET
 
 
 def test_the_clock_moves_only_when_told_to():
@@ -92,14 +92,14 @@ def test_a_profile_has_the_kinds_of_records_a_real_one_has():
     device = FakeDevice(FakeClock(start_ns=1_751_410_836_123_456_789), index=2)
 
     def work():
-        device.launch(kernel_ns=1, category=kineto.COPY)
-        device.launch(kernel_ns=1, category=kineto.MEMSET)
+        device.launch(kernel_ns=1, category=COPY)
+        device.launch(kernel_ns=1, category=MEMSET)
         device.replay([5, 5], host_ns=3)
         device.spin(10)
 
     trace = device.profile(work)
     assert trace.events.start_ns[0] == 1_751_410_836_123_456_789
-    assert [len(trace.device(2).of(c)) for c in kineto.DEVICE] == [3, 1, 1]
+    assert [len(trace.device(2).of(c)) for c in DEVICE] == [3, 1, 1]
     counts = (trace.copy_launches(), trace.memset_launches(), trace.graph_launches())
     assert [len(events) for events in (*counts, trace.kernel_launches())] == [1, 1, 1, 1]
     graph = trace.graph_launches().correlation[0]

@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
-from frameworktax.traces import chrome, timeline, windows
+from frameworktax.traces import chrome, timeline
 
 
 def ordered(tmp_path, *events):
@@ -42,7 +42,7 @@ def test_kernels_of_a_graph_share_a_launch(tmp_path):
     )
     assert int(line.is_launch.sum()) == 2
     (step,) = line.steps()
-    assert step.name == windows.WHOLE
+    assert step.name == timeline.WHOLE
     assert step.launch_start_ns.tolist() == [0, 0, 11]
     assert step.is_graph.tolist() == [True, True, False]
 
@@ -145,7 +145,7 @@ def test_steps_that_overlap_are_left_out_and_counted(tmp_path):
 def test_marks_that_a_user_named_like_steps_are_steps(tmp_path, name, is_one):
     line = ordered(tmp_path, cases.event("user_annotation", name, 5, 9), cases.launch(0, 20, 1))
     assert line.windows.marked is is_one
-    assert line.windows.names == ((name,) if is_one else (windows.WHOLE,))
+    assert line.windows.names == ((name,) if is_one else (timeline.WHOLE,))
 
 
 def test_the_device_tells_its_own_length_of_a_step(tmp_path):

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.analysis.trace import bill as trace_bill
-from frameworktax.traces import chrome, kineto, timeline
-from frameworktax.traces.kineto import CATEGORIES, Events
+from frameworktax.traces import chrome, timeline
+from frameworktax.traces.events import CATEGORIES, Events, Trace
 
 
 def billed(tmp_path, *events):
@@ -122,7 +122,7 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
     events = Events(
         NAMES, name, category, start, start + length, thread, device, thread, correlation
     )
-    line = timeline.build(kineto.Trace(events, 1, 0))
+    line = timeline.build(Trace(events, 1, 0))
     bill = trace_bill.bill(line)
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()

@@ -5,7 +5,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frameworktax.traces import times
+from frameworktax.traces import kineto
 
 nanoseconds = st.integers(-(2**60), 2**60)
 
@@ -13,29 +13,33 @@ nanoseconds = st.integers(-(2**60), 2**60)
 @given(st.lists(nanoseconds, min_size=1, max_size=20))
 def test_every_nanosecond_survives_as_text(values):
     texts = [f"{Decimal(v) / 1000:f}".encode() for v in values]
-    ns, good = times.from_text(texts)
+    ns, good = kineto.from_text(texts)
     assert ns.tolist() == values
     assert good.all()
 
 
 @given(st.lists(st.integers(-(2**41) * 1000 + 1, 2**41 * 1000 - 1), min_size=1, max_size=20))
 def test_every_nanosecond_survives_as_a_float_below_the_border(values):
-    found = times.from_numbers([float(f"{Decimal(v) / 1000:f}") for v in values])
+    found = kineto.from_numbers([float(f"{Decimal(v) / 1000:f}") for v in values])
     assert found is not None
     assert found[0].tolist() == values
 
 
 def test_a_float_above_the_border_is_left_to_the_text():
-    assert times.from_numbers([2.0**41 + 0.125]) is None
-    assert times.from_numbers([1695835542514261, 3])[0].tolist() == [1695835542514261000, 3000]
+    assert kineto.from_numbers([2.0**41 + 0.125]) is None
+    assert kineto.from_numbers([1695835542514261, 3])[0].tolist() == [1695835542514261000, 3000]
 
 
 def test_what_is_no_time_is_told():
-    ns, good = times.from_text([b"1e3", b'"7"', b"null", b"", b"-2.5", b"1.2.3", b"9" * 40, b"4"])
+    ns, good = kineto.from_text([b"1e3", b'"7"', b"null", b"", b"-2.5", b"1.2.3", b"9" * 40, b"4"])
     assert good.tolist() == [True, False, False, False, True, False, False, True]
     assert ns[good].tolist() == [1_000_000, -2_500, 4_000]
-    assert times.from_numbers([float("nan"), 1.0, float("inf")])[1].tolist() == [False, True, False]
+    assert kineto.from_numbers([float("nan"), 1.0, float("inf")])[1].tolist() == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_digits_past_the_nanosecond_are_rounded():
-    assert times.from_text([b"3.1359999", b"0.0004", b"0.0005"])[0].tolist() == [3136, 0, 1]
+    assert kineto.from_text([b"3.1359999", b"0.0004", b"0.0005"])[0].tolist() == [3136, 0, 1]

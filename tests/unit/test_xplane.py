@@ -13,7 +13,8 @@ import trace_cases as cases
 
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.errors import TraceError
-from frameworktax.traces import kineto, timeline, wire, xplane
+from frameworktax.traces import timeline, xplane
+from frameworktax.traces.events import CATEGORIES
 
 
 def read(tmp_path, content):
@@ -103,8 +104,8 @@ def test_random_edits_end_in_a_result_or_one_line(tmp_path):
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_numbers_survive_the_wire(value):
     data = memoryview(cases.varint(value))
-    found, end = wire.varint(data, 0, len(data))
-    assert (wire.signed(found), end) == (value, len(data))
+    found, end = xplane.varint(data, 0, len(data))
+    assert (xplane.signed(found), end) == (value, len(data))
 
 
 def test_categories_of_the_host():
@@ -116,4 +117,4 @@ def test_categories_of_the_host():
     }
     for name, category in names.items():
         assert xplane._category(name, False, False) == category
-        assert category in kineto.CATEGORIES
+        assert category in CATEGORIES

@@ -25,7 +25,7 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.records import Note
 from frameworktax.traces import intervals
-from frameworktax.traces.kineto import CATEGORIES, COPY, HOST_CALLS, KERNEL, MEMSET, Events, Trace
+from frameworktax.traces.events import CATEGORIES, COPY, HOST_CALLS, KERNEL, MEMSET, Events, Trace
 
 HEAD_MARKERS = 64
 """Kernels sacrificed at the start of a session; the loss was one per earlier session."""
@@ -231,7 +231,7 @@ def _notes(
 
 def _by_start(events: Events) -> Events:
     order = np.argsort(events.start_ns, kind="stable")
-    return Events(events.names, *(getattr(events, c)[order] for c in Events.__slots__[1:]))
+    return events.take(order)
 
 
 def _last(events: Events, n: int) -> Events:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from frameworktax.traces import kineto
+from frameworktax.traces.events import Trace
 
 MARKER = "nextafter"
 """In the marker kernel's name, in every torch from 1.7 on: ``nextafter_kernel_cuda`` in the name
@@ -51,7 +52,7 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until everything on the device, on every stream, is complete."""
 
-    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+    def profile(self, work: Callable[[], None]) -> Trace:
         """Run ``work`` under a device-only profile."""
 
 
@@ -109,7 +110,7 @@ class TorchDevice:
         """Wait for every stream of the device."""
         self._torch.cuda.synchronize(self._device)
 
-    def profile(self, work: Callable[[], None]) -> kineto.Trace:
+    def profile(self, work: Callable[[], None]) -> Trace:
         """Run ``work`` with device activity only: host operators would slow the host down.
 
         The result goes through the exported file, because only that keeps nanoseconds, the host's

@@ -1,175 +1,72 @@
-"""Reader of Kineto traces: what torch.profiler exports as Chrome trace JSON.
+"""Kineto traces, what torch.profiler exports as Chrome trace JSON, with the standard library.
 
 Kineto writes microseconds with three decimals (older versions: whole microseconds). As a binary
 float an epoch time in microseconds has no room for nanoseconds, so times are taken from the
 decimal text and become integer nanoseconds, exactly.
 
-What becomes of each complete event (``"ph": "X"``):
-
-    kernel, gpu_memcpy, gpu_memset     time on the device: DEVICE
-    cuda_runtime, cuda_driver          calls on the host; the launching ones are told apart
-    user_annotation (ProfilerStep#N)   a step on the host
-    gpu_user_annotation                the same step on the device
-    cpu_op, python_function            host operators and Python frames
-
-Everything else (flows, metadata, overhead rows: pytorch#193392) is left out.
+The measuring process reads its own profile with ``read``; what is odd there is an error, because
+the file was written a moment ago. ``chrome`` reads files from anywhere, of any size, with a
+compiled decoder, and leaves to this module what that decoder refuses. Flows, metadata and overhead
+rows (pytorch#193392) are left out by both.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.errors import TraceError
-from frameworktax.traces import intervals
-
-KERNEL, COPY, MEMSET = "kernel", "gpu_memcpy", "gpu_memset"
-DEVICE = (KERNEL, COPY, MEMSET)
-HOST_CALLS = ("cuda_runtime", "cuda_driver")
-CATEGORIES = (
-    *DEVICE,
-    *HOST_CALLS,
-    "user_annotation",
-    "gpu_user_annotation",
-    "cpu_op",
-    "python_function",
+from frameworktax.traces.events import (
+    CATEGORIES,
+    COPY,
+    DEVICE,
+    HOST_CALLS,
+    LIMIT,
+    MEMSET,
+    Columns,
+    Trace,
 )
-STEP = "ProfilerStep"
+from frameworktax.traces.pieces import DamagedError, blocks
 
-GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
-KERNEL_LAUNCHES = (
-    "cudaLaunch",  # cudaLaunchKernel, …ExC, cudaLaunchCooperativeKernel, cudaLaunchDevice
-    "cuLaunch",  # cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel
-    "hipLaunch",
-    "hipExtLaunch",
-    "hipModuleLaunch",
-    "hipExtModuleLaunch",
-)
-COPY_LAUNCHES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy")
-MEMSET_LAUNCHES = ("cudaMemset", "cuMemset", "hipMemset")
-NOT_LAUNCHES = ("cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc")
-
-LIMIT = 2**62
-"""Anything above is no time, and sums must fit 64 bits."""
-
-
-class DecimalText(str):
-    """A number with a fraction, kept as it was written."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Complete events as columns of equal length; ``name`` and ``category`` index the tables.
-
-    ``device``, ``stream`` and ``correlation`` are -1 where the trace does not say. ``thread``
-    numbers the (pid, tid) pairs in order of appearance.
-    """
-
-    names: tuple[str, ...]
-    name: NDArray[np.int64]
-    category: NDArray[np.int64]
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    thread: NDArray[np.int64]
-    device: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    correlation: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def where(self, mask: NDArray[np.bool_]) -> Events:
-        """Return the events under the mask."""
-        return Events(self.names, *(getattr(self, c)[mask] for c in Events.__slots__[1:]))
-
-    def take(self, order: NDArray[np.integer[Any]]) -> Events:
-        """Return events by their numbers, in that order."""
-        return Events(self.names, *(getattr(self, c)[order] for c in Events.__slots__[1:]))
-
-    def of(self, *categories: str) -> Events:
-        """Return the events of these categories."""
-        return self.where(np.isin(self.category, [CATEGORIES.index(c) for c in categories]))
-
-    def named(self, *prefixes: str) -> NDArray[np.bool_]:
-        """Return a mask: the name starts with one of these."""
-        return self._by_name([n.startswith(prefixes) for n in self.names])
-
-    def containing(self, text: str) -> NDArray[np.bool_]:
-        """Return a mask: the name contains this, whatever its case."""
-        return self._by_name([text.lower() in n.lower() for n in self.names])
-
-    def name_of(self, index: int) -> str:
-        """Return the name of one event."""
-        return self.names[int(self.name[index])]
-
-    def _by_name(self, chosen: list[bool]) -> NDArray[np.bool_]:
-        return np.asarray(np.array(chosen, dtype=bool)[self.name], dtype=bool)
+Ns = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+WIDEST = 24
+"""Signs of a number that is read as digits; others are read one by one."""
+EXACT_BELOW_US = 2.0**41
+"""Microseconds below this, as a binary float, still tell every nanosecond: half a unit in the last
+place times 1,000, and the rounding of that product, make a quarter of one."""
+_MAX_US = 2**62 // 1000
+ALIASES = {
+    "memcpy": COPY,
+    "memset": MEMSET,
+    "runtime": "cuda_runtime",
+    "hip_runtime": "cuda_runtime",
+    "hip_driver": "cuda_driver",
+    "xpu_runtime": "cuda_runtime",
+    "xpu_driver": "cuda_driver",
+    "operator": "cpu_op",
+}
+"""Names that versions before 2021 and other vendors' back ends give the same categories."""
+NAME_SIGNS = 200
+"""Of a name that is no text, as many signs are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One recorded timeline.
-
-    Attributes:
-        events: complete events of ``CATEGORIES``, in the file's order.
-        resolution_ns: the finest step the written times show: 1, 10, 100 or 1000.
-        invalid: events of these categories whose times cannot be (missing, not numbers, negative
-            durations); they are in no other number.
-    """
-
-    events: Events
-    resolution_ns: int
-    invalid: int
-
-    def device(self, index: int | None = None) -> Events:
-        """Return kernels, copies and memsets, of one device or of all."""
-        found = self.events.of(*DEVICE)
-        return found if index is None else found.where(found.device == index)
-
-    def kernel_launches(self) -> Events:
-        """Return host calls that launch one kernel each."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(launches_kernel(calls))
-
-    def graph_launches(self) -> Events:
-        """Return host calls that launch a whole graph."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*GRAPH_LAUNCHES))
-
-    def copy_launches(self) -> Events:
-        """Return host calls that start a copy."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*COPY_LAUNCHES))
-
-    def memset_launches(self) -> Events:
-        """Return host calls that start a memset."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*MEMSET_LAUNCHES))
-
-    def steps(self, *, on_device: bool = False) -> Events:
-        """Return profiler steps as the host, or the device, saw them."""
-        marks = self.events.of("gpu_user_annotation" if on_device else "user_annotation")
-        return marks.where(marks.named(STEP))
-
-    def busy_ns(self) -> dict[int, int]:
-        """Return, per device, the time at least one kernel, copy or memset ran."""
-        on = self.device()
-        return intervals.union_ns_by(on.device, on.start_ns, on.end_ns)
+def _codes() -> dict[str, int]:
+    number = {name: i for i, name in enumerate(CATEGORIES)}
+    number |= {alias: number[name] for alias, name in ALIASES.items()}
+    return number | {name.capitalize(): code for name, code in number.items()}
 
 
-def launches_kernel(calls: Events) -> NDArray[np.bool_]:
-    """Return a mask: the host call launches one kernel."""
-    return calls.named(*KERNEL_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
+CODES = _codes()
+"""Category → its number, as any version writes it."""
+POINTING = np.isin(CATEGORIES, (*DEVICE, *HOST_CALLS))
+"""By category: its records say which device, stream and launch they belong to."""
 
 
 def read(path: str | Path) -> Trace:
@@ -179,13 +76,9 @@ def read(path: str | Path) -> Trace:
         TraceError: the file cannot be read, is cut off, is not JSON, or is no trace.
     """
     try:
-        data = Path(path).read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        data = b"".join(blocks(Path(path)))
+    except DamagedError as error:
         raise TraceError(f"{path}: the gzip file is damaged or cut off: {error}") from error
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return parse(data, str(path))
 
 
@@ -205,7 +98,111 @@ def parse(data: bytes | str, where: str = "trace") -> Trace:
         raise TraceError(f"{where}: no list of traceEvents; export it with torch.profiler")
     if not all(isinstance(event, dict) for event in document):
         raise TraceError(f"{where}: traceEvents holds something other than events")
-    return _collect(document)
+    columns = Columns()
+    add_plain(columns, document)
+    return columns.trace()
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+class Args(NamedTuple):
+    """What a record says of where it ran; -1 where it does not say."""
+
+    device: int
+    stream: int
+    correlation: int
+
+
+class Event(NamedTuple):
+    """The fields of an event besides its times."""
+
+    name: str
+    pid: int | str
+    tid: int | str
+    args: Args
+
+
+def add_plain(columns: Columns, events: Iterable[dict[str, Any]]) -> None:
+    """Append the profiler's events among objects from ``json``, whose fields may be anything."""
+    kept, codes, starts, durations, good = [], [], [], [], []
+    for event in events:
+        code = CODES.get(str(event.get("cat")), -1)
+        if event.get("ph") != "X" or code < 0:
+            continue
+        start, duration = to_ns(event.get("ts")), to_ns(event.get("dur"))
+        kept.append(_event(event))
+        codes.append(code)
+        good.append(start is not None and duration is not None and duration >= 0)
+        starts.append(start or 0)
+        durations.append(duration or 0)
+    if kept:
+        add(columns, kept, codes, np.array(starts), np.array(durations), np.array(good))
+
+
+def _event(event: dict[str, Any]) -> Event:
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    device = index(args.get("device"))
+    name, pid, tid = event.get("name", ""), event.get("pid", -1), event.get("tid", -1)
+    return Event(
+        name if isinstance(name, str) else str(name)[:NAME_SIGNS],
+        pid if isinstance(pid, int) else str(pid)[:NAME_SIGNS],
+        tid if isinstance(tid, int) else str(tid)[:NAME_SIGNS],
+        Args(
+            device if device < 2**31 else -1,
+            index(args.get("stream")),
+            index(args.get("correlation")),
+        ),
+    )
+
+
+def add(
+    columns: Columns,
+    events: Sequence[Any],
+    codes: Sequence[int],
+    start: Ns,
+    duration: Ns,
+    good: Mask,
+) -> None:
+    """Append events: objects with the fields of ``Event``, their categories and times in ns."""
+    code = np.array(codes, np.int8)
+    # Operators and Python frames have none of these; they are most of a trace.
+    pointing = np.flatnonzero(POINTING[code])
+    args = [events[i].args for i in pointing.tolist()]
+    device, stream, correlation = (np.full(len(events), -1, np.int64) for _ in range(3))
+    device[pointing] = [a.device for a in args]
+    stream[pointing] = [a.stream for a in args]
+    correlation[pointing] = [a.correlation for a in args]
+    # Old versions write device and stream of a record only as its process and thread.
+    for i in np.flatnonzero((code < len(DEVICE)) & (device < 0)).tolist():
+        device[i], stream[i] = index(events[i].pid), index(events[i].tid)
+    columns.add(
+        good,
+        name=columns.name_ids([e.name for e in events]),
+        category=code,
+        start_ns=start,
+        end_ns=start + duration,
+        thread=columns.thread_ids([(e.pid, e.tid) for e in events]),
+        device=device,
+        stream=stream,
+        correlation=correlation,
+    )
+
+
+def index(value: Any) -> int:
+    """Return a number of a device, stream or launch; -1 for what is none."""
+    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LIMIT
+    return value if usable else -1
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+class DecimalText(str):
+    """A number with a fraction, kept as it was written."""
+
+    __slots__ = ()
 
 
 def to_ns(value: Any) -> int | None:
@@ -235,45 +232,51 @@ def text_to_ns(text: bytes) -> int | None:
         return None
 
 
-def _collect(document: list[dict[str, Any]]) -> Trace:
-    number = {category: i for i, category in enumerate(CATEGORIES)}
-    names: dict[str, int] = {}
-    threads: dict[tuple[Any, Any], int] = {}
-    rows: list[tuple[int, ...]] = []
-    decimals = 0
-    invalid = 0
-    for event in document:
-        category = number.get(str(event.get("cat")).lower())
-        if event.get("ph") != "X" or category is None:
-            continue
-        start, duration = to_ns(event.get("ts")), to_ns(event.get("dur"))
-        if start is None or duration is None or duration < 0:
-            invalid += 1
-            continue
-        for value in (event["ts"], event["dur"]):
-            if decimals < 3 and isinstance(value, DecimalText):
-                decimals = max(decimals, min(3, len(value.partition(".")[2].rstrip("0"))))
-        args = event.get("args")
-        args = args if isinstance(args, dict) else {}
-        name = str(event.get("name", ""))
-        thread = (str(event.get("pid")), str(event.get("tid")))
-        rows.append(
-            (
-                names.setdefault(name, len(names)),
-                category,
-                start,
-                start + duration,
-                threads.setdefault(thread, len(threads)),
-                index(args.get("device")),
-                index(args.get("stream")),
-                index(args.get("correlation")),
-            )
-        )
-    table = np.array(rows, dtype=np.int64).reshape(-1, 8)
-    return Trace(Events(tuple(names), *table.T.copy()), 10 ** (3 - decimals), invalid)
+def from_numbers(values: Sequence[Any]) -> tuple[Ns, Mask] | None:
+    """Return nanoseconds, and which of the numbers are a time; None if only the text can tell.
+
+    Args:
+        values: integers and floats, microseconds.
+    """
+    us = np.array(values)
+    if us.dtype.kind not in "if":
+        return None
+    if us.dtype.kind == "i":
+        good = np.abs(us) < _MAX_US
+        return np.where(good, us, 0) * 1000, good
+    good = np.isfinite(us)
+    us = np.where(good, us, 0.0)
+    if (np.abs(us) >= EXACT_BELOW_US).any():
+        return None
+    return np.rint(us * 1000).astype(np.int64), good
 
 
-def index(value: Any) -> int:
-    """Return a number of a device, stream or launch; -1 for what is none."""
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LIMIT
-    return value if usable else -1
+def from_text(texts: Sequence[bytes]) -> tuple[Ns, Mask]:
+    """Return nanoseconds, and which of the texts are a time; digits past those are rounded."""
+    signs = np.array(texts, dtype=bytes)
+    width = signs.dtype.itemsize
+    table = signs.view(np.uint8).reshape(len(texts), width)[:, :WIDEST]
+    digit = (table >= 48) & (table <= 57)
+    point = table == 46
+    # Epoch times have 16 digits before the point; 18 in all still fit 64 bits.
+    plain = (digit | point | (table == 0)).all(axis=1) & (point.sum(axis=1) <= 1)
+    plain &= digit[:, 0] & (digit.sum(axis=1) <= 18)
+    if width > WIDEST:
+        plain &= np.char.str_len(signs) <= WIDEST
+    value = np.zeros(len(texts), np.int64)
+    decimals = np.full(len(texts), -1)
+    up = np.zeros(len(texts), bool)
+    for column in range(table.shape[1]):
+        is_digit = digit[:, column]
+        after = (decimals >= 0) & is_digit
+        up |= after & (decimals == 3) & (table[:, column] >= 53)
+        take = is_digit & (decimals < 3)
+        value = np.where(take, value * 10 + table[:, column] - 48, value)
+        decimals = np.where(after | point[:, column], decimals + 1, decimals)
+    ns = value * 10 ** (3 - np.clip(decimals, 0, 3)) + up
+    good = plain & (ns < LIMIT)
+    for row in np.flatnonzero(~plain).tolist():
+        single = text_to_ns(texts[row])
+        if single is not None:
+            ns[row], good[row] = single, True
+    return np.where(good, ns, 0), good

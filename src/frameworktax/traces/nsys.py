@@ -15,10 +15,8 @@ from urllib.parse import quote
 import numpy as np
 
 from frameworktax.errors import TraceError
-from frameworktax.traces.columns import Columns
-from frameworktax.traces.kineto import CATEGORIES, LIMIT, Trace
-from frameworktax.traces.recorded import Recorded
-from frameworktax.traces.windows import is_step
+from frameworktax.traces.events import CATEGORIES, LIMIT, Columns, Recorded
+from frameworktax.traces.timeline import is_step
 
 ROWS = 50_000
 """Fetched at a time."""
@@ -59,15 +57,14 @@ def read(path: Path) -> Recorded:
             base.close()
     except sqlite3.Error as error:
         raise TraceError(f"{path}: not a whole SQLite export: {error}; export it again") from error
-    if not any(map(len, columns.parts["start_ns"])):
+    if not columns:
         raise TraceError(
             f"{path}: no CUDA activity and no NVTX range in it; record with nsys profile "
             "--trace=cuda,nvtx and export with nsys export --type sqlite"
         )
     columns.invalid += wrong
-    invalid, resolution = columns.invalid, columns.resolution_ns
     return Recorded(
-        trace=Trace(columns.events(), resolution, invalid),
+        trace=columns.trace(),
         source="nsys",
         records=records,
         device_names=names,

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
-from frameworktax.traces.kineto import CATEGORIES, HOST_CALLS, Events
+from frameworktax.traces.events import CATEGORIES, HOST_CALLS, Events
 from frameworktax.traces.nesting import Index, Nesting, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 

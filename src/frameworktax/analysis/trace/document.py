@@ -16,7 +16,7 @@ from frameworktax.analysis.trace import operators as trace_operators
 from frameworktax.analysis.trace.bill import LINES, STARVED, Bill
 from frameworktax.records import SEED, Estimate, Regime, Run
 from frameworktax.traces import intervals
-from frameworktax.traces.recorded import Recorded
+from frameworktax.traces.events import Recorded
 from frameworktax.traces.timeline import Timeline
 
 Ns = NDArray[np.int64]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from frameworktax.records import Note
-from frameworktax.traces.kineto import CATEGORIES
-from frameworktax.traces.recorded import Recorded
+from frameworktax.traces.events import CATEGORIES, Recorded
 from frameworktax.traces.timeline import Timeline
 
 FRAMES = CATEGORIES.index("python_function")

@@ -1,0 +1,251 @@
+"""Recorded events as columns: what every reader of traces returns.
+
+What becomes of an event, by its category:
+
+    kernel, gpu_memcpy, gpu_memset     time on the device: DEVICE
+    cuda_runtime, cuda_driver          calls on the host; the launching ones are distinguished
+    user_annotation (ProfilerStep#N)   a step on the host
+    gpu_user_annotation                the same step on the device
+    cpu_op, python_function            host operators and Python frames
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frameworktax.traces import intervals
+
+KERNEL, COPY, MEMSET = "kernel", "gpu_memcpy", "gpu_memset"
+DEVICE = (KERNEL, COPY, MEMSET)
+HOST_CALLS = ("cuda_runtime", "cuda_driver")
+CATEGORIES = (
+    *DEVICE,
+    *HOST_CALLS,
+    "user_annotation",
+    "gpu_user_annotation",
+    "cpu_op",
+    "python_function",
+)
+STEP = "ProfilerStep"
+
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+KERNEL_LAUNCHES = (
+    "cudaLaunch",  # cudaLaunchKernel, …ExC, cudaLaunchCooperativeKernel, cudaLaunchDevice
+    "cuLaunch",  # cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel
+    "hipLaunch",
+    "hipExtLaunch",
+    "hipModuleLaunch",
+    "hipExtModuleLaunch",
+)
+COPY_LAUNCHES = ("cudaMemcpy", "cuMemcpy", "hipMemcpy")
+MEMSET_LAUNCHES = ("cudaMemset", "cuMemset", "hipMemset")
+NOT_LAUNCHES = ("cudaLaunchHostFunc", "cuLaunchHostFunc", "hipLaunchHostFunc")
+
+LIMIT = 2**62
+"""Anything above is no time, and sums must fit 64 bits."""
+Integers = NDArray[np.signedinteger[Any]]
+LATEST_NS = 2**61
+LONGEST_NS = 2**53
+"""An event of 104 days is none."""
+DTYPES: dict[str, type[np.signedinteger[Any]]] = {
+    "name": np.int32,
+    "category": np.int8,
+    "start_ns": np.int64,
+    "end_ns": np.int64,
+    "thread": np.int32,
+    "device": np.int32,
+    "stream": np.int64,
+    "correlation": np.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Complete events as columns of equal length; ``name`` and ``category`` index the tables.
+
+    ``device``, ``stream`` and ``correlation`` are -1 where the trace does not say. ``thread``
+    numbers the (pid, tid) pairs in order of appearance.
+    """
+
+    names: tuple[str, ...]
+    name: NDArray[np.int64]
+    category: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    device: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def where(self, mask: NDArray[np.bool_]) -> Events:
+        """Return the events under the mask."""
+        return Events(self.names, *(getattr(self, c)[mask] for c in Events.__slots__[1:]))
+
+    def take(self, order: NDArray[np.integer[Any]]) -> Events:
+        """Return events by their numbers, in that order."""
+        return Events(self.names, *(getattr(self, c)[order] for c in Events.__slots__[1:]))
+
+    def of(self, *categories: str) -> Events:
+        """Return the events of these categories."""
+        return self.where(np.isin(self.category, [CATEGORIES.index(c) for c in categories]))
+
+    def named(self, *prefixes: str) -> NDArray[np.bool_]:
+        """Return a mask: the name starts with one of these."""
+        return self._by_name([n.startswith(prefixes) for n in self.names])
+
+    def containing(self, text: str) -> NDArray[np.bool_]:
+        """Return a mask: the name contains this, whatever its case."""
+        return self._by_name([text.lower() in n.lower() for n in self.names])
+
+    def name_of(self, index: int) -> str:
+        """Return the name of one event."""
+        return self.names[int(self.name[index])]
+
+    def _by_name(self, chosen: list[bool]) -> NDArray[np.bool_]:
+        return np.asarray(np.array(chosen, dtype=bool)[self.name], dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One recorded timeline.
+
+    Attributes:
+        events: complete events of ``CATEGORIES``, in the file's order.
+        resolution_ns: the finest step the written times show: 1, 10, 100 or 1000.
+        invalid: events of these categories whose times cannot be (missing, not numbers, negative
+            durations); they are in no other number.
+    """
+
+    events: Events
+    resolution_ns: int
+    invalid: int
+
+    def device(self, index: int | None = None) -> Events:
+        """Return kernels, copies and memsets, of one device or of all."""
+        found = self.events.of(*DEVICE)
+        return found if index is None else found.where(found.device == index)
+
+    def kernel_launches(self) -> Events:
+        """Return host calls that launch one kernel each."""
+        calls = self.events.of(*HOST_CALLS)
+        return calls.where(launches_kernel(calls))
+
+    def graph_launches(self) -> Events:
+        """Return host calls that launch a whole graph."""
+        calls = self.events.of(*HOST_CALLS)
+        return calls.where(calls.named(*GRAPH_LAUNCHES))
+
+    def copy_launches(self) -> Events:
+        """Return host calls that start a copy."""
+        calls = self.events.of(*HOST_CALLS)
+        return calls.where(calls.named(*COPY_LAUNCHES))
+
+    def memset_launches(self) -> Events:
+        """Return host calls that start a memset."""
+        calls = self.events.of(*HOST_CALLS)
+        return calls.where(calls.named(*MEMSET_LAUNCHES))
+
+    def steps(self, *, on_device: bool = False) -> Events:
+        """Return profiler steps as the host, or the device, saw them."""
+        marks = self.events.of("gpu_user_annotation" if on_device else "user_annotation")
+        return marks.where(marks.named(STEP))
+
+    def busy_ns(self) -> dict[int, int]:
+        """Return, per device, the time at least one kernel, copy or memset ran."""
+        on = self.device()
+        return intervals.union_ns_by(on.device, on.start_ns, on.end_ns)
+
+
+def launches_kernel(calls: Events) -> NDArray[np.bool_]:
+    """Return a mask: the host call launches one kernel."""
+    return calls.named(*KERNEL_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A trace from anywhere, and what is known of the file.
+
+    Attributes:
+        trace: the events.
+        source: ``kineto``, ``xplane`` or ``nsys``.
+        records: read in the file, those of no interest included.
+        malformed: records that could not be read at all.
+        cut: why the file ends early; None if it does not.
+        device_names: by number, as far as the file tells.
+    """
+
+    trace: Trace
+    source: str
+    records: int
+    malformed: int = 0
+    cut: str | None = None
+    device_names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Columns under construction, and the tables that ``name`` and ``thread`` point into."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    threads: dict[Any, int] = field(default_factory=dict)
+    parts: dict[str, list[Integers]] = field(default_factory=lambda: {c: [] for c in DTYPES})
+    invalid: int = 0
+    resolution_ns: int = 1000
+
+    def name_ids(self, names: Sequence[str]) -> list[int]:
+        """Return the numbers of names, new ones given the next."""
+        return _numbered(self.names, names)
+
+    def thread_ids(self, threads: Sequence[Any]) -> list[int]:
+        """Return the numbers of threads, new ones given the next."""
+        return _numbered(self.threads, threads)
+
+    def add(self, good: NDArray[np.bool_] | None = None, **columns: Any) -> None:
+        """Append rows; those not under ``good`` and those whose times cannot be are counted.
+
+        Args:
+            good: None where every time could be read.
+            columns: one of each of ``DTYPES``, of equal length.
+        """
+        start, end = np.asarray(columns["start_ns"]), np.asarray(columns["end_ns"])
+        # Wide enough for every clock, and narrow enough that sums and differences fit 64 bits.
+        keep = (end >= start) & (np.abs(start) < LATEST_NS) & (end - start < LONGEST_NS)
+        if good is not None:
+            keep &= good
+        whole = bool(keep.all())
+        if not whole:
+            self.invalid += int(len(keep) - keep.sum())
+        for column, dtype in DTYPES.items():
+            values = np.asarray(columns[column], dtype)
+            self.parts[column].append(values if whole else values[keep])
+        while self.resolution_ns > 1 and any(
+            (self.parts[c][-1] % self.resolution_ns).any() for c in ("start_ns", "end_ns")
+        ):
+            self.resolution_ns //= 10
+
+    def __bool__(self) -> bool:
+        return any(map(len, self.parts["start_ns"]))
+
+    def trace(self) -> Trace:
+        """Return the events, and forget the columns one by one as they are joined."""
+        joined = {}
+        for column, dtype in DTYPES.items():
+            parts = self.parts.pop(column)
+            joined[column] = np.concatenate(parts) if parts else np.empty(0, dtype)
+        return Trace(Events(tuple(self.names), **joined), self.resolution_ns, self.invalid)
+
+
+def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:
+    """Return the numbers of values in a table; only where one is new is each of them entered."""
+    known = list(map(table.get, values))
+    if None in known:
+        return [table.setdefault(value, len(table)) for value in values]
+    return known  # type: ignore[return-value]  # None was looked for
