@@ -6,9 +6,10 @@ python benchmarks/ablation.py [--quick | --redraw]
 from __future__ import annotations
 
 from frameworktax.ablate import ablate, figure, read
-from frameworktax.ablate.words import markdown
+from frameworktax.ablate.blocks import ablation_blocks
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Workload
+from frameworktax.report.render_markdown import markdown
 from question import Place, bar, place
 
 MODELS = {
@@ -34,7 +35,8 @@ def page(at: Place, failed: dict[str, str]) -> str:
         found = read(at.store, workload.model)
         picture = at.folder / f"{workload.model}.svg"
         figure.write(found, picture)
-        lines += ["", markdown(found, level=2, figure=f"{at.folder.name}/{picture.name}").rstrip()]
+        blocks = ablation_blocks(found, level=2, picture=f"{at.folder.name}/{picture.name}")
+        lines += ["", markdown(blocks).rstrip()]
     return "\n".join(lines) + "\n"
 
 
@@ -56,7 +58,7 @@ def main() -> None:
                         reporter=shown,
                         command=("ablate", workload.model),
                     )  # fmt: skip
-            except FrameworktaxError as error:  # the other model's ladder is told nevertheless
+            except FrameworktaxError as error:  # the other model's ladder is measured nevertheless
                 failed[workload.model] = str(error)
     at.write(page(at, failed))
 

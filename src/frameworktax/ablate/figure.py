@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from frameworktax.ablate.blocks import change
 from frameworktax.ablate.steps import Ablation, Step
-from frameworktax.ablate.words import change
 from frameworktax.errors import UsageError
 from frameworktax.report import vega
 from frameworktax.report.palette import SCHEMA, Spec

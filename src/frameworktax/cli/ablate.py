@@ -83,9 +83,9 @@ def ablate_command(
     """
     from frameworktax import ablate as ablating
     from frameworktax.ablate import figure as drawing
-    from frameworktax.ablate.terminal import print_ablation
-    from frameworktax.ablate.words import markdown, plain
+    from frameworktax.ablate.blocks import ablation_blocks, document
     from frameworktax.records import Workload
+    from frameworktax.report.render_markdown import markdown
     from frameworktax.report.render_terminal import print_blocks
     from frameworktax.report.run_blocks import run_blocks
     from frameworktax.report.vega import PICTURES
@@ -126,9 +126,9 @@ def ablate_command(
                 )
         except KeyboardInterrupt:
             interrupted(store, f"See it: frameworktax ablate {model} --store {store} --redraw")
-    write_json(plain(found), json_file)
+    write_json(document(found), json_file)
     if report is not None and report.suffix == ".md":
-        report.write_text(markdown(found), encoding="utf-8")
+        report.write_text(markdown(ablation_blocks(found)), encoding="utf-8")
     elif report is not None:
         from frameworktax.report.html import write_report
 
@@ -136,6 +136,6 @@ def ablate_command(
     if figure is not None:
         drawing.write(found, figure)
     if not quiet and json_file != "-":
-        print_ablation(found, console())
+        print_blocks(ablation_blocks(found), console(), full=verbose)
         if verbose:
             print_blocks(run_blocks(found.run), console(), full=True)

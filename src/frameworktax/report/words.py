@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.records import BILL, Estimate, Measurement, Parity
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
 """What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """A sequence that drives a terminal, as a whole."""
-TWIN = "width-shrunk-twin"
-"""The method whose tax is the warm overhead: a lower figure of the tax."""
 REGIME_MARKS = {
     "framework-bound": "F",
     "compute-bound": "C",

@@ -1,0 +1,258 @@
+"""An ablation as the document of ``--json``, and as blocks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from frameworktax.ablate.ladder import trunk_of
+from frameworktax.ablate.steps import Ablation, Effect, Step
+from frameworktax.analysis.bill import TWIN
+from frameworktax.records import Estimate, Measurement, point_name
+from frameworktax.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Heading,
+    Note,
+    Notes,
+    Table,
+    Text,
+    right,
+    table,
+)
+from frameworktax.report.words import milliseconds, parity_mark, plus_minus, time_text
+
+SCHEMA = "frameworktax.ablation"
+VERSION = 1
+PATH_TITLES = {
+    "eager": "eager",
+    "torchscript": "TorchScript",
+    "inductor": "Inductor",
+    "onnxruntime": "ONNX Runtime",
+    "device": "device",
+}
+READING = (
+    "change: of the latency against the step above, or the nearest measured one before it; the "
+    "first step of an engine follows {trunk}. alone: this step only, against the base. Intervals "
+    "of 95 % from blocks of the same rounds. ≠: the outputs differ"
+)
+
+
+def document(ablation: Ablation) -> dict[str, Any]:
+    """Return the document of ``--json``; times in ns, ``null`` where not known, with a reason."""
+    best = ablation.best
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "session": ablation.session,
+        "started": ablation.started,
+        "workload": asdict(ablation.base.rung.point.workload),
+        "platform": ablation.base.rung.point.platform,
+        "best": best.rung.name if best else None,
+        "steps": [_step(step) for step in ablation.steps],
+        "environment": asdict(ablation.environment) if ablation.environment else None,
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    rung, m = step.rung, step.measured
+    found = m if m is not None and step.reason is None else None
+    return {
+        "name": rung.name,
+        "title": rung.title,
+        "path": rung.path,
+        "after": rung.after,
+        "runtime": rung.point.runtime,
+        "threads": rung.point.threads,
+        "channels_last": rung.point.workload.channels_last,
+        "status": m.status if m is not None else "left-out",
+        "reason": step.reason,
+        "latency_ns": _estimate(found.latency_ns if found else None),
+        "tax_ns": _estimate(found.tax_ns if found else None),
+        "kernel_ns": _estimate(found.kernel_ns if found else None),
+        "tax_share": _estimate(found.tax_share if found else None),
+        "bill_method": found.bill_method if found else None,
+        "same_outputs": m.parity.within_tolerance if m is not None and m.parity else None,
+        "added": _effect(step.added),
+        "alone": _effect(step.alone),
+        "alone_runtime": rung.alone.runtime if rung.alone else None,
+        "alone_reason": step.alone_reason,
+        "total": _effect(step.total),
+        "notes": [asdict(note) for note in m.notes] if m is not None else [],
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else asdict(estimate)
+
+
+def _effect(effect: Effect | None) -> dict[str, Any] | None:
+    return None if effect is None else asdict(effect)
+
+
+def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") -> list[Block]:
+    """Return the answer, the steps path by path, why numbers are missing, the machine.
+
+    Args:
+        ablation: what was found.
+        level: of its heading.
+        picture: file of the waterfall, for formats that link to pictures.
+    """
+    blocks: list[Block] = [Heading(headline(ablation), level)]
+    if picture:
+        title = "Latency after each step, kernel time and tax"
+        blocks.append(Chart("waterfall", title, file=picture))
+    blocks += [steps_table(ablation), changes_table(ablation), reasons(ablation)]
+    where = ablation.environment
+    if where is not None:
+        torch = where.libraries.get("torch", "?")
+        text = f"session {ablation.session}, {where.cpu}, {where.cores} processors, torch {torch}"
+        blocks.append(Text(text, style="dim"))
+    return blocks
+
+
+def headline(ablation: Ablation) -> str:
+    """Return the answer in a sentence."""
+    point = ablation.base.rung.point
+    name = point_name(point, runtime=False)
+    m, best = ablation.base.measured, ablation.best
+    if m is None or m.latency_ns is None:
+        return f"{name}: the base was not measured: {ablation.base.reason}"
+    found = f"{name}: {time_text(m.latency_ns.value)} as it comes"
+    if best is None or best.total is None or best.total.ratio is None:
+        return f"{found}; no step could be compared with it"
+    ratio = best.total.ratio
+    gain = f"{1 / ratio.value:.2f} × ({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
+    largest = _largest(ablation)
+    step = f"; the largest single step is {largest.rung.title}" if largest else ""
+    return f"{found}, {gain} faster with {best.rung.title}{step}"
+
+
+def _largest(ablation: Ablation) -> Step | None:
+    """Return the step on one thread that takes off most, where that is proven."""
+    proven = [
+        (step.added.ratio.value, number)
+        for number, step in enumerate(ablation.steps)
+        if step.added is not None
+        and step.added.ratio is not None
+        and step.added.ratio.high < 1
+        and step.rung.name != "threads"
+    ]
+    return ablation.steps[min(proven)[1]] if proven else None
+
+
+def steps_table(ablation: Ablation) -> Table:
+    """Return every step: its latency and tax, what it changes on top of others and alone."""
+    trunk = trunk_of(ablation.base.rung.point)
+    titles = {step.rung.name: step.rung.title for step in ablation.steps}
+    heads = ("latency", "tax", "kernels", "change", "alone")
+    return table(
+        "Latency of one call after each step, ms (± half of its 95 % interval)",
+        ["step", *map(right, heads)],
+        _by_path(ablation, {step.rung.name: _measured(step) for step in ablation.steps}, heads),
+        hint=READING.format(trunk=titles.get(trunk, trunk)),
+    )
+
+
+def changes_table(ablation: Ablation) -> Table:
+    """Return what every step changes in latency, tax and kernel time, folded."""
+    heads = ("latency", "tax", "kernel time", "alone")
+    rows = {
+        step.rung.name: (
+            *(
+                _signed(getattr(step.added, name) if step.added else None)
+                for name in ("latency_ns", "tax_ns", "kernel_ns")
+            ),
+            Cell(change(step.alone)),
+        )
+        for step in ablation.steps
+        if step.added is not None or step.alone is not None
+    }
+    title = "What each step changes, ms (95 % interval)"
+    return table(title, ["step", *map(right, heads)], _by_path(ablation, rows, heads), folded=True)
+
+
+def _by_path(
+    ablation: Ablation, rows: dict[str, tuple[Cell, ...]], heads: tuple[str, ...]
+) -> list[list[Cell]]:
+    """Return rows below the title of their path."""
+    found: list[list[Cell]] = []
+    path = ""
+    for step in ablation.steps:
+        if step.rung.name not in rows:
+            continue
+        if step.rung.path != path:
+            path = step.rung.path
+            found.append([Cell(PATH_TITLES[path], style="dim"), *(Cell("") for _ in heads)])
+        m = step.measured
+        # The base and its like are eager by another name: their outputs are compared as well.
+        mark = "" if m is None or step.reason or parity_mark(m) in ("", "=") else parity_mark(m)
+        found.append([Cell(f"{step.rung.title} {mark}".rstrip()), *rows[step.rung.name]])
+    return found
+
+
+def _measured(step: Step) -> tuple[Cell, ...]:
+    m = step.measured
+    if m is None or step.reason is not None or m.latency_ns is None:
+        return (Cell("–"), Cell("–"), Cell("–"), Cell(""), Cell(""))
+    around = plus_minus(m.latency_ns)
+    latency = milliseconds(m.latency_ns.value)
+    return (
+        Cell(latency, note=around, short=f"{latency} {around.replace(' ', ''):>4}"),
+        Cell(_tax(m)),
+        Cell(milliseconds(m.kernel_ns.value if m.kernel_ns else None)),
+        Cell(change(step.added)),
+        Cell(change(step.alone).partition(" (")[0]),
+    )
+
+
+def _tax(m: Measurement) -> str:
+    least = "≥ " if m.bill_method == TWIN and m.tax_ns is not None else ""
+    return f"{least}{milliseconds(m.tax_ns.value if m.tax_ns else None)}"
+
+
+def change(effect: Effect | None) -> str:
+    """Return ``−12 % (−14 to −10)``; empty where there is none."""
+    if effect is None:
+        return ""
+    ratio = effect.ratio
+    if ratio is None:
+        return "–"
+    return f"{_per_cent(ratio.value)} % ({_per_cent(ratio.low)} to {_per_cent(ratio.high)})"
+
+
+def _per_cent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f}".replace("-", "−")
+
+
+def _signed(ns: Estimate | None) -> Cell:
+    if ns is None:
+        return Cell("–")
+    value, low, high = (_with_sign(v) for v in (ns.value, ns.low, ns.high))
+    return Cell(f"{value} ({low} to {high})")
+
+
+def _with_sign(ns: float) -> str:
+    return f"{'−' if ns < 0 else '+'}{milliseconds(abs(ns))}"
+
+
+def reasons(ablation: Ablation) -> Notes:
+    """Return why numbers are missing, the same reason once for all its steps."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for step in ablation.steps:
+        title = step.rung.title
+        if step.reason is not None:
+            found.setdefault(("not-measured", f"not measured: {step.reason}"), []).append(title)
+            continue
+        if step.alone_reason:
+            found.setdefault(("not-alone", f"alone: {step.alone_reason}"), []).append(title)
+        if step.added is not None and step.added.reason:
+            found.setdefault(("no-difference", step.added.reason), []).append(title)
+    return Notes(
+        "",
+        tuple(
+            Note(code, text, ", ".join(steps), "warning" if code == "not-measured" else "info")
+            for (code, text), steps in found.items()
+        ),
+    )
