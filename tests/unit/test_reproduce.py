@@ -14,6 +14,8 @@ import sample_records as data
 
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate
+from frameworktax.report.html import document_html
+from frameworktax.report.render_markdown import markdown
 from frameworktax.reproduce import claims, figures, machines, page, paper, proxies, studies
 from frameworktax.reproduce.claims import judge, verdict_of
 from frameworktax.reproduce.results import evaluate_studies, reproduce
@@ -364,7 +366,7 @@ def test_machines_are_told_apart_and_compared():
     second = [e for e in found.studies[0].effects if e.machine.startswith("NVIDIA A100")]
     assert {round(e.host_ratio, 3) for e in second} == {1.25}
     assert {round(e.device_ratio, 3) for e in second} == {0.4}
-    assert "host × 1.25, device × 0.40" in page.markdown(found, "x")
+    assert "host × 1.25, device × 0.40" in markdown(page.page(found, "x"))
     flipped = told_of("figure-9", hardware(faster_is_freer=False))
     assert {f.ours.value for f in flipped.claims[0].findings} == {0.0}
 
@@ -401,7 +403,7 @@ def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
     found = reproduce(["figure-1"], store=folder, redraw=True)
     page.write(found, tmp_path / "paper.md")
     text = (tmp_path / "paper.md").read_text()
-    assert "**holds**" in text
+    assert re.search(r"\| \[figure-1\]\(#figure-1-\S+\) \| .* \| holds \|", text)
     assert "(paper/figure-1.svg)" in text
     picture = (tmp_path / "paper" / "figure-1.svg").read_text()
     assert picture.count(">MobileBERT<") == 2
@@ -411,7 +413,7 @@ def test_a_page_is_redrawn_from_a_store_and_shows_both(tmp_path):
     assert "<script" not in whole
     assert "<svg" in whole
     again = reproduce(["figure-1"], store=folder, redraw=True)
-    assert page.markdown(again, "paper") == text
+    assert markdown(page.page(again, "paper")) == text
     document = page.document(found)
     assert document["schema"] == "frameworktax.run"
     assert {c["id"]: c["verdict"] for c in document["claims"]} == verdicts(found)
@@ -427,7 +429,7 @@ def test_a_measured_store_is_told():
     assert (share.verdict, slope.verdict) == ("holds", "cannot-be-judged")
     assert share.ours.value == pytest.approx(0.622, abs=5e-4)
     assert "the time budget of 150 s was spent" in slope.reason
-    text = page.markdown(found, "x")
+    text = markdown(page.page(found, "x"))
     assert "| 62.2 % (59.7 % to 64.8 %) |" in text
     assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text
     assert "GPT-2, 16 new tokens" in figures.svg(found.studies[0])
@@ -443,8 +445,8 @@ def test_names_from_outside_are_no_markup():
     study = studies.load("figure-1")
     hostile = replace(data.ENVIRONMENT, cpu="<script>alert(1)</script>")
     found = told_of("figure-1", made.made(study, by_model({}), environment=hostile))
-    assert "<script" not in page.as_html(found)
-    assert "<script" not in page.markdown(found, "x")
+    assert "<script" not in document_html("", list(page.page(found)))
+    assert not re.search(r"(?<!\\)<", markdown(page.page(found, "x")))
 
 
 def test_linear_axes_are_shared_only_where_both_fit():

@@ -94,7 +94,8 @@ def reproduce_command(
             f"Go on: frameworktax {shlex.join(sys.argv[1:])}",
             INTERRUPTED,
         )
-    from frameworktax.reproduce import figures, page, terminal
+    from frameworktax.report.render_terminal import print_blocks
+    from frameworktax.reproduce import figures, page
 
     text = json.dumps(page.document(found), allow_nan=False) if json_file else ""
     if json_file == "-":
@@ -108,7 +109,7 @@ def reproduce_command(
         page.write(found, report)
     if quiet or json_file == "-":
         return
-    terminal.print_claims(found, console())
+    print_blocks(page.verdicts(found), console())
     kept = [str(path) for path in ([report] if report else []) + written[:1]]
     if kept:
         print(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")

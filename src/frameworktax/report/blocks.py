@@ -35,11 +35,13 @@ class Heading:
         text: the title.
         level: from 1 to 3.
         style: of its text; ``bad`` where the answer is a failure.
+        anchor: where links of the same page lead; the one that Markdown derives from the text.
     """
 
     text: str
     level: int = 2
     style: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)

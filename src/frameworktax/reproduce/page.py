@@ -1,23 +1,27 @@
-"""The page of a reproduction: each claim's verdict, each figure, the machine; and the document."""
+"""A reproduction as blocks for a page and for a terminal, and as the document of ``--json``."""
 
 from __future__ import annotations
 
-import html
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import UsageError
+from frameworktax.report import blocks
+from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Text
+from frameworktax.report.html import document_html
 from frameworktax.report.json_document import dump, plain
+from frameworktax.report.render_markdown import markdown
 from frameworktax.report.words import interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
-from frameworktax.reproduce.claims import estimate_text
+from frameworktax.reproduce.claims import Judged, estimate_text, value_text
 from frameworktax.reproduce.proxies import PROXIES
 from frameworktax.reproduce.results import Reproduction, StudyResult
 from frameworktax.reproduce.rows import Row, select
-from frameworktax.reproduce.terminal import WORDS, counted, ours, theirs
 
+TITLE = "The paper on this machine"
 SIZES = {
     "small": (
         "Small scale: the paper's models at an eighth of their width, 16 tokens or 64 pixels, so "
@@ -26,7 +30,14 @@ SIZES = {
     ),
     "full": "Full scale: the paper's sizes.",
 }
-Line = list[str]
+VERDICTS = {
+    "holds": "holds",
+    "does-not-hold": "does not hold",
+    "cannot-be-judged": "cannot be judged here",
+}
+STYLES = {"holds": "good", "does-not-hold": "bad", "cannot-be-judged": "warning"}
+NOT_GIVEN = "none given"
+"""In a study file: a number that the paper does not give."""
 
 
 def document(found: Reproduction) -> dict[str, Any]:
@@ -60,223 +71,232 @@ def write(found: Reproduction, path: Path) -> None:
     try:
         if path.suffix == ".md":
             figures.write(found, path.with_suffix(""), (".svg",))
-            path.write_text(markdown(found, path.stem), encoding="utf-8")
+            path.write_text(markdown(page(found, path.stem)), encoding="utf-8")
         else:
-            path.write_text(as_html(found), encoding="utf-8")
+            path.write_text(document_html(TITLE, list(page(found))), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
 
 
-def markdown(found: Reproduction, folder: str) -> str:
-    """Return the page as Markdown.
+def verdicts(found: Reproduction) -> Iterator[Block]:
+    """Yield every claim with its verdict, ours with the reason, and the paper's."""
+    for study in found.studies:
+        items = [
+            Item(
+                lead=f"{claim.id}  {VERDICTS[claim.verdict]}",
+                text=claim.text,
+                detail=f"{claim.reason}; the paper: {theirs(claim)}",
+                style=STYLES[claim.verdict],
+            )
+            for claim in study.claims
+        ]
+        yield Items(f"{study.file.name}: {study.file.title}", tuple(items))
+    yield Text(counted(found))
+
+
+def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
+    """Yield the page: each claim's verdict, each figure, the tables of each study.
 
     Args:
-        found: what was study.
-        folder: where its figures lie, from the page.
+        found: studies with their verdicts.
+        folder: where the figures lie, from the page.
     """
-    lines = ["# The paper on this machine", "", *_opening(found), ""]
-    lines += _table(_summary(found))
+    yield Heading(TITLE, 1)
+    yield Text(f"Written by frameworktax reproduce. {counted(found)}.")
+    yield Text(_setting(found))
+    yield blocks.table(
+        "",
+        ["claim", "study", "says", "verdict", "ours", "the paper's"],
+        [
+            [
+                c.id,
+                Cell(c.study, link=f"#{_anchor(study)}"),
+                c.text,
+                Cell(VERDICTS[c.verdict], style=STYLES[c.verdict]),
+                ours(c),
+                theirs(c),
+            ]
+            for study in found.studies
+            for c in study.claims
+        ],
+    )
     for study in found.studies:
-        lines += ["", f"## {study.file.name}: {study.file.title}", "", study.file.caption]
-        if figures.figure(study) is not None:
-            lines += ["", f"![{study.file.title}]({folder}/{study.file.name}.svg)"]
-            if not paper.rows(study.file.name):
-                lines += ["", "The paper gives no numbers for this figure."]
-        for table in _tables(study):
-            lines += ["", *_table(table)]
-    lines += ["", "## Where the paper's numbers come from", "", paper.provenance()["paper"] + "."]
-    lines += ["", f"Their setting: {paper.provenance()['setting']}."]
-    lines += [f"Their latency: {paper.provenance()['latency']}", ""]
-    for kind in ("figures", "tables"):
-        lines += [f"- {name}: {text}." for name, text in paper.provenance()[kind].items()]
-    return "\n".join(lines) + "\n"
+        name, title = study.file.name, study.file.title
+        yield Heading(f"{name}: {title}", anchor=_anchor(study))
+        yield Text(study.file.caption)
+        spec = figures.figure(study)
+        if spec is not None:
+            yield Chart(name, title, spec, file=f"{folder}/{name}.svg")
+            if not paper.rows(name):
+                yield Text("The paper gives no numbers for this figure.")
+        yield from _tables(study)
+    source = paper.provenance()
+    yield Heading("Where the paper's numbers come from")
+    yield Text(f"{source['paper']}.")
+    yield Text(f"Their setting: {source['setting']}. Their latency: {source['latency']}")
+    printed = [
+        (name, text) for kind in ("figures", "tables") for name, text in source[kind].items()
+    ]
+    yield blocks.table("", ["numbers", "source"], printed)
 
 
-def _opening(found: Reproduction) -> list[str]:
-    scale = found.studies[0].scale
+def counted(found: Reproduction) -> str:
+    """Return how many claims hold, do not, and cannot be judged."""
+    counts: Counter[str] = Counter(claim.verdict for claim in found.claims)
+    parts = ", ".join(f"{words}: {counts[v]}" for v, words in VERDICTS.items() if counts[v])
+    return f"{len(found.claims)} claims; {parts}"
+
+
+def ours(claim: Judged) -> str:
+    """Return our numbers, one after the other; where there is none, why."""
+    numbers = [estimate_text(f.ours, _unit(f.bounds)) for f in claim.findings if f.ours is not None]
+    first = claim.findings[0]
+    return "; ".join(numbers) or first.reason.removeprefix(f"{first.says}: ")
+
+
+def theirs(claim: Judged) -> str:
+    """Return the paper's numbers: by the same rule from its data, and as it words them."""
+    numbers = [value_text(f.paper, _unit(f.bounds)) for f in claim.findings if f.paper is not None]
+    if not numbers:
+        return f"{claim.number} ({claim.where})"
+    words = f", {claim.number} in words" if claim.number != NOT_GIVEN else ""
+    return f"{'; '.join(numbers)} by its data{words} ({claim.where})"
+
+
+def _unit(bounds: str) -> str:
+    return "%" if "%" in bounds else ""
+
+
+def _setting(found: Reproduction) -> str:
     machine = found.environment
-    libraries = dict(machine.libraries) if machine else {}
+    versions = dict(machine.libraries) if machine else {}
     named = [
-        f"{n} {libraries[n]}"
-        for n in ("torch", "transformers", "onnxruntime", "openvino")
-        if n in libraries
+        f"{name} {versions[name]}"
+        for name in ("torch", "transformers", "onnxruntime", "openvino")
+        if name in versions
     ]
     where = f"{found.machines[-1]}, {machine.cores} processors" if machine else "?"
-    return [
-        f"Written by `frameworktax reproduce`. {counted(found)}.",
-        "",
-        f"{SIZES[scale]} Measured on {_cell(where)}; {', '.join(named)}; one thread. Latency is "
-        "the pipelined kind, as the paper's. A verdict is computed from 95 % intervals by the rule "
-        "in the study's file: a claim holds if the whole interval lies inside its bound, does not "
-        "if it lies outside, and cannot be judged if it lies across or a number is missing. "
-        "Where the paper gives its numbers as data, the same rule is applied to them.",
-    ]
-
-
-def _summary(found: Reproduction) -> list[Line]:
-    rows = [["claim", "study", "says", "verdict", "ours", "the paper's"]]
-    rows += [
-        [
-            c.id,
-            f"[{c.study}](#{_anchor(study)})",
-            c.text,
-            f"**{WORDS[c.verdict]}**",
-            ours(c),
-            theirs(c),
-        ]
-        for study in found.studies
-        for c in study.claims
-    ]
-    return rows
+    return (
+        f"{SIZES[found.studies[0].scale]} Measured on {where}; {', '.join(named)}; one thread. "
+        "Latency is the pipelined kind, as the paper's. A verdict is computed from 95 % intervals "
+        "by the rule in the study's file: a claim holds if the whole interval lies inside its "
+        "bound, does not if it lies outside, and cannot be judged if it lies across or a number is "
+        "missing. Where the paper gives its numbers as data, the same rule is applied to them."
+    )
 
 
 def _anchor(study: StudyResult) -> str:
-    kept = f"{study.file.name}: {study.file.title}".lower()
-    return "".join(c for c in kept.replace(" ", "-") if c.isalnum() or c == "-")
+    text = f"{study.file.name}: {study.file.title}".lower()
+    return "".join(c for c in text.replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def _tables(study: StudyResult) -> Iterator[list[Line]]:
+def _tables(study: StudyResult) -> Iterator[Block]:
     """Yield the tables of a study: its lines, its claims in full, free values, proxies."""
     if study.file.line:
-        yield _printed_lines(study)
-    yield [["claim", "what was computed", "ours", "asked for", "the paper's data", "verdict"]] + [
+        yield _lines(study)
+    yield blocks.table(
+        "",
+        ["claim", "what was computed", "ours", "asked for", "the paper's data", "verdict"],
         [
-            c.id,
-            f.says,
-            estimate_text(f.ours, "%" if "%" in f.bounds else "")
-            if f.ours is not None
-            else f.reason.removeprefix(f"{f.says}: "),
-            f.bounds,
-            _theirs(f.paper, f.paper_verdict, "%" in f.bounds),
-            WORDS[f.verdict],
-        ]
-        for c in study.claims
-        for f in c.findings
-    ]
+            [
+                c.id,
+                f.says,
+                estimate_text(f.ours, _unit(f.bounds))
+                if f.ours is not None
+                else f.reason.removeprefix(f"{f.says}: "),
+                f.bounds,
+                _by_data(f.paper, f.paper_verdict, _unit(f.bounds)),
+                VERDICTS[f.verdict],
+            ]
+            for c in study.claims
+            for f in c.findings
+        ],
+    )
     if study.free:
-        yield [["axis", "curve", "free up to (within 10 % of the first value)"]] + [
+        yield blocks.table(
+            "",
+            ["axis", "curve", "free up to (within 10 % of the first value)"],
             [
-                f.axis,
-                f.at,
-                f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
-            ]
-            for f in study.free
-        ]
+                [
+                    f.axis,
+                    f.at,
+                    f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
+                ]
+                for f in study.free
+            ],
+        )
     if study.effects:
-        yield [["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"]] + [
+        yield blocks.table(
+            "",
+            ["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"],
             [
-                e.machine,
-                e.model,
-                *map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns)),
-                f"host × {_factor(e.host_ratio)}, device × {_factor(e.device_ratio)}",
-            ]
-            for e in study.effects
-        ]
+                [
+                    e.machine,
+                    e.model,
+                    *map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns)),
+                    f"host × {_factor(e.host_ratio)}, device × {_factor(e.device_ratio)}",
+                ]
+                for e in study.effects
+            ],
+        )
     if study.proxies:
         yield _proxies(study)
 
 
-def _proxies(study: StudyResult) -> list[Line]:
+def _proxies(study: StudyResult) -> Block:
     """Return a line a proxy, a column a regime."""
     regimes = list(dict.fromkeys(p.regime for p in study.proxies))
     by_place = {(p.proxy, p.regime): p for p in study.proxies}
-    rows = [["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]]
+    rows = []
     for proxy in dict.fromkeys(p.proxy for p in study.proxies):
-        found = [by_place[proxy, regime] for regime in regimes]
         cells = [
             f"{estimate_text(p.rho)}, n = {p.n}" if p.rho is not None else p.reason or "–"
-            for p in found
+            for p in (by_place[proxy, regime] for regime in regimes)
         ]
         rows.append([PROXIES[proxy], *cells])
-    return rows
+    heads = ["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]
+    return blocks.table("", heads, rows)
 
 
 def _factor(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _theirs(value: float | None, verdict: str | None, share: bool) -> str:
+def _by_data(value: float | None, verdict: str | None, unit: str) -> str:
     if value is None:
         return "–"
-    said = f"{100 * value:.3g} %" if share else f"{value:.3g}"
-    return said if verdict is None else f"{said} ({WORDS[verdict]})"
+    text = value_text(value, unit)
+    return text if verdict is None else f"{text} ({VERDICTS[verdict]})"
 
 
-def _printed_lines(study: StudyResult) -> list[Line]:
-    theirs_rows = paper.rows(study.file.name)
-    rows = [["", "ours, ms", "tax share", "the paper's, ms", "SM activity", "warp occupancy"]]
-    for line in study.file.line:
-        mine = select(study.rows, line.where)
-        printed = select(theirs_rows, line.where)
-        rows.append([line.label, *_ours(mine), *_printed(printed)])
-    if not any(row[4:] != ["–", "–"] for row in rows[1:]):
-        rows = [row[:4] for row in rows]
-    return rows
+def _lines(study: StudyResult) -> Block:
+    """Return the lines of a table of the paper, ours beside the printed numbers."""
+    heads = ["", "ours, ms", "tax share", "the paper's, ms", "SM activity", "warp occupancy"]
+    theirs = paper.rows(study.file.name)
+    rows = [
+        [
+            line.label,
+            *_measured(select(study.rows, line.where)),
+            *_printed(select(theirs, line.where)),
+        ]
+        for line in study.file.line
+    ]
+    width = len(heads) if any(row[4:] != ["–", "–"] for row in rows) else 4
+    return blocks.table("", heads[:width], [row[:width] for row in rows])
 
 
-def _ours(rows: list[Row]) -> list[str]:
+def _measured(rows: list[Row]) -> list[str]:
     if not rows or "latency" not in rows[0].numbers:
         return [rows[0].reason or "–" if rows else "–", "–"]
-    numbers = rows[0].numbers
-    share = numbers.get("tax_share")
-    return [interval(numbers["latency"]), percent(share.value if share else None)]
+    share = rows[0].numbers.get("tax_share")
+    return [interval(rows[0].numbers["latency"]), percent(share.value if share else None)]
 
 
 def _printed(rows: list[Row]) -> list[str]:
     numbers = rows[0].numbers if rows else {}
     latency = numbers.get("latency")
     shares = [numbers.get(name) for name in ("sm_active", "warp_occupancy")]
-    said = [f"{latency.value / 1e6:.4g}" if latency else "–"]
-    return said + [f"{100 * s.value:.3g} %" if s else "–" for s in shares]
-
-
-def _table(rows: list[Line]) -> list[str]:
-    head, *rest = rows
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + ["| " + " | ".join(map(_cell, row)) + " |" for row in rest]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
-def as_html(found: Reproduction) -> str:
-    """Return the page as one HTML file without scripts, its figures inside, texts escaped."""
-    parts = [f"<h1>The paper on this machine</h1><p>{html.escape(counted(found))}.</p>"]
-    parts += [f"<p>{html.escape(text)}</p>" for text in _opening(found)[2:]]
-    head, *rest = _summary(found)
-    plain_rows = [
-        [row[0], row[1].split("]")[0].strip("["), row[2], row[3].strip("*"), *row[4:]]
-        for row in rest
+    return [
+        f"{latency.value / 1e6:.4g}" if latency else "–",
+        *(f"{100 * share.value:.3g} %" if share else "–" for share in shares),
     ]
-    parts.append(_html_table([head, *plain_rows]))
-    for study in found.studies:
-        parts.append(f"<h2>{html.escape(f'{study.file.name}: {study.file.title}')}</h2>")
-        parts.append(f"<p>{html.escape(study.file.caption)}</p>{figures.svg(study) or ''}")
-        parts += [_html_table(table) for table in _tables(study)]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'; img-src data:\">"
-        f"<title>The paper on this machine</title><style>{STYLE}</style><body>"
-        + "".join(parts)
-        + "</body></html>\n"
-    )
-
-
-STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:1rem 0;font-size:13px;display:block;overflow-x:auto}"
-    "td,th{border-bottom:1px solid #d8dce2;padding:.3rem .6rem;text-align:left;vertical-align:top}"
-    "svg{max-width:100%;height:auto}"
-)
-
-
-def _html_table(rows: list[Line]) -> str:
-    head, *rest = rows
-    cells = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rest
-    )
-    return f"<table><tr>{cells}</tr>{body}</table>"
