@@ -35,26 +35,27 @@ KEPT = ROOT / "docs" / "results" / "demo"
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ("latency", "bill")
 WIDTH = 80
+README_WIDTH = 110
+"""Wide enough for the latency table in one piece."""
 ENGINES = ("frameworktax", "torch", "onnxruntime", "openvino")
 
 
-def printed(run: Run) -> str:
-    """Return what the command line prints about a run, without colour, 80 columns wide."""
+def printed(run: Run, width: int = WIDTH) -> str:
+    """Return what the command line prints about a run, without colour."""
     text = io.StringIO()
-    print_blocks(
-        run_blocks(run), Console(file=text, width=WIDTH, color_system=None, highlight=False)
-    )
+    console = Console(file=text, width=width, color_system=None, highlight=False)
+    print_blocks(run_blocks(run), console)
     lines = text.getvalue().strip("\n").splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def beginning(run: Run) -> str:
-    """Return the headline and the rows of the latency table, without what stands below them."""
-    parts = [part.splitlines() for part in re.split(r"\n\s*\n", printed(run))]
+    """Return the headline, the latency table and the line that explains its letters."""
+    parts = [part.splitlines() for part in re.split(r"\n\s*\n", printed(run, README_WIDTH))]
     names = tuple(dict.fromkeys(m.runtime for m in run.measurements if m.latency_ns))
     rows = next(p for p in parts if sum(line.startswith(names) for line in p) > 1)
     last = max(i for i, line in enumerate(rows) if line.startswith(names))
-    return "\n".join([*parts[0], "", *rows[: last + 1]]) + "\n"
+    return "\n".join([*parts[0], "", *rows[: last + 2]]) + "\n"
 
 
 def where(found: Environment | None) -> str:
