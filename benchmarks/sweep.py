@@ -40,7 +40,7 @@ def sweep(bench: Bench, name: str, title: str) -> Row:
     cost = overhead(results.spent_ns, results.wall_ns)
     if cost is None:
         raise BenchmarkError("nothing was measured")
-    statuses = [held.status for held in results.held.values()]
+    statuses = [one.status for one in results.statuses.values()]
     measuring = sum(results.spent_ns[part] for part in MEASURING)
     told = f"{cost:.1%} over {measuring / 1e9:.0f} s of measuring, {len(statuses)} points"
     target = f"under {TARGET:.0%}" if name == "overhead" else "reported"

@@ -2,12 +2,13 @@
 
     python benchmarks/sweep_simulation.py [--quick] [--only campaign,killed]
 
-The campaign, its schedule and its store on disk are the real ones; the nodes are numbers
+The sweep, its schedule and its store on disk are the real ones; the nodes are numbers
 (``tests/data/simulated_cluster.py``): sessions crash and hang, nodes leave and join, jobs end in
-any order, are told twice or come home after they were given up, and a few points kill whatever runs
-them. Told are the driver's processor time for each point, its memory, and how soon the points of a
-lost node are out again; then the driver is killed half-way and another goes on. Everything in the
-store and in the table is held against what the nodes did: nothing lost, doubled or invented.
+any order, are reported twice or come home after they were given up, and a few points kill every
+session they are in. The report has the driver's processor time for each point, its memory, and how
+soon the points of a lost node are out again; then the driver is killed half-way and another goes
+on. Everything in the store and in the table is compared with what the nodes did: nothing lost,
+doubled or invented.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from simulated_cluster import (
 )
 
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.load import Study, load
-from frameworktax.sweep.look import look, scan
-from frameworktax.sweep.run import Campaign
+from frameworktax.sweep.plan import plan, scan
+from frameworktax.sweep.run import Sweep
+from frameworktax.sweep.study import Study, load
 from frameworktax.testing import FakeClock
 
 NODES = {"big": 120, "small": 80}
@@ -76,11 +77,11 @@ def faults(planned: Study, driver_s: float | None = None) -> Faults:
     )  # fmt: skip
 
 
-class Timed(Campaign):
-    """A campaign that keeps the processor time of its parts, ns; the nodes' own comes off."""
+class Timed(Sweep):
+    """A sweep that keeps the processor time of its parts, ns; the nodes' own comes off."""
 
     cpu_ns: Counter[str]
-    first_look_ns = 0
+    plan_ns = 0
     cluster: SimulatedCluster
 
     def _timed(self, name: str, run: Any, *arguments: Any) -> Any:
@@ -91,9 +92,9 @@ class Timed(Campaign):
             own = time.process_time_ns() - begin - (self.cluster.cpu_ns - inside)
             self.cpu_ns[name] += own
 
-    def _look(self, *arguments: Any) -> Any:
-        found = self._timed("look", super()._look, *arguments)
-        self.first_look_ns = self.first_look_ns or self.cpu_ns["look"]
+    def _plan(self, *arguments: Any) -> Any:
+        found = self._timed("plan", super()._plan, *arguments)
+        self.plan_ns = self.cpu_ns["plan"]
         return found
 
     def _measure(self, *arguments: Any) -> None:
@@ -110,7 +111,7 @@ def peak_bytes() -> int:
 
 
 def simulate(points: int, *, killed: bool) -> Row:
-    """Run the sweep in this process and hold it against the truth."""
+    """Run the sweep in this process and compare it with the truth."""
     begin = time.process_time_ns()
     planned = study(points)
     load_ns = time.process_time_ns() - begin
@@ -121,7 +122,7 @@ def simulate(points: int, *, killed: bool) -> Row:
         if killed:
             cluster = _cluster(folder, clock, faults(planned, KILLED_S * points), truth, SEED)
             try:
-                _campaign(planned, folder, cluster, clock).run()
+                _sweep(planned, folder, cluster, clock).run()
             except DriverKilled:
                 found["measured before"] = len(truth.measured)
             else:
@@ -129,16 +130,16 @@ def simulate(points: int, *, killed: bool) -> Row:
         drawn = faults(planned)
         cluster = _cluster(folder, clock, drawn, truth, SEED + 1)
         went_on_ns = clock.now_ns
-        campaign = _campaign(planned, folder, cluster, clock)
+        run = _sweep(planned, folder, cluster, clock)
         begin, wall = time.process_time_ns(), time.monotonic_ns()
-        results = campaign.run()
+        results = run.run()
         spent_ns = time.process_time_ns() - begin - cluster.cpu_ns
         wall_ns = time.monotonic_ns() - wall
         peak = peak_bytes()
         wrong = faults_of(results, truth, drawn, ATTEMPTS)
         store_bytes = sum(path.stat().st_size for path in folder.iterdir())
         shards = len(list(folder.iterdir()))
-        left = look(planned, scan(folder)).groups
+        left = plan(planned, scan(folder)).groups
         too_much = {point for group in left for point in group.points} - drawn.failing
         wrong += [f"would be measured again: {point}" for point in too_much]
     out_again = [ns / 1e9 for ns, _ in cluster.recoveries]
@@ -148,18 +149,18 @@ def simulate(points: int, *, killed: bool) -> Row:
         "jobs": len(cluster.jobs),
         "simulated_s": round((clock.now_ns - went_on_ns) / 1e9),
         "happened": dict(truth.happened),
-        "stands": dict(Counter(held.status for held in results.held.values())),
+        "stands": dict(Counter(one.status for one in results.statuses.values())),
         "store_bytes": store_bytes,
         "shards": shards,
         "wrong": wrong[:20],
         "load_us": load_ns / 1e3 / points,
-        "scheduling_us": campaign.cpu_ns["schedule"] / 1e3 / points,
-        "resume_s": campaign.first_look_ns / 1e9,
-        "table_s": campaign.cpu_ns["table"] / 1e9,
+        "scheduling_us": run.cpu_ns["schedule"] / 1e3 / points,
+        "resume_s": run.plan_ns / 1e9,
+        "table_s": run.cpu_ns["table"] / 1e9,
         "driver_cpu_s": spent_ns / 1e9,
         "wall_s": wall_ns / 1e9,
         "peak_bytes": peak,
-        "peak_scheduling_bytes": campaign.cpu_ns["peak after scheduling"],
+        "peak_scheduling_bytes": run.cpu_ns["peak after scheduling"],
         "losses": len(out_again),
         "out_again_s": {"median": median(out_again), "max": max(out_again)},
         "measured_again_s": {"median": median(measured_again), "max": max(measured_again)},
@@ -172,11 +173,11 @@ def _cluster(
     return SimulatedCluster(folder, clock, NODES, drawn, seed, truth)
 
 
-def _campaign(planned: Study, folder: Path, cluster: SimulatedCluster, clock: FakeClock) -> Timed:
-    campaign = Timed(planned, folder, cluster, Reporter(), ("x",), resume=True, clock=clock)
-    campaign.cpu_ns = Counter()
-    campaign.cluster = cluster
-    return campaign
+def _sweep(planned: Study, folder: Path, cluster: SimulatedCluster, clock: FakeClock) -> Timed:
+    run = Timed(planned, folder, cluster, Reporter(), ("x",), resume=True, clock=clock)
+    run.cpu_ns = Counter()
+    run.cluster = cluster
+    return run
 
 
 def part(bench: Bench, name: str) -> Row:

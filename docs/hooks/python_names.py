@@ -13,7 +13,7 @@ The nouns that results are made of: frozen, raw where they are stored, derived w
 """
 BEHIND = {
     "BlockTax": "frameworktax.block.BlockTax",
-    "SweepResults": "frameworktax.sweep.results.SweepResults",
+    "SweepResults": "frameworktax.sweep.run.SweepResults",
     "WhatIf": "frameworktax.analysis.whatif.request.WhatIf",
     "Comparison": "frameworktax.analysis.compare.comparison.Comparison",
     "Change": "frameworktax.analysis.compare.comparison.Change",

@@ -1,8 +1,8 @@
-"""A cluster that measures nothing, on a clock that moves only when told to, and keeps the truth.
+"""A cluster that measures nothing, on a clock that moves only by hand, and keeps the truth.
 
-Nodes crash, hang, leave with what they run, and join; jobs end in any order, are told twice, or
+Nodes crash, hang, leave with what they run, and join; jobs end in any order, are reported twice, or
 come home after they were given up. What was written down is remembered here, so that afterwards a
-campaign's store and its table can be held against it: nothing lost, doubled or invented.
+sweep's store and its table can be compared with it: nothing lost, doubled or invented.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from frameworktax.records import (
 )
 from frameworktax.store import Writer, read
 from frameworktax.sweep.executor import Done, Job, Platform, limit_s
-from frameworktax.sweep.results import SweepResults
+from frameworktax.sweep.run import SweepResults
 from frameworktax.testing import FakeClock
 
 PROCESSES, ROUNDS, CALLS = 3, 2, 20
@@ -46,7 +46,7 @@ class Faults:
     Attributes:
         crash: share of sessions that are lost though their node stays.
         hang: share of sessions that never end.
-        twice: share of ends that are told twice.
+        twice: share of ends that are reported twice.
         late: share of lost sessions that come home whole after all.
         node_s: mean time between nodes that leave, 0 for never.
         back_s: how long such a node stays away.
@@ -95,7 +95,7 @@ class _Run:
 
 
 class SimulatedCluster:
-    """An engine of nodes that are numbers.
+    """An executor of nodes that are numbers.
 
     Args:
         folder: the store.
@@ -145,7 +145,7 @@ class SimulatedCluster:
         if faults.driver_s is not None:
             self._at(faults.driver_s, self._kill)
 
-    # --- an engine ----------------------------------------------------------------------------
+    # --- an executor --------------------------------------------------------------------------
 
     def platforms(self) -> Sequence[Platform]:
         """Return the labels with the nodes that are there."""
@@ -269,7 +269,7 @@ class SimulatedCluster:
         self._write(run, 1.0)
         spent = {"blocks": round(wall_s * 0.9e9), "setting up": round(wall_s * 0.1e9)}
         wall_ns = round(wall_s * 1e9)
-        self._tell(Done(job=run.job, session=run.session, wall_ns=wall_ns, spent_ns=spent))
+        self._report(Done(job=run.job, session=run.session, wall_ns=wall_ns, spent_ns=spent))
         self._count_recovered(run.job)
 
     def _count_recovered(self, job: Job) -> None:
@@ -299,10 +299,10 @@ class SimulatedCluster:
         )  # fmt: skip
         if not comes_home:
             self._write(run, self._rng.random() * 0.6)
-            self._tell(lost)
+            self._report(lost)
             return
         # Cut off from the driver and not dead: the records come home when others do the same.
-        self._tell(Done(job=run.job, session="", wall_ns=0, error=error))
+        self._report(Done(job=run.job, session="", wall_ns=0, error=error))
         whole = Done(job=run.job, session=run.session, wall_ns=10**9)
 
         def home() -> None:
@@ -320,11 +320,11 @@ class SimulatedCluster:
             self._idle[label].append(run.node)
         self._place(label)
 
-    def _tell(self, done: Done) -> None:
+    def _report(self, done: Done) -> None:
         self._done.append(done)
         self._open.discard(done.job.name)
         if self._rng.random() < self._faults.twice:
-            self.truth.happened["told twice"] += 1
+            self.truth.happened["reported twice"] += 1
             self._at(self._rng.uniform(0, 200), lambda: self._done.append(done))
 
     # --- what is written ----------------------------------------------------------------------
@@ -384,7 +384,7 @@ def new_session(number: int) -> str:
 
 
 def block(session: str, key: str, process: int, round_: int) -> Block:
-    """Return a block that no other equals: what it says tells where it came from."""
+    """Return a block that no other equals: its content says where it came from."""
     first = int(key[:6], 16) * 1000 + int(session[-6:], 16) % 97 * 10 + process * ROUNDS + round_
     latency_ns = tuple(first + call % 2 for call in range(CALLS))
     return Block(
@@ -394,34 +394,34 @@ def block(session: str, key: str, process: int, round_: int) -> Block:
 
 
 def faults_of(results: SweepResults, truth: Truth, faults: Faults, attempts: int) -> list[str]:
-    """Return what in a campaign's results and in its store is lost, doubled or invented."""
+    """Return what in a sweep's results and in its store is lost, doubled or invented."""
     found: list[str] = []
-    for point, held in results.held.items():
+    for point, one in results.statuses.items():
         may_fail = (
             point in faults.poison
             or point in faults.failing
             or truth.lost_alone[point] >= attempts
             or (point in faults.flaky and truth.lost_alone[point])
         )
-        if held.status == "measured" and not truth.measured[point]:
+        if one.status == "measured" and not truth.measured[point]:
             found.append(f"invented: {point}")
-        if held.status != "measured" and truth.measured[point]:
-            found.append(f"lost: {point} is {held}")
-        if held.status != "measured" and not may_fail:
-            found.append(f"not measured: {point} is {held}")
-        if held.status == "open" and point not in faults.failing:
-            found.append(f"left open: {point} is {held}")
-    told = Counter(
+        if one.status != "measured" and truth.measured[point]:
+            found.append(f"lost: {point} is {one}")
+        if one.status != "measured" and not may_fail:
+            found.append(f"not measured: {point} is {one}")
+        if one.status == "open" and point not in faults.failing:
+            found.append(f"left open: {point} is {one}")
+    table = Counter(
         Point(workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads)
         for m in results.run.measurements
     )
-    found += [f"told {count} times: {point}" for point, count in told.items() if count > 1]
-    found += [f"not of the study: {point}" for point in told if point not in results.held]
-    found += [f"not in the table: {point}" for point in truth.measured if point not in told]
+    found += [f"{count} times in the table: {point}" for point, count in table.items() if count > 1]
+    found += [f"not of the study: {point}" for point in table if point not in results.statuses]
+    found += [f"not in the table: {point}" for point in truth.measured if point not in table]
     for m in results.run.measurements:
         point = Point(workload=m.workload, runtime=m.runtime, platform=m.platform)
         if m.status != "ok":
-            if results.held[point].status == "measured":
+            if results.statuses[point].status == "measured":
                 found.append(f"measured, and {m.status} in the table: {point}")
             continue
         session = m.session or ""

@@ -149,7 +149,7 @@ def disk_full_for_the_document(folder: Path) -> Ending:
     assert code == 2 and said in ending.message, error
     take_out(folder / "small")
     assert not (folder / "small" / "run.json").exists(), "half a document was left"
-    assert "going on: 2 of 2 points are there" in restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 2 of 2 points" in restart(folder, ending, TWO, *QUICK)
     return ending
 
 
@@ -177,14 +177,14 @@ def read_only_store(folder: Path) -> Ending:
     before = {path: path.read_bytes() for path in (folder / STORE).iterdir()}
     place = read_only(folder / STORE)
     code, error = ended(start(folder, *half, prefix=place.prefix))
-    assert code == 0 and "going on: 1 of 1 points are there" in error, error
+    assert code == 0 and "resuming: 1 of 1 points" in error, error
     code, error = ended(start(folder, *QUICK, prefix=place.prefix))
     ending = hit("read-only store", place, code, message_of(error))
     said = f"cannot write a store in {STORE}: {place.refuses}; name another --store"
     assert code == 2 and said in ending.message, error
     assert before == {path: path.read_bytes() for path in (folder / STORE).iterdir()}
     (folder / STORE).chmod(0o755)
-    assert "going on: 1 of 2 points are there" in restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 1 of 2 points" in restart(folder, ending, TWO, *QUICK)
     return ending
 
 
@@ -213,7 +213,7 @@ def two_writers(folder: Path) -> Ending:
     ending = hit("two writers", "two sweeps begun together, each with its own lock", max(codes), "")
     assert codes == [0, 0]
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message == "going on: 2 of 2 points are there"
+    assert ending.message.startswith("resuming: 2 of 2 points")
     return ending
 
 
@@ -229,7 +229,7 @@ def two_sweeps(folder: Path) -> Ending:
     assert ended(one)[0] == code == 0
     ending = hit("two sweeps", "the second begins while the first measures", code, "")
     ending.message = line_of(error, "waiting for process")
-    assert "going on: 2 of 2 points are there" in error, error
+    assert "resuming: 2 of 2 points" in error, error
     assert len(list((folder / STORE).glob("*.jsonl"))) == 2
     ending.points = check(folder, [("bert-tiny", 1, "null"), ("mlp", 1, "null")])
     return ending
@@ -266,7 +266,7 @@ def reader_gone(folder: Path) -> Ending:
     ending = hit("nobody reads", "standard output is a pipe whose reader has left", code, "")
     assert code == 141 and not message_of(error), (code, error)
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message == "going on: 2 of 2 points are there"
+    assert ending.message.startswith("resuming: 2 of 2 points")
     return ending
 
 
@@ -281,7 +281,7 @@ def full_pipe(folder: Path) -> Ending:
     ending = hit("full pipe", "standard error is a pipe that nobody empties", code, "")
     assert code == 0
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message == "going on: 2 of 2 points are there"
+    assert ending.message.startswith("resuming: 2 of 2 points")
     return ending
 
 
@@ -302,7 +302,7 @@ def stuck_output(folder: Path) -> Ending:
     ending = hit("stuck output", "standard output is a full pipe, then Ctrl-C", code, "")
     ending.message = message_of(error)
     assert code == 130 and "interrupted" in ending.message, (code, error)
-    assert "going on: 2 of 2 points are there" in restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 2 of 2 points" in restart(folder, ending, TWO, *QUICK)
     return ending
 
 

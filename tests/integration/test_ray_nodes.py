@@ -23,10 +23,9 @@ from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep.executor import Job, Platform
-from frameworktax.sweep.local import LocalEngine
-from frameworktax.sweep.look import outlook
-from frameworktax.sweep.ray import LostError, Node, RayEngine
-from frameworktax.sweep.ray_cluster import _teller, versions
+from frameworktax.sweep.local import LocalExecutor
+from frameworktax.sweep.plan import plan_sweep
+from frameworktax.sweep.ray import LostError, Node, RayExecutor, about_here
 from frameworktax.sweep.ray_node import PREFIX, NodeHost
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
@@ -53,7 +52,7 @@ class Here:
         return [Node(id="n", address="here", labels=("here",))]
 
     def about(self, nodes):
-        return {node.id: _teller()() for node in nodes}
+        return {node.id: about_here() for node in nodes}
 
     def host(self, node):
         self.hosts.append(NodeHost())
@@ -115,17 +114,17 @@ def facts(folder: Path):
     return found
 
 
-def by(engine, job) -> None:
-    engine.submit(job)
-    (done,) = engine.completed()
+def by(executor, job) -> None:
+    executor.submit(job)
+    (done,) = executor.completed()
     assert done.error is None and done.wall_ns > 0 and done.spent_ns["blocks"] > 0
-    engine.close()
+    executor.close()
 
 
-def test_engines_give_the_same_records(tmp_path):
-    by(LocalEngine(tmp_path / "local", "cpu", Reporter(), ["x"]), a_job())
+def test_executors_give_the_same_records(tmp_path):
+    by(LocalExecutor(tmp_path / "local", "cpu", Reporter(), ["x"]), a_job())
     cluster = Here()
-    by(RayEngine(tmp_path / "ray", cluster, Reporter(), ["x"], versions()), a_job())
+    by(RayExecutor(tmp_path / "ray", cluster, Reporter(), ["x"]), a_job())
     local, ray = facts(tmp_path / "local"), facts(tmp_path / "ray")
     assert local == ray
     assert {kind for kind, *_ in local} >= {"session", "subject", "block", "outcome"}
@@ -138,20 +137,20 @@ def test_a_host_ends_its_job_and_what_a_killed_one_left(tmp_path):
     order = {"job": asdict(job), "command": ["x"], "allow_code": False}
     (folder,) = tmp_path.glob(f"{PREFIX}*")
     assert folder.stat().st_mode & 0o077 == 0
-    got = host.begin(json.dumps(order), {"own/model.py": "x = 1\n"})
+    got = host.begin(json.dumps(order).encode(), {"own/model.py": "x = 1\n"})
     assert (folder / "code" / "own" / "model.py").read_text() == "x = 1\n"
     said = got["messages"]
-    while b"began" not in said and got["ended"] is None:
+    while b"began" not in said and "ended" not in got:
         got = host.take(0, len(said))
         said += got["messages"]
     host.stop()
     assert host.take(0, 0)["ended"] in (0, 130)
     with pytest.raises(ValueError, match="outside"):
-        host.begin("{}", {"../x.py": ""})
+        host.begin(b"{}", {"../x.py": ""})
     left = tmp_path / f"{PREFIX}left"
     left.mkdir()
     other = NodeHost()
-    assert not left.exists() and folder.exists()  # nobody holds the one, somebody the other
+    assert not left.exists() and folder.exists()  # the one is not locked, the other is
     other.close()
     host.close()
     assert not list(tmp_path.glob(f"{PREFIX}*"))
@@ -182,8 +181,8 @@ def command(folder: Path, address: str, *words: str) -> subprocess.Popen:
 
 def measured(folder: Path) -> dict:
     places = [Platform(label=name, device=f"cpu@{name}") for name in ("left", "right")]
-    found = outlook(folder / "study.toml", store=folder / "s", platforms=places)
-    return {point: held.status for point, held in found.held.items()}
+    found = plan_sweep(folder / "study.toml", store=folder / "s", platforms=places)
+    return {point: one.status for point, one in found.statuses.items()}
 
 
 KILLS = int(os.environ.get("FRAMEWORKTAX_RAY_KILLS", "1"))
@@ -258,7 +257,7 @@ def wait_gone() -> None:
     for attempt in itertools.count():
         left = [
             p for p in Path("/proc").glob("[0-9]*/cmdline")
-            if b"frameworktax.sweep.node" in _text(p)
+            if b"frameworktax.sweep.ray_node" in _text(p)
         ]  # fmt: skip
         if not left:
             return

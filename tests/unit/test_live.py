@@ -16,9 +16,8 @@ from frameworktax.cli.live import SHOWN, StudyView
 from frameworktax.cli.progress import LOG_EVERY_S, Bar, briefly, drawable
 from frameworktax.records import Point, Workload
 from frameworktax.report.latest import latest, verdict
-from frameworktax.sweep.results import ENDED
-from frameworktax.sweep.status import Held
-from frameworktax.sweep.status_counts import Standing
+from frameworktax.sweep.local import ENDED
+from frameworktax.sweep.status import PointStatus, StatusCounts
 
 NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
 
@@ -317,9 +316,15 @@ def test_a_torn_shard_tells_what_is_whole(shard):
 
 def test_counts_follow_the_sessions():
     a, b, c = (Point(workload=Workload(model="m", batch=n), runtime="eager") for n in (1, 2, 4))
-    standing = Standing({a: Held("measured"), b: Held("open"), c: Held("open", fault="crashed")})
+    standing = StatusCounts(
+        {
+            a: PointStatus("measured"),
+            b: PointStatus("open"),
+            c: PointStatus("open", fault="crashed"),
+        }
+    )
     assert standing.counts == {"measured": 1, "open": 1, "failed": 1}
-    standing.update({b: Held("open"), c: Held("measured")})
+    standing.update({b: PointStatus("open"), c: PointStatus("measured")})
     assert {k: v for k, v in standing.counts.items() if v} == {"measured": 2, "open": 1}
-    standing.update({b: Held("open", fault="failed")})
+    standing.update({b: PointStatus("open", fault="failed")})
     assert standing.counts["failed"] == 1 and standing.counts["open"] == 0

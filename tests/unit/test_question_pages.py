@@ -13,7 +13,7 @@ import architectures
 import operators
 import question
 from frameworktax.analysis.document import build
-from frameworktax.sweep.load import load
+from frameworktax.sweep.study import load
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.sweep import executors as engines
-from frameworktax.sweep.ray import LostError, Node
-from frameworktax.sweep.ray_cluster import RayCluster, versions
+from frameworktax.measure.reporter import Reporter
+from frameworktax.sweep.ray import LostError, Node, RayCluster, about_here
+from frameworktax.sweep.run import open_executor, platforms_of
 from frameworktax.version import __version__
 
 
@@ -51,7 +51,7 @@ class Ray(SimpleNamespace):
     def remote(self, what):
         def options(**given):
             self.options.append(given)
-            return SimpleNamespace(remote=lambda: self.tell(what, given))
+            return SimpleNamespace(remote=lambda: self.say(what, given))
 
         return SimpleNamespace(options=options)
 
@@ -97,7 +97,7 @@ def test_a_connection_of_the_caller_stays_open(ray, monkeypatch):
 
 
 def test_a_host_holds_its_whole_node(ray):
-    ray.tell = lambda what, given: what
+    ray.say = lambda what, given: what
     cluster = RayCluster()
     cluster.host(cluster.nodes()[0])
     assert ray.options == [{
@@ -113,12 +113,12 @@ def test_what_nodes_say_of_themselves(ray):
 
         return {"a": what, "b": gone, "c": None}[given["scheduling_strategy"][0]]
 
-    ray.tell = answer
-    told = RayCluster().about([Node(id=name, address="", labels=()) for name in "abc"])
-    assert told["a"]["frameworktax"] == __version__ and told["a"]["memory_bytes"] > 0
-    assert {name: told["a"][name] for name in versions()} == versions()
-    assert told["b"] == "does not answer: its node"
-    assert told["c"] == "does not answer within 60 s"
+    ray.say = answer
+    answers = RayCluster().about([Node(id=name, address="", labels=()) for name in "abc"])
+    assert answers["a"]["frameworktax"] == __version__ and answers["a"]["memory_bytes"] > 0
+    assert {**answers["a"], "memory_bytes": 0} == {**about_here(), "memory_bytes": 0}
+    assert answers["b"] == "does not answer: its node"
+    assert answers["c"] == "does not answer within 60 s"
     assert {given["num_cpus"] for given in ray.options} == {0}
 
 
@@ -143,9 +143,9 @@ def test_a_fault_of_ray_is_a_loss(ray):
 )
 def test_a_cluster_that_cannot_be_used_is_one_line(ray, fault, words):
     ray.fault = fault
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as caught:
         RayCluster()
-    assert words in str(told.value) and "\n" not in str(told.value)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_no_cluster_and_no_ray(ray, monkeypatch, tmp_path):
@@ -167,7 +167,7 @@ def test_no_cluster_and_no_ray(ray, monkeypatch, tmp_path):
         RayCluster()
 
 
-def test_engines_by_name(tmp_path):
+def test_executors_by_name(tmp_path):
     with pytest.raises(UsageError, match="no engine 'rya', did you mean 'ray'"):
-        engines.engine("rya", Path(), None, (), allow_code=False)
-    assert {place.label for place in engines.platforms("local", print)} >= {"local", "cpu"}
+        open_executor("rya", Path(), Reporter(), (), allow_code=False)
+    assert {place.label for place in platforms_of("local", Reporter())} >= {"local", "cpu"}

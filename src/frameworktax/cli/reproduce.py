@@ -121,11 +121,11 @@ def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> Non
     from frameworktax.reproduce.studies import default_scale
 
     size = scale or default_scale()
-    outlook = forecast(studies, size, store)  # type: ignore[arg-type] # as chosen
-    rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in outlook.groups]
+    plan = forecast(studies, size, store)  # type: ignore[arg-type] # as chosen
+    rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in plan.groups]
     print_rows(console(), ["about", "points", "session"], rows)
-    done = sum(held.status == "measured" for held in outlook.held.values())
+    done = sum(one.status == "measured" for one in plan.statuses.values())
     print(
-        f"{len(outlook.chosen)} points at the {size} scale, {done} held by {store}; "
-        f"about {outlook.estimate_s / 60:.0f} minutes to go"
+        f"{len(plan.chosen)} points at the {size} scale, {done} held by {store}; "
+        f"about {plan.estimate_s / 60:.0f} minutes to go"
     )

@@ -14,7 +14,7 @@ from frameworktax.errors import UsageError, nearest
 DOCUMENTS = {
     "run": "frameworktax.report.json_document",
     "comparison": "frameworktax.report.compare_export",
-    "study": "frameworktax.sweep.schema",
+    "study": "frameworktax.sweep.study",
 }
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,7 @@ from frameworktax.cli.deliver import (
 )
 
 if TYPE_CHECKING:
-    from frameworktax.sweep.results import SweepResults
+    from rich.console import Console
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
@@ -56,7 +56,7 @@ def sweep(
         "frameworktax-results"
     ),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")
+        bool, typer.Option("--dry-run", help="Show what would be measured, and stop.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Leave out points the store holds.")
@@ -71,7 +71,7 @@ def sweep(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure a study: a grid of points, whatever happens each of them once.
+    """Measure every point of a study exactly once; run it again to resume.
 
     Examples:
 
@@ -81,38 +81,30 @@ def sweep(
 
       frameworktax sweep study.toml --engine ray
     """
-    words = overrides or []
     check_loudness(quiet, verbose)
     check_writable(json_file, report)
+    options: dict[str, Any] = {"store": store, "resume": resume, "allow_code": allow_code}
     if dry_run:
-        _dry_run(study, words, engine, store, resume, allow_code, json_file, quiet)
+        _dry_run(study, overrides or [], engine, options, json_file, quiet)
         return
     from frameworktax.cli.live import StudyView
     from frameworktax.sweep.run import sweep as run_sweep
+    from frameworktax.sweep.words import summary
 
     out = console(stderr=True)
     view = None if quiet else StudyView(out, verbose=verbose)
     if verbose:
         introduce(out)
-    arguments: dict[str, Any] = {
-        "store": store,
-        "engine": engine,
-        "resume": resume,
-        "allow_code": allow_code,
-        "reporter": view,
-        "command": sys.argv[1:],
-    }
+    options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
     try:
         with _ends_once():
             with view or nullcontext():
-                results = run_sweep(study, *words, **arguments)
+                results = run_sweep(study, *(overrides or []), **options)
             deliver(results, json_file, report, quiet, verbose)
             if not quiet:
-                _summarise(results, json_file)
+                _print_lines(summary(results), console(stderr=json_file == "-"))
     except Ended as ended:
-        into_nothing(
-            1
-        )  # who reads standard output may be stuck: what is left of it is not waited for
+        into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
         for number in ENDINGS:
             signal.signal(number, signal.SIG_IGN)  # all that is left is to leave
         name = signal.Signals(ended.number).name
@@ -125,45 +117,37 @@ def sweep(
         )
 
 
-def _summarise(results: SweepResults, json_file: str | None) -> None:
-    from frameworktax.sweep.words import summary
-
-    out = console(stderr=json_file == "-")
-    for line in summary(results):
+def _print_lines(lines: Iterable[str], out: Console) -> None:
+    for line in lines:
         out.print(line, soft_wrap=True, markup=False)
 
 
 def _dry_run(
     study: Path,
-    words: list[str],
+    overrides: list[str],
     engine: str,
-    store: Path,
-    resume: bool,
-    allow_code: bool,
+    options: dict[str, Any],
     json_file: str | None,
     quiet: bool,
 ) -> None:
+    from frameworktax.cli.progress import Bar
     from frameworktax.report.render_terminal import print_rows
-    from frameworktax.sweep.executors import platforms
-    from frameworktax.sweep.look import outlook
-    from frameworktax.sweep.words import forecast, plain, rows
+    from frameworktax.sweep.plan import plan_sweep
+    from frameworktax.sweep.run import platforms_of
+    from frameworktax.sweep.words import forecast, rows
 
-    places = platforms(engine, lambda text: print(text, file=sys.stderr))
-    found = outlook(
-        study, *words, store=store, resume=resume, allow_code=allow_code, platforms=places
-    )
+    platforms = platforms_of(engine, Bar(console(stderr=True), 0.0))
+    plan = plan_sweep(study, *overrides, platforms=platforms, **options)
     if json_file:
-        text = json.dumps(plain(found), allow_nan=False)
+        text = json.dumps(plan.as_data(), allow_nan=False)
         if json_file == "-":
             print(text)
             return
         write_whole(Path(json_file), text + "\n")
-    if quiet:
-        return
-    out = console()
-    print_rows(out, ["session", "model", "runtime", "point", "stands"], rows(found))
-    for line in forecast(found):
-        out.print(line, soft_wrap=True, markup=False)
+    if not quiet:
+        out = console()
+        print_rows(out, ["session", "model", "runtime", "point", "status"], rows(plan))
+        _print_lines(forecast(plan), out)
 
 
 @contextmanager

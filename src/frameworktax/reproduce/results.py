@@ -37,17 +37,17 @@ from frameworktax.reproduce.studies import (
     planned_points,
     study_data,
 )
-from frameworktax.sweep.look import Outlook, outlook
+from frameworktax.sweep.plan import SweepPlan, plan_sweep
 from frameworktax.sweep.run import sweep
 
 ACROSS = "figure-9"
 """The one study over all machines of a store."""
 
 
-def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> Outlook:
+def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> SweepPlan:
     """Return what there is to measure, and how long it will take."""
     data = study_data(studies, scale, pick_device("auto"))
-    return outlook(data, store=folder)
+    return plan_sweep(data, store=folder)
 
 
 def reproduce(

@@ -15,10 +15,9 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Point
 from frameworktax.reproduce.rows import AXES, QUANTITIES, ROLES, axes_of
 from frameworktax.sweep.grid import expand
-from frameworktax.sweep.load import HERE
-from frameworktax.sweep.schema import Axes
-from frameworktax.sweep.schema import StudyFile as Grids
 from frameworktax.sweep.source import Source
+from frameworktax.sweep.study import HERE, Axes
+from frameworktax.sweep.study import StudyFile as Grids
 
 Scale = Literal["full", "small"]
 Rule = Literal[

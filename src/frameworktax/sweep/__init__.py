@@ -1,4 +1,5 @@
-"""A study carried out: its points, which of them the store holds, in what order, where.
+"""Sweeps: a study file becomes points, open points become jobs, an executor measures them.
 
-An executor measures, this decides what and when.
+``study`` and ``grid`` give the points, ``status`` which of them a store holds, ``schedule`` the
+sessions and their order, ``run`` carries them out with an executor (``local``, ``ray``).
 """

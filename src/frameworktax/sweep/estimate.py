@@ -1,4 +1,4 @@
-"""How long points will take, from what the store knows of them, else by a stated rule."""
+"""How long points will take: from the store where it has timed them, else by a stated rule."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ POINT_S = 2.0
 ROUNDS = 5
 """Blocks a process gives to a point, on the average."""
 MEMORY_BYTES = 500_000_000
-"""A measuring process of which nothing is known; torch with transformers and a small model."""
+"""Of a measuring process of which nothing is known: torch, transformers and a small model."""
 FLOOR_BYTES = 60_000_000
 RULE = f"where nothing is known, {LOAD_S:.0f} s a process and {POINT_S:.0f} s a point and process"
 
 
 @dataclass
 class Known:
-    """What a store tells of a model in a runtime, batch aside."""
+    """What a store holds of a model in a runtime, batch aside."""
 
     call_ns: dict[int, float] = field(default_factory=dict)
     load_ns: list[int] = field(default_factory=list)

@@ -1,24 +1,24 @@
 """What carries out the jobs of a study: on this host, or on many.
 
-An engine is five methods. Everything a job measured is in the store by the time ``completed``
-yields it; the campaign above decides what to submit, and when. What it may rely on, and what not:
+An executor is five methods. Everything a job measured is in the store by the time ``completed``
+yields it; the sweep above decides what to submit, and when. What it may rely on, and what not:
 
 - **Nodes join and leave.** ``platforms`` is asked again while jobs run, every few seconds at most,
   and is cheap. A label without a node has no slots, or is not named at all: its jobs wait for a
-  bounded time and are then left out with a reason. What the engine has of them and has not begun
-  it keeps, until the campaign takes it back (``cancel``): what never ran was not lost.
+  bounded time and are then left out with a reason. The executor keeps those that have not begun
+  until the sweep takes them back (``cancel``): a job that never ran was not lost.
 - **A job may be lost** with its process, its raylet or its node. It ends all the same, as a
   ``Done`` whose error is a ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is
-  known). What it had measured stays in the store; the engine writes nothing about the rest,
-  because it cannot know which point was to blame: the campaign runs them again, and apart.
+  known). What it had measured stays in the store; the executor writes nothing about the rest,
+  because it cannot know which point was to blame: the sweep runs them again, and apart.
 - **A job may be delivered twice.** Only the first ``Done`` of a name counts. Records written twice
   have the same identity and are read once.
-- **A job that is late is ended.** After ``limit_s(job)`` on its node the engine ends everything it
-  started and yields it with a ``WorkerError`` of status ``timeout``; the campaign treats it as
-  lost. There is no second copy beside a slow one: a session keeps to its budget by itself, so what
-  is this late hangs, and a copy would measure what the first has already in the store.
-- **Any order.** Jobs end in any order; retries are the campaign's alone, so that a limit is one
-  limit: an engine runs a job once.
+- **A job that is late is ended.** After ``limit_s(job)`` on its node the executor ends everything
+  it started and yields it with a ``WorkerError`` of status ``timeout``; the sweep treats it as
+  lost. There is no second copy beside a slow one: a session keeps to its budget by itself, so one
+  that is this late hangs, and a copy would measure what the first has already in the store.
+- **Any order.** Jobs end in any order; retries are the sweep's alone, so that a limit is one
+  limit: an executor runs a job once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from frameworktax.records import Point
 LATE = 2.0
 LATE_S = 120.0
 """A job is late at so many times its budget and this much more: a session may run over by half
-(``admission.OWED_SHARE``), and ends its processes after that."""
+(``scheduler.OWED_SHARE``), and ends its processes after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,18 @@ class Platform:
     memory_bytes: int | None = None
 
 
+def this_host(device: str) -> tuple[Platform, ...]:
+    """Return this host under the names a study may give it; ``local`` is the device."""
+    devices = {"local": device, "cpu": "cpu", device: device}
+    return tuple(Platform(label=label, device=one) for label, one in devices.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Points that are measured side by side, in one session on one host; plain data.
 
     Attributes:
-        name: unique within the campaign, for people.
+        name: unique within the sweep, for people.
         platform: label of where it runs.
         budget_s: wall time it may take.
         stop_when_linear: leave out larger batches once a curve is plainly linear.
@@ -81,11 +87,11 @@ class Done:
     """A job that has ended.
 
     Attributes:
-        session: under which its records stand in the store.
+        session: under which its records are in the store.
         wall_ns: from its start to its end on its host.
-        spent_ns: the same, by what it was spent on (``campaign.spent``).
+        spent_ns: the same, by what it was spent on (``time_accounting``).
         error: why it ended early. A ``WorkerError`` means that the job was lost or late; after any
-            other its points are told in the store all the same.
+            other the store says of each of its points how it ended.
     """
 
     job: Job
@@ -100,7 +106,7 @@ def limit_s(job: Job) -> float:
     return LATE * job.budget_s + LATE_S
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Carries out jobs."""
 
     def platforms(self) -> Sequence[Platform]:

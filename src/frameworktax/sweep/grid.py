@@ -16,7 +16,7 @@ from frameworktax.records import FLOOR, Point, Workload
 from frameworktax.sweep.source import Location, Source
 
 if TYPE_CHECKING:
-    from frameworktax.sweep.schema import Axes, StudyFile
+    from frameworktax.sweep.study import Axes, StudyFile
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
@@ -29,11 +29,13 @@ IMAGE_AXES = frozenset({"image_size", "channels_last"})
 FACTOR_AXES = frozenset({"width", "depth"})
 Cell = dict[str, Any]
 """Axis → value."""
+Cells = dict[tuple[Any, ...], tuple[Cell, Location]]
+"""Cells with the table that they come from, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A point with its place in the order, the platform as labelled, and where it was written."""
+    """A point with its priority, the platform as labelled, and the table it was written in."""
 
     point: Point
     platform: str = "local"
@@ -44,71 +46,68 @@ class Planned:
 def expand(
     file: StudyFile, source: Source, platforms: Mapping[str, str]
 ) -> tuple[tuple[Planned, ...], tuple[str, ...]]:
-    """Return the points of a study, each once, and notes on what in it has no effect.
+    """Return the points of a study, each once, and notes on parts of it that have no effect.
 
     Raises:
         UsageError: an unknown runtime or platform, no point at all.
     """
     notes: list[str] = []
-    cells: dict[tuple[Any, ...], tuple[Cell, Location]] = {}
+    cells: Cells = {}
     tables: list[tuple[Location, Axes, tuple[int, ...]]] = []
     if file.grid is not None:
         tables.append((("grid",), file.grid, DEFAULT_BATCHES))
     tables += [(("point", number), axes, (1,)) for number, axes in enumerate(file.point)]
     for location, axes, batches in tables:
-        idle = set(axes.given())
+        idle = dict.fromkeys(axes.given())
         for cell in _product(axes.given(), location, source, platforms, batches):
-            idle -= cell.keys()
+            for axis in cell:
+                idle.pop(axis, None)
             cells.setdefault(_identity(cell), (cell, location))
-        for axis in axes.given():
-            if axis in idle:
-                notes.append(f"{source.where((*location, axis))} says nothing of these models")
+        notes += [
+            f"{source.where((*location, axis))} has no effect on these models" for axis in idle
+        ]
     for number, override in enumerate(file.override):
         place = ("override", number)
         if not _override(cells, override.given(), override.set.given(), place, source, platforms):
             notes.append(_unmatched(override, place, source, cells))
     before = dict(cells)
     for number, exclude in enumerate(file.exclude):
-        match = _match(exclude.given(), ("exclude", number), source)
-        gone = [key for key, (cell, _) in cells.items() if match(cell)]
+        matches = _match(exclude.given(), ("exclude", number), source)
+        gone = [key for key, (cell, _) in cells.items() if matches(cell)]
         for key in gone:
             del cells[key]
         if not gone:
             notes.append(_unmatched(exclude, ("exclude", number), source, before))
-    ranked = [
-        (_match(rule.given(), ("priority", number), source), rule.value)
-        for number, rule in enumerate(file.priority)
-    ]
-    for number, (match, _) in enumerate(ranked):
-        if not any(match(cell) for cell, _ in cells.values()):
-            rule = file.priority[number]
+    ranked: list[tuple[Callable[[Cell], bool], int]] = []
+    for number, rule in enumerate(file.priority):
+        matches = _match(rule.given(), ("priority", number), source)
+        ranked.insert(0, (matches, rule.value))  # the last one that matches counts
+        if not any(matches(cell) for cell, _ in cells.values()):
             notes.append(_unmatched(rule, ("priority", number), source, cells))
-    models_here = {cell["models"] for cell, _ in cells.values()}
-    for names in file.study.together:
-        for name in names:
-            if name not in models_here:
-                where = source.where(("study", "together"), name)
-                notes.append(f"{where}: '{name}' is no model of this study")
+    known = {cell["models"] for cell, _ in cells.values()}
+    for name in [name for names in file.study.together for name in names if name not in known]:
+        where = source.where(("study", "together"), name)
+        notes.append(f"{where}: '{name}' is no model of this study")
     planned: dict[Point, Planned] = {}
     for cell, location in cells.values():
-        priority = next((value for match, value in reversed(ranked) if match(cell)), 0)
         try:
             point = _point(cell, platforms)
         except UsageError as error:
             raise UsageError(f"{source.where(location)}: {error}") from error
-        label = str(cell["platform"])
-        planned.setdefault(
-            point, Planned(point=point, platform=label, priority=priority, location=location)
-        )
+        if point not in planned:
+            planned[point] = Planned(
+                point=point,
+                platform=str(cell["platform"]),
+                priority=next((value for matches, value in ranked if matches(cell)), 0),
+                location=location,
+            )
     if not planned:
         raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
     return tuple(planned.values()), tuple(notes)
 
 
-def _unmatched(
-    axes: Axes, location: Location, source: Source, cells: Mapping[Any, tuple[Cell, Location]]
-) -> str:
-    """Return in words that a table has no effect, and the name that may be the reason."""
+def _unmatched(axes: Axes, location: Location, source: Source, cells: Cells) -> str:
+    """Return the note that a table matches nothing, with the name that may be the reason."""
     known = {cell["models"] for cell, _ in cells.values()}
     unknown = [name for name in axes.models or () if name not in known]
     hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])
@@ -149,12 +148,12 @@ def _fitting(cell: Cell) -> Cell:
 
 @cache
 def _lacks(model: str) -> frozenset[str]:
-    """Return the axes a model does not have, as far as its name tells."""
+    """Return the axes a model does not have, as far as its name shows."""
     if models.is_user_model(model):
         return TEXT_AXES | {"image_size"} | FACTOR_AXES
     info = next((row for row in models.describe_names() if row.name == model), None)
     if info is None:
-        return frozenset()  # from a hub or a folder: who builds it says what it lacks
+        return frozenset()  # from a hub or a folder: building it shows which it lacks
     text = frozenset() if info.has_length else TEXT_AXES
     image = frozenset() if info.has_image_size else IMAGE_AXES
     return text | image | (FACTOR_AXES - set(info.factors))
@@ -182,7 +181,7 @@ def _check_names(
     source: Source,
     platforms: Mapping[str, str],
 ) -> None:
-    """Refuse names that nothing has."""
+    """Refuse unknown runtimes and platforms."""
     known = {"runtimes": [*runtimes.names(), "all"], "platform": list(platforms)}
     for axis, names in known.items():
         for name in axes.get(axis, ()):
@@ -207,7 +206,7 @@ def _match(
 
 
 def _override(
-    cells: dict[tuple[Any, ...], tuple[Cell, Location]],
+    cells: Cells,
     when: dict[str, tuple[Any, ...]],
     new: dict[str, tuple[Any, ...]],
     location: Location,

@@ -1,32 +1,38 @@
-"""The engine of one host: one job at a time, measured here."""
+"""The executor of one host: one job at a time, each a session with a shard of its own."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
-from frameworktax import host, store
-from frameworktax.errors import FrameworktaxError, StoreError
+from frameworktax import host, runtimes, store
+from frameworktax.attribution import available_samplers
+from frameworktax.errors import Fault, FrameworktaxError, StoreError
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.sweep.executor import Done, Job, Platform
-from frameworktax.sweep.look import here
-from frameworktax.sweep.results import ENDED
-from frameworktax.sweep.shard import open_shard, shard_of
+from frameworktax.records import Environment, LeftOut, Outcome, Point, Record, Session, Subject
+from frameworktax.store.write import PLAIN, SUFFIX
+from frameworktax.sweep.executor import Done, Job, Platform, this_host
 from frameworktax.sweep.time_accounting import PhaseClock, itemise
+from frameworktax.version import __version__
+
+ENDED = "ended"
+"""The phase after the last one of a session."""
 
 
-class LocalEngine:
+class LocalExecutor:
     """Runs jobs in the order they are submitted, each a session of its own.
 
     Args:
         folder: the store.
         device: what ``local`` means here.
-        reporter: told how each session goes.
+        reporter: receives the progress of each session.
         command: recorded with each session.
     """
 
@@ -42,7 +48,7 @@ class LocalEngine:
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
-        return here(self._device)
+        return this_host(self._device)
 
     def submit(self, job: Job) -> None:
         """Take a job."""
@@ -87,18 +93,83 @@ class LocalEngine:
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command) as writer:
             self._reporter.records(shard_of(self._folder, session))
-            sweep = MeasuringSession(plan, writer, session, clock, self._export_worker)
+            measuring = MeasuringSession(plan, writer, session, clock, self._export_worker)
             try:
-                sweep.run()
+                measuring.run()
             except StoreError:
                 raise
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
-                writer.tell(job.points, "failed", str(error))
+                writer.write_ends(job.points, "failed", str(error))
             finally:
                 clock.end()
                 self._reporter.phase(ENDED)
         wall_ns = time.monotonic_ns() - begin
-        spent = itemise(clock.wall_ns, sweep.spent_ns())
+        spent = itemise(clock.wall_ns, measuring.spent_ns())
         spent["ending"] = wall_ns - sum(clock.wall_ns.values())
         return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
+
+
+class Shard(store.Writer):
+    """A writer that knows of which points it has written how they ended."""
+
+    def __init__(self, folder: Path, session: str) -> None:
+        super().__init__(folder, session)
+        self.session = session
+        self._ended: set[str] = set()
+
+    def write(self, record: Record) -> None:
+        """Append one record and flush it."""
+        if isinstance(record, Outcome):
+            self._ended.add(record.point)
+        elif isinstance(record, LeftOut):
+            self._ended.add(record.point.key())
+        super().write(record)
+
+    def write_ends(self, points: Iterable[Point], status: Fault, reason: str) -> None:
+        """Write how points ended of which the session has not said it."""
+        for point in points:
+            if point.key() in self._ended:
+                continue
+            paradigm = runtimes.get(point.runtime).paradigm
+            self.write(Subject(session=self.session, point=point, paradigm=paradigm))
+            self.write(
+                Outcome(
+                    session=self.session,
+                    point=point.key(),
+                    process=0,
+                    status=status,
+                    reason=reason,
+                )
+            )
+
+
+def open_shard(folder: Path, session: str, command: Sequence[str]) -> Shard:
+    """Return a writer for a new session on this host; its first record is the session.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    shard = Shard(folder, session)
+    shard.write(
+        Session(
+            session=session,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=__version__,
+            command=tuple(command),
+            environment=_environment(),
+        )
+    )
+    return shard
+
+
+def shard_of(folder: Path, session: str) -> Path:
+    """Return the shard of a session; a text that is no identity leads nowhere."""
+    return folder / f"{session if PLAIN.fullmatch(session) else 'none'}{SUFFIX}"
+
+
+@cache
+def _environment() -> Environment:
+    """Return what this host is; looked up once, its load is that of the sweep's begin."""
+    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+    return host.environment(sampler=sampler, packages=runtimes.distributions())

@@ -1,4 +1,4 @@
-"""A study carried out: what is open, job after job, and what came of it."""
+"""``sweep``: a study measured session by session, each of its points exactly once."""
 
 from __future__ import annotations
 
@@ -10,33 +10,57 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import store
-from frameworktax.api import DEFAULT_STORE, Results, document
+from frameworktax.api import DEFAULT_STORE, Results, document, pick_device
 from frameworktax.clock import REAL, Clock
-from frameworktax.errors import NothingMeasuredError, WorkerError
+from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError, nearest
+from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
-from frameworktax.sweep import executors as engines
-from frameworktax.sweep.executor import Done, Engine, Job
-from frameworktax.sweep.load import Study, load
-from frameworktax.sweep.look import Outlook, look, read, scan
-from frameworktax.sweep.nodes import AWAY_S, Places
-from frameworktax.sweep.queue import Queue
-from frameworktax.sweep.results import SweepResults
-from frameworktax.sweep.retries import Retries
-from frameworktax.sweep.running_jobs import Crew, Out
-from frameworktax.sweep.schedule import Group
-from frameworktax.sweep.shard import open_shard, shard_of
-from frameworktax.sweep.status import resumed, survey
-from frameworktax.sweep.status_counts import Standing
+from frameworktax.store.read import point_key
+from frameworktax.sweep.executor import Done, Executor, Job, Platform
+from frameworktax.sweep.jobs import AWAY_S, Nodes, RunningJobs, Submitted
+from frameworktax.sweep.local import LocalExecutor, open_shard, shard_of
+from frameworktax.sweep.plan import SweepPlan, plan, scan
+from frameworktax.sweep.schedule import Group, Queue, Retries
+from frameworktax.sweep.status import PointStatus, StatusCounts, find_statuses
+from frameworktax.sweep.study import Study, load
+from frameworktax.sweep.words import resumed
 
+EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LEAST_S = 5.0
 """A session is not begun with less than this left of the time budget."""
 UNHURRIED_S = 600.0
 UNHURRIED = 5.0
 """Without a time budget a session may take this long, or so many times its estimate: it ends by
-itself when its intervals are told, and only what hangs or is misjudged meets this end."""
+itself when its intervals are narrow, and only one that hangs or is misjudged meets this end."""
 PATIENCE_S = 10.0
-"""How long an end of a job is waited for before one looks for new nodes, and what is gone."""
+"""How long to wait for the end of a job before looking for nodes that joined or left."""
+
+
+class SweepResults(Results):
+    """The results of a study.
+
+    Attributes:
+        plan: of the sweep, made before it.
+        statuses: of each of its points now.
+        wall_ns: of the whole sweep.
+        spent_ns: the same by what it was spent on (``time_accounting``); the time of every node
+            where several measured at a time.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        plan: SweepPlan,
+        statuses: Mapping[Point, PointStatus],
+        wall_ns: int,
+        spent_ns: Mapping[str, int],
+    ) -> None:
+        super().__init__(results.run, results.store)
+        self.plan = plan
+        self.statuses = statuses
+        self.wall_ns = wall_ns
+        self.spent_ns = spent_ns
 
 
 def sweep(
@@ -49,7 +73,7 @@ def sweep(
     reporter: Reporter | None = None,
     command: Sequence[str] | None = None,
 ) -> SweepResults:
-    """Measure a study, leaving out what the store already holds.
+    """Measure every point of a study exactly once, leaving out those that the store holds.
 
     Args:
         study: a TOML file, or the same as nested data.
@@ -58,7 +82,7 @@ def sweep(
         engine: ``local``, ``ray`` (the cluster of this host) or ``ray://HOST:PORT``.
         resume: leave out points that the store already holds.
         allow_code: let models of the study be Python code.
-        reporter: told of progress.
+        reporter: receives progress.
         command: recorded with each session.
 
     Raises:
@@ -66,37 +90,73 @@ def sweep(
             such engine.
         NothingMeasuredError: no point of it could be measured.
     """
-    told = reporter or Reporter()
-    words = tuple(command or sys.argv[1:])
+    reporter = reporter or Reporter()
+    command = tuple(command or sys.argv[1:])
     folder = Path(store)
-    chosen = engines.engine(engine, folder, told, words, allow_code=allow_code)
-    with contextlib.closing(chosen):
-        platforms = {platform.label: platform.device for platform in chosen.platforms()}
+    executor = open_executor(engine, folder, reporter, command, allow_code=allow_code)
+    with contextlib.closing(executor):
+        platforms = {platform.label: platform.device for platform in executor.platforms()}
         loaded = load(study, overrides, platforms=platforms, allow_code=allow_code)
         for reference in loaded.code:
-            told.say(f"runs code of yours: {reference}")
-        with engines.lock(engine, words, told.say):
-            return Campaign(loaded, folder, chosen, told, words, resume=resume).run()
+            reporter.say(f"runs code of yours: {reference}")
+        is_here = engine == "local"  # a cluster's nodes are locked one by one
+        lock = host_lock(command, reporter.say) if is_here else contextlib.nullcontext()
+        with lock:
+            return Sweep(loaded, folder, executor, reporter, command, resume=resume).run()
 
 
-class Campaign:
-    """One run over a study: jobs are submitted as places are free, and again what failed by chance.
+def open_executor(
+    name: str, folder: Path, reporter: Reporter, command: Sequence[str], *, allow_code: bool
+) -> Executor:
+    """Return the executor of a name, to be closed.
 
     Args:
-        study: what is asked for.
+        name: ``local``, ``ray`` or ``ray://HOST:PORT``.
         folder: the store.
-        engine: carries out jobs.
-        reporter: told how it goes.
+        reporter: receives the progress of sessions.
+        command: recorded with each session.
+        allow_code: whether a user's own model may be sent to other hosts.
+
+    Raises:
+        UsageError: no such executor, or its cluster cannot be used.
+    """
+    if name == "local":
+        return LocalExecutor(folder, pick_device("auto"), reporter, command)
+    if name != "ray" and not name.startswith("ray://"):
+        raise UsageError(
+            f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
+        )
+    from frameworktax.sweep.ray import RayCluster, RayExecutor
+
+    cluster = RayCluster(None if name == "ray" else name)
+    return RayExecutor(folder, cluster, reporter, command, allow_code=allow_code)
+
+
+def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
+    """Return where an executor could measure now; raises as ``open_executor`` does."""
+    executor = open_executor(name, Path(), reporter, (), allow_code=False)
+    with contextlib.closing(executor):
+        return executor.platforms()
+
+
+class Sweep:
+    """One run over a study: submits jobs as nodes are free, and again what failed by chance.
+
+    Args:
+        study: what is to be measured.
+        folder: the store.
+        executor: carries out jobs.
+        reporter: receives progress.
         command: recorded with each session.
         resume: leave out points that the store already holds.
-        clock: tells the time and waits.
+        clock: gives the time and waits.
     """
 
     def __init__(
         self,
         study: Study,
         folder: Path,
-        engine: Engine,
+        executor: Executor,
         reporter: Reporter,
         command: Sequence[str],
         *,
@@ -110,40 +170,40 @@ class Campaign:
         self._resume = resume
         self._clock = clock
         self._begin_ns = clock.wall_ns()
-        self._places = Places(engine, clock)
-        self._crew = Crew(engine, clock)
+        self._nodes = Nodes(executor, clock)
+        self._jobs = RunningJobs(executor, clock)
         self._sessions: set[str] = set()
-        self._standing = Standing({})
+        self._counts = StatusCounts({})
 
     def run(self) -> SweepResults:
-        """Measure what is open and return everything the store holds of the study."""
-        first = self._look(scan(self._folder))
-        for note in self._study.notes:
-            self._reporter.say(note)
-        if text := resumed(first.held):
-            self._reporter.say(text)
-        self._standing = Standing(first.held)
-        self._reporter.counts(self._standing.counts)
-        retries = Retries(first.held, self._study.settings.attempts)
-        self._measure(Queue(first.groups), retries)
-        records, notes = read(self._folder)
-        now = self._look(records)
+        """Measure the open points and return everything the store holds of the study."""
+        first = self._plan()
+        for text in (*self._study.notes, resumed(first.statuses)):
+            if text:
+                self._reporter.say(text)
+        self._counts = StatusCounts(first.statuses)
+        self._reporter.counts(self._counts.counts)
+        self._measure(Queue(first.groups), Retries(first.statuses, self._study.settings.attempts))
+        has_records = self._folder.is_dir() and any(self._folder.glob("*.jsonl"))
+        records, notes = store.read(self._folder) if has_records else ([], [])
+        counted = [r for r in records if self._resume or r.session in self._sessions]
+        statuses = self._statuses(first.statuses, counted)
         results = self._results(records, notes)
         wall_ns = self._clock.wall_ns() - self._begin_ns
-        if not any(held.status == "measured" for held in now.held.values()):
-            reasons = dict.fromkeys(held.reason for held in now.held.values() if held.reason)
+        if not any(one.status == "measured" for one in statuses.values()):
+            reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
             raise NothingMeasuredError(f"nothing could be measured; {why}")
-        return SweepResults(results, first, now.held, wall_ns, self._crew.spent_ns(wall_ns))
+        return SweepResults(results, first, statuses, wall_ns, self._jobs.spent_ns(wall_ns))
 
-    def _look(self, records: Iterable[Record]) -> Outlook:
-        return look(
-            self._study,
-            records,
-            only=None if self._resume else self._sessions,
-            asked=self._sessions,
-            platforms=self._places.now(),
-        )
+    def _plan(self) -> SweepPlan:
+        only = None if self._resume else self._sessions
+        return plan(self._study, scan(self._folder), only=only, platforms=self._nodes.now())
+
+    def _statuses(
+        self, points: Iterable[Point], records: Iterable[Record]
+    ) -> Mapping[Point, PointStatus]:
+        return find_statuses(points, records, self._study.settings.attempts, self._sessions)
 
     def _left_s(self) -> float | None:
         budget = self._study.settings.time_budget
@@ -151,48 +211,48 @@ class Campaign:
         return None if budget is None else budget - spent_s
 
     def _measure(self, queue: Queue, retries: Retries) -> None:
-        """Keep every place at work until nothing waits, or time is over."""
-        while queue or self._crew:
+        """Keep every node at work until nothing waits, or time is over."""
+        while queue or self._jobs:
             left_s = self._left_s()
             if left_s is not None and left_s < LEAST_S:
                 budget = self._study.settings.time_budget
                 reason = f"the time budget of {budget:.0f} s was spent; run the same command again"
-                waiting = [*queue.drain(queue.labels()), *self._crew.recall(self._crew.labels())]
+                waiting = [*queue.drain(queue.labels()), *self._jobs.recall(self._jobs.labels())]
                 self._leave_out(waiting, reason)
             else:
                 self._leave_out_gone(queue)
                 self._submit(queue, left_s)
-            if self._crew:
-                ended = self._crew.next_done(PATIENCE_S, self._reporter.say)
+            if self._jobs:
+                ended = self._jobs.next_done(PATIENCE_S, self._reporter.say)
                 if ended is not None:
                     self._take(*ended, queue, retries)
             elif queue:
                 self._clock.sleep(PATIENCE_S)
 
     def _submit(self, queue: Queue, left_s: float | None) -> None:
-        """Give every free place the first group that waits for it.
+        """Give every free node the first group that waits for it.
 
         Each gets its share of the time left by its estimate; what one does not use goes to those
         after it.
         """
-        places = self._places.now()
+        platforms = self._nodes.now()
         while True:
-            free = [place.label for place in places if self._crew.on(place) < place.slots]
+            free = [one.label for one in platforms if self._jobs.on(one) < one.slots]
             found = queue.take(free)
             if found is None:
                 return
             rank, group = found
-            place = self._places.named(group.platform)
-            mates = [one.label for one in places if one.host == place.host]
-            expected_s = (queue.waiting_s(mates) + group.estimate_s) / place.slots
-            shown_s = self._crew.scale * expected_s
+            platform = self._nodes.named(group.platform)
+            mates = [one.label for one in platforms if one.host == platform.host]
+            expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
+            shown_s = self._jobs.scale * expected_s
             number = queue.total - len(queue)
             self._reporter.session(
                 number, queue.total, group.name, shown_s if left_s is None else min(left_s, shown_s)
             )
             budget_s = _budget_s(group.estimate_s, expected_s, left_s)
             job = self._job(f"{number} {group.name}", group, budget_s)
-            self._crew.begin(job, group, rank, place)
+            self._jobs.begin(job, group, rank, platform)
 
     def _job(self, name: str, group: Group, budget_s: float) -> Job:
         settings = self._study.settings
@@ -207,43 +267,43 @@ class Campaign:
             stop_when_linear=settings.stop_when_linear,
         )
 
-    def _take(self, out: Out, done: Done, queue: Queue, retries: Retries) -> None:
-        """See what a job has left, and what of it is run again."""
+    def _take(self, one: Submitted, done: Done, queue: Queue, retries: Retries) -> None:
+        """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
+        shard = shard_of(self._folder, done.session)
+        records = list(scan(shard))
+        attempts = self._study.settings.attempts
+        self._counts.update(find_statuses(one.group.points, records, attempts))
+        self._reporter.counts(self._counts.counts)
+        self._reporter.records(shard, ended=True)
         lost = isinstance(done.error, WorkerError)
-        told = shard_of(self._folder, done.session)
-        records = list(scan(told))
-        self._standing.update(survey(out.group.points, records, self._study.settings.attempts))
-        self._reporter.counts(self._standing.counts)
-        self._reporter.records(told, ended=True)
-        again = retries.after(out.group, records, lost=lost)
+        again = retries.after(one.group, records, lost=lost)
         for group in again.now:
-            queue.add(group, out.rank)
+            queue.add(group, one.rank)
         for group in again.later:
             queue.add(group)
         if done.error is not None:
-            self._reporter.say(
-                "; ".join(filter(None, (f"{out.job.name}: {done.error}", again.text)))
-            )
+            text = "; ".join(filter(None, (f"{one.job.name}: {done.error}", again.text)))
+            self._reporter.say(text)
         if again.blamed is not None and isinstance(done.error, WorkerError):
             session = store.new_session_id(self._folder)
             self._sessions.add(session)
-            with open_shard(self._folder, session, self._command) as shard:
-                shard.tell([again.blamed], done.error.status, str(done.error))
+            with open_shard(self._folder, session, self._command) as writer:
+                writer.write_ends([again.blamed], done.error.status, str(done.error))
 
     def _leave_out_gone(self, queue: Queue) -> None:
         """Leave out what waits for nodes that do not come back."""
-        labels = {*queue.labels(), *self._crew.labels()}
-        for label in self._places.gone(sorted(labels), self._reporter.say):
-            groups = [*queue.drain([label]), *self._crew.recall([label])]
+        labels = {*queue.labels(), *self._jobs.labels()}
+        for label in self._nodes.gone(sorted(labels), self._reporter.say):
+            groups = [*queue.drain([label]), *self._jobs.recall([label])]
             reason = (
-                f"no node of platform '{label}' was there for {AWAY_S:.0f} s; "
+                f"there was no node of platform '{label}' for {AWAY_S:.0f} s; "
                 "run the same command again once there is one"
             )
             self._leave_out(groups, reason)
 
     def _leave_out(self, groups: Iterable[Group], reason: str) -> None:
-        """Write down why points are not measured; of those that failed it is known."""
+        """Write why points are not measured; the store says it already of those that failed."""
         points = [point for group in groups if not group.failed for point in group.points]
         if not points:
             return
@@ -262,21 +322,16 @@ class Campaign:
                 own = replace(point, workload=replace(point.workload, twin=False))
                 if own.key() not in asked and point.runtime != FLOOR:
                     foreign.add(point.key())
-        # Where nothing was timed (what the driver writes down itself) is no environment of a point.
+        # A session that timed nothing (the sweep's own) is no environment of a point.
         timed = {record.session for record in records if isinstance(record, Block)}
         kept = [
             record
             for record in records
-            if _key(record) not in foreign
+            if point_key(record) not in foreign
             and not (timed and isinstance(record, Session) and record.session not in timed)
         ]
         run = document(kept, self._study.settings.until)
         return Results(replace(run, notes=run.notes + tuple(notes)), self._folder)
-
-
-def _key(record: Record) -> str | None:
-    point = getattr(record, "point", None)
-    return point.key() if isinstance(point, Point) else point
 
 
 def _budget_s(estimate_s: float, expected_s: float, left_s: float | None) -> float:

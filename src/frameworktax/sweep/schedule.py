@@ -1,15 +1,20 @@
-"""Points as jobs, in an order that makes a campaign which ends early worth having."""
+"""Points as jobs: which share a session, in which order, and which are run again.
+
+The order makes a sweep that ends early worth having: priority first, then the cheaper.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.records import Point, Workload
+from frameworktax.records import Point, Record, Workload, point_name
 from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
+from frameworktax.sweep.status import PointStatus, find_statuses
 
 PARTS = 4
 """Sessions a node gets of what many nodes share: so many even out their ends, and a lost one costs
@@ -17,6 +22,8 @@ little."""
 PART_S = 60.0
 """No session is made shorter than this for the sake of many nodes: blocks of one point lie seconds
 apart, and with few points beside it that time is lost."""
+BY_CHANCE = ("crashed", "out-of-memory", "timeout")
+"""Faults that may be chance, and are tried again in the same sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +32,7 @@ class Group:
 
     Attributes:
         losses: sessions of these points that were lost with their node, or hung.
-        failed: whether its points were told to have failed before.
+        failed: whether the store says already that its points failed.
     """
 
     name: str
@@ -44,6 +51,11 @@ class Group:
         """The points alone."""
         return tuple(planned.point for planned in self.planned)
 
+    def part(self, planned: Sequence[Planned]) -> Group:
+        """Return some of its points as a group, with their share of the estimate."""
+        share = len(planned) / len(self.planned)
+        return replace(self, planned=tuple(planned), estimate_s=share * self.estimate_s)
+
 
 def within(planned: Sequence[Planned], point_budget: int | None) -> tuple[Planned, ...]:
     """Return as many points as the budget allows, in the order of the study.
@@ -61,9 +73,8 @@ def within(planned: Sequence[Planned], point_budget: int | None) -> tuple[Planne
         for group in series.values()
         for number, one in enumerate(sorted(group, key=lambda p: p.point.workload.batch))
     }
-    chosen = sorted(planned, key=lambda one: (-one.priority, rank[one]))[:point_budget]
-    kept = set(chosen)
-    return tuple(one for one in planned if one in kept)
+    chosen = set(sorted(planned, key=lambda one: (-one.priority, rank[one]))[:point_budget])
+    return tuple(one for one in planned if one in chosen)
 
 
 def groups(
@@ -75,11 +86,11 @@ def groups(
     memory_bytes: float,
     platforms: Sequence[Platform] = (),
 ) -> list[Group]:
-    """Return what shares a session, in the order it is measured: priority, then the cheaper.
+    """Return the groups of points, in the order they are measured: priority, then the cheaper.
 
     A group has one model, or models that are compared; one platform, number of threads and
     priority. Every runtime of a workload is in it. Where lengths, widths and the like would need
-    more memory than there is, they go to several groups, and so they do where a platform has
+    more memory than is free, they go to several groups, and so they do where a platform has
     several nodes to give them to.
 
     Args:
@@ -99,21 +110,21 @@ def groups(
             (-one.priority, model, one.platform, one.point.threads), defaultdict(list)
         )
         family[workload.without_batch()].append(one)
-    configs = {
-        key: [_Config(members, estimator, processes) for members in family.values()]
-        for key, family in families.items()
-    }
+    configs = [
+        [_Config(members, estimator, processes) for members in family.values()]
+        for family in families.values()
+    ]
     whole_s: dict[str, float] = defaultdict(float)
-    for family_configs in configs.values():
-        for config in family_configs:
-            whole_s[config.platform] += config.estimate_s
-    places = {place.label: place for place in platforms}
+    for config in (config for members in configs for config in members):
+        whole_s[config.platform] += config.estimate_s
+    by_label = {platform.label: platform for platform in platforms}
     found: list[Group] = []
-    for members in configs.values():
+    for members in configs:
         label = members[0].platform
-        place = places.get(label, Platform(label=label, device=""))
-        share_s = whole_s[label] / (PARTS * place.slots) if place.slots > 1 else float("inf")
-        parts = _packed(members, place.memory_bytes or memory_bytes, max(PART_S, share_s))
+        platform = by_label.get(label, Platform(label=label, device=""))
+        slots = platform.slots
+        share_s = whole_s[label] / (PARTS * slots) if slots > 1 else float("inf")
+        parts = _packed(members, platform.memory_bytes or memory_bytes, max(PART_S, share_s))
         names = ", ".join(dict.fromkeys(config.model for config in members))
         for number, part in enumerate(parts, start=1):
             found.append(
@@ -154,10 +165,139 @@ def _packed(configs: Sequence[_Config], room: float, limit_s: float) -> list[lis
     return parts
 
 
+class Queue:
+    """Groups that wait, in order, by platform; taking the first of n costs O(log n)."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self.total = 0
+        """Groups that were ever added."""
+        self._heaps: dict[str, list[tuple[int, int, Group]]] = defaultdict(list)
+        """Rank, number in order of arrival, group."""
+        self._waiting_s: dict[str, float] = defaultdict(float)
+        for group in groups:
+            self.add(group)
+
+    def __len__(self) -> int:
+        return sum(len(heap) for heap in self._heaps.values())
+
+    def labels(self) -> list[str]:
+        """Return the platforms that groups wait for."""
+        return [label for label, heap in self._heaps.items() if heap]
+
+    def add(self, group: Group, rank: int | None = None) -> None:
+        """Take a group, after all others or at the rank it had."""
+        entry = (self.total if rank is None else rank, self.total, group)
+        heapq.heappush(self._heaps[group.platform], entry)
+        self._waiting_s[group.platform] += group.estimate_s
+        self.total += 1
+
+    def take(self, labels: Collection[str]) -> tuple[int, Group] | None:
+        """Return the first group for one of the platforms with its rank, None if there is none."""
+        heads = [(heap[0][:2], label) for label in labels if (heap := self._heaps.get(label))]
+        if not heads:
+            return None
+        _, label = min(heads)
+        rank, _, group = heapq.heappop(self._heaps[label])
+        # A sum of differences leaves a remainder; without groups it is exactly 0.
+        rest_s = self._waiting_s[label] - group.estimate_s
+        self._waiting_s[label] = rest_s if self._heaps[label] else 0.0
+        return rank, group
+
+    def waiting_s(self, labels: Iterable[str]) -> float:
+        """Return how long the groups of some platforms are estimated to take."""
+        return sum(self._waiting_s[label] for label in labels)
+
+    def drain(self, labels: Collection[str]) -> Iterator[Group]:
+        """Take out everything that waits for some platforms, in order."""
+        while (found := self.take(labels)) is not None:
+            yield found[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What follows from the end of a job.
+
+    Attributes:
+        now: groups that take the place of theirs.
+        later: groups that come after everything else.
+        blamed: the point that a lost session was about; it has failed once more.
+        text: what becomes of the points of a lost session, for people.
+    """
+
+    now: tuple[Group, ...] = ()
+    later: tuple[Group, ...] = ()
+    blamed: Point | None = None
+    text: str = ""
+
+
+class Retries:
+    """Counts how often points failed, and decides what is run again in the same sweep.
+
+    A session that is lost with its node, or hangs, names no culprit, and the points beside one
+    must not suffer for it. Its points are run again together, as long as that may be chance; then
+    in two halves, each of which is cut again when it is lost, so that in the end the point that
+    kills its node is alone. Only a point that was lost alone has failed; it fails ``attempts``
+    times, over this sweep and those before, and is given up.
+
+    Args:
+        statuses: of the points before the sweep.
+        attempts: sessions in which a point is tried.
+    """
+
+    def __init__(self, statuses: Mapping[Point, PointStatus], attempts: int) -> None:
+        self._tries = {point: one.tries for point, one in statuses.items() if one.tries}
+        self._attempts = attempts
+
+    def after(self, group: Group, records: Iterable[Record], *, lost: bool) -> Again:
+        """Return what follows from the end of a group's session.
+
+        Args:
+            group: its points.
+            records: what the session wrote.
+            lost: whether it ended with its node, or hung.
+        """
+        statuses = find_statuses(group.points, records, self._attempts)
+        failed = [one for one in group.planned if statuses[one.point].fault in BY_CHANCE]
+        again = [one for one in failed if self._may_again(one.point)]
+        later = [replace(group.part(again), failed=True)] if again else []
+        if not lost:
+            return Again(later=tuple(later))
+        rest = [
+            one
+            for one in group.planned
+            if statuses[one.point].status == "open" and statuses[one.point].fault is None
+        ]
+        if not rest:
+            return Again(later=tuple(later), text="all its points had ended before")
+        if len(group.planned) == 1:
+            return self._alone(group, later)
+        whole = replace(group.part(rest), losses=group.losses + 1)
+        text = f"the rest of it, {len(rest)} points, is run again"
+        if whole.losses < self._attempts:
+            return Again(now=(whole,), later=tuple(later), text=text)
+        text += " in halves, to find the point that ends it"
+        return Again(later=(*later, *halves(whole)), text=text)
+
+    def _alone(self, group: Group, later: list[Group]) -> Again:
+        point = group.planned[0].point
+        if self._may_again(point):
+            later.append(replace(group, failed=True))
+            what_next = "is tried once more"
+        else:
+            what_next = "is given up"
+        text = f"{point_name(point)}, was alone in it and {what_next}"
+        return Again(later=tuple(later), blamed=point, text=text)
+
+    def _may_again(self, point: Point) -> bool:
+        """Count a failure; return whether the point is tried again."""
+        self._tries[point] = self._tries.get(point, 0) + 1
+        return self._tries[point] < self._attempts
+
+
 def halves(group: Group) -> list[Group]:
     """Return a group in two, cut between workloads where it has several, else between runtimes.
 
-    What ended a session is in one of them, and the other can be measured.
+    The point that ended a session is in one of them, and the other can be measured.
     """
     keys: list[Callable[[Point], object]] = [
         lambda p: p.workload.without_batch(),
@@ -172,19 +312,5 @@ def halves(group: Group) -> list[Group]:
             break
     ordered = list(blocks.values())
     cut = len(ordered) // 2
-    return [
-        part_of(group, [one for block in side for one in block])
-        for side in (ordered[:cut], ordered[cut:])
-        if side
-    ]
-
-
-def part_of(group: Group, planned: Sequence[Planned], **changed: bool | int) -> Group:
-    """Return some points of a group as a group, with their share of the estimate."""
-    share = len(planned) / len(group.planned)
-    return replace(
-        group,
-        planned=tuple(planned),
-        estimate_s=share * group.estimate_s,
-        **changed,  # type: ignore[arg-type] # names with values of more than one type
-    )
+    sides = (ordered[:cut], ordered[cut:])
+    return [group.part([one for block in side for one in block]) for side in sides if side]

@@ -1,26 +1,40 @@
-"""Where something stands in a study: tomllib keeps no line numbers, so they are looked up."""
+"""A study's data: read from its file, changed by overrides, and where each part was written.
+
+Overrides are written as users of Hydra expect: ``key=value`` sets, ``+key=value`` and
+``++key=value`` do too, ``~key`` removes, ``~key=value`` only where that is the value. A value is
+read as TOML (``[1, 2]``, ``"a"``, ``true``); what is no TOML is text, and commas outside quotes and
+brackets make a list, as do ``choice(1, 2)`` and ``range(1, 9, 2)``, whose end is left out.
+"""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from frameworktax.errors import UsageError
 
 HEADER = re.compile(r"^\s*(\[\[?)\s*([\w\"'. -]+?)\s*\]\]?\s*(#.*)?$")
 KEY = re.compile(r"^\s*([\w\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
+MAX_RANGE = 10_000
+"""Values that a range may have."""
+FORM = "write key=value, as in grid.batch=1,2, or ~exclude to leave a part out"
 Location = Sequence[str | int]
 """A path into the data: ``("exclude", 1, "batch")``."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a study, for messages.
+    """The text of a study, for the positions in messages; tomllib keeps no line numbers.
 
     Attributes:
         name: the file as the user named it.
-        text: what it holds.
-        typed: dotted paths that came from the command line, to what was typed.
+        text: its content.
+        typed: dotted paths that came from the command line, to the override.
     """
 
     name: str
@@ -28,10 +42,10 @@ class Source:
     typed: dict[str, str] = field(default_factory=dict)
 
     def where(self, location: Location, value: object = None) -> str:
-        """Return ``study.toml line 7: grid.batch``, or the words typed on the command line.
+        """Return ``study.toml line 7: grid.batch``, or the override that set it.
 
         Args:
-            location: the path; parts that are not found fall back to what holds them.
+            location: the path; parts that are not found fall back to the table around them.
             value: an element of a list on several lines, to point at its own line.
         """
         dotted = ".".join(map(str, location))
@@ -43,14 +57,13 @@ class Source:
         return f"{self.name} line {line}: {shown}" if line else f"{self.name}: {shown}"
 
     def line(self, location: Location, value: object = None) -> int | None:
-        """Return the number of the line that a path points at, from 1, None if it has none."""
+        """Return the line that a path points at, from 1, None if it has none."""
         lines = self.text.splitlines()
         found: int | None = None
         depth = 0
         for path, number in _keys(lines):
-            common = len(path) if list(path) == list(location[: len(path)]) else 0
-            if common > depth:
-                depth, found = common, number
+            if len(path) > depth and list(path) == list(location[: len(path)]):
+                depth, found = len(path), number
         if found is None or value is None:
             return found
         quoted = {repr(value), f'"{value}"'}
@@ -90,6 +103,133 @@ def _parts(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 
-def read(path: Path) -> Source:
-    """Return a file as a source; raises OSError and UnicodeDecodeError."""
-    return Source(str(path), path.read_text(encoding="utf-8"))
+def read(
+    study: str | Path | Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[Source, dict[str, Any]]:
+    """Return the text and the data of a study, overrides applied.
+
+    Raises:
+        UsageError: it cannot be read, is no TOML, or an override is wrong.
+    """
+    if isinstance(study, Mapping):
+        name, text, data = "study", "", copy.deepcopy(dict(study))
+    else:
+        path = Path(study)
+        name = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            data = tomllib.loads(text)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} is no text in UTF-8; save it as such") from error
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {path}: {error.strerror}; 'frameworktax init {path}' writes a study"
+            ) from error
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path}: no TOML: {error}") from error
+        except RecursionError as error:
+            raise UsageError(f"{path}: nested too deep to be a study") from error
+    return Source(name, text, apply(data, overrides)), data
+
+
+def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
+    """Change the data of a study by overrides.
+
+    Returns:
+        Dotted path → the override that set it, for messages.
+
+    Raises:
+        UsageError: an override of another form, or a path that leads nowhere.
+    """
+    typed: dict[str, str] = {}
+    for word in overrides:
+        key, equals, text = word.lstrip("+~").partition("=")
+        path = [part.strip() for part in key.split(".")]
+        removes = word.startswith("~")
+        if not all(path) or not (equals or removes):
+            raise UsageError(f"'{word}' is no override; {FORM}")
+        holder = _walk(data, path[:-1], word, make=not removes)
+        last: Any = _index(holder, path[-1], word) if isinstance(holder, list) else path[-1]
+        if not removes:
+            holder[last] = value_of(text)
+            typed[".".join(path)] = word
+            continue
+        if isinstance(holder, dict) and last not in holder:
+            raise UsageError(f"'{word}': the study has no {key}")
+        if equals and _listed(holder[last]) != _listed(value_of(text)):
+            raise UsageError(f"'{word}': {key} is {holder[last]!r}; write ~{key} to remove it")
+        del holder[last]
+    return typed
+
+
+def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> Any:
+    holder: Any = data
+    for part in path:
+        if isinstance(holder, list):
+            holder = holder[_index(holder, part, word)]
+        elif part.isdigit():
+            form = f'+{path[0]}=[{{models=["mlp"]}}]'
+            raise UsageError(f"'{word}': the study has no {path[0]}; write {form}")
+        elif isinstance(holder, dict) and (part in holder or make):
+            holder = holder.setdefault(part, {})
+        else:
+            raise UsageError(f"'{word}': the study has no {'.'.join(path)}")
+    if not isinstance(holder, dict | list):
+        raise UsageError(f"'{word}': {'.'.join(path)} is no table; {FORM}")
+    return holder
+
+
+def _index(holder: list[Any], part: str, word: str) -> int:
+    if part.isdigit() and int(part) < len(holder):
+        return int(part)
+    raise UsageError(f"'{word}': '{part}' is none of the entries 0 to {len(holder) - 1}")
+
+
+def value_of(text: str) -> Any:
+    """Return the value of an override: TOML, else a list by commas, else text.
+
+    Raises:
+        UsageError: a range without numbers, or an empty one.
+    """
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        pass
+    if found := re.fullmatch(r"\s*range\((.*)\)\s*", text):
+        return _range(found[1], text)
+    inner = re.fullmatch(r"\s*(?:choice\(|\[)(.*)[\])]\s*", text)
+    parts = _split(inner[1] if inner else text)
+    if len(parts) > 1 or inner:
+        return [value_of(part) for part in parts if part.strip()]
+    return text
+
+
+def _range(inner: str, text: str) -> list[int]:
+    numbers = [part.strip() for part in inner.split(",")]
+    if not (1 <= len(numbers) <= 3 and all(re.fullmatch(r"-?\d{1,9}", n) for n in numbers)):
+        raise UsageError(f"'{text}' is no range; write range(1, 9) or range(1, 9, 2)")
+    found = range(*map(int, numbers)) if numbers[2:] != ["0"] else range(0)
+    if not 0 < len(found) <= MAX_RANGE:
+        raise UsageError(f"'{text}' has {len(found)} values; give 1 to {MAX_RANGE}")
+    return list(found)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "[](){}":
+            depth += 1 if character in "[({" else -1
+        elif character == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += character
+    return parts

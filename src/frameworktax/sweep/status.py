@@ -1,8 +1,8 @@
-"""What a store already holds of a study: measured, tried in vain, or open."""
+"""The status of a study's points by the records of a store: measured, failed, or open."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,12 +28,12 @@ Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """How a point stands.
+class PointStatus:
+    """The status of a point.
 
     Attributes:
         reason: why it is not measured.
-        tries: sessions in which it was tried in vain.
+        tries: sessions in which it failed.
         fault: how the last of them ended, of ``records.STATUSES``.
         cut_off: whether a session began to time it and did not come to the end.
     """
@@ -46,8 +46,8 @@ class Held:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What one session says of one point."""
+class _Session:
+    """The records of one point in one session."""
 
     blocks: set[tuple[int, int]] = field(default_factory=set)
     attributed: bool = False
@@ -55,144 +55,138 @@ class _Seen:
     fault: Outcome | None = None
 
 
-class Survey:
-    """How points stand, from the records of a store, taken one at a time.
+class StatusScan:
+    """Finds the status of points from the records of a store, taken one at a time.
 
-    A point is measured once a session holds blocks enough for an interval, and where its time
-    goes if that could be told there: a session that was killed half-way leaves both kinds of
-    points, and only what is missing is measured again. A point that failed is tried again, in
-    ``attempts`` sessions together.
+    A point is measured once one session holds enough blocks for an interval, and an attribution
+    where one is possible: a session that was killed half-way leaves points of both kinds, and
+    only the missing ones are measured again. A point that failed is tried again, in ``attempts``
+    sessions together.
     """
 
     def __init__(self, points: Iterable[Point], attempts: int) -> None:
         self._wanted = {point.key(): point for point in points}
         self._attempts = attempts
-        self._seen: dict[str, dict[str, _Seen]] = defaultdict(lambda: defaultdict(_Seen))
+        self._found: dict[str, dict[str, _Session]] = defaultdict(lambda: defaultdict(_Session))
         self._samplers: dict[str, bool] = {}
         self._linear: dict[str, str] = {}
 
     def add(self, record: Record) -> None:
         """Take one record into account."""
         match record:
-            case Block():
-                if record.point in self._wanted:
-                    entry = self._seen[record.point][record.session]
-                    entry.blocks.add((record.process, record.round))
-            case Attribution():
-                if record.point in self._wanted:
-                    self._seen[record.point][record.session].attributed = True
-            case Outcome():
-                if record.point in self._wanted:
-                    self._outcome(record)
+            case Session():
+                self._samplers[record.session] = record.environment.sampler is not None
             case LeftOut():
                 if record.reason.startswith(LINEAR_REASON):
                     self._linear[record.point.key()] = record.reason
-            case Session():
-                self._samplers[record.session] = record.environment.sampler is not None
+            case Block() | Attribution() | Outcome():
+                if record.point in self._wanted:
+                    self._of_point(record, self._found[record.point][record.session])
             case _:
                 return
 
-    def _outcome(self, record: Outcome) -> None:
-        entry = self._seen[record.point][record.session]
-        entry.ended |= record.status == "ok"
-        entry.attributed |= any(note.code == "not-attributed" for note in record.notes)
-        if record.status != "ok" and record.process == 0:
-            entry.fault = record
+    @staticmethod
+    def _of_point(record: Block | Attribution | Outcome, session: _Session) -> None:
+        match record:
+            case Attribution():
+                session.attributed = True
+            case Outcome():
+                session.ended |= record.status == "ok"
+                session.attributed |= any(note.code == "not-attributed" for note in record.notes)
+                if record.status != "ok" and record.process == 0:
+                    session.fault = record
+            case _:
+                session.blocks.add((record.process, record.round))
 
-    def standings(self, asked: Collection[str] = ()) -> dict[Point, Held]:
-        """Return how each point stands.
+    def statuses(self, sessions: Collection[str] = ()) -> dict[Point, PointStatus]:
+        """Return the status of each point.
 
         Args:
-            asked: sessions of just now: what they found unavailable on another host is not asked
-                for again. On this host one can look.
+            sessions: of this sweep: what they found unavailable on another host is not asked for
+                again. On this host one can look.
         """
-        return {
-            point: _standing(
-                point,
-                self._seen.get(key, {}),
-                self._samplers,
-                self._linear.get(key),
-                self._attempts,
-                asked,
-            )
-            for key, point in self._wanted.items()
-        }
+        return {point: self._status(key, point, sessions) for key, point in self._wanted.items()}
+
+    def _status(self, key: str, point: Point, sessions: Collection[str]) -> PointStatus:
+        found = self._found.get(key, {})
+        if any(self._is_measured(point, name, session) for name, session in found.items()):
+            return PointStatus("measured")
+        faults = [session.fault for session in found.values() if session.fault is not None]
+        if faults and faults[-1].status == "unavailable":
+            return _unavailable(point, faults[-1], sessions)
+        failed = [fault for fault in faults if fault.status != "unavailable"]
+        tries, last = len(failed), failed[-1] if failed else None
+        if last is not None and tries >= self._attempts:
+            reason = f"{last.status} in {tries} sessions, last: {last.reason}"
+            return PointStatus("given-up", reason, tries, last.status)
+        if key in self._linear:
+            return PointStatus("linear", self._linear[key])
+        cut_off = any(session.blocks for session in found.values())
+        if last is None:
+            return PointStatus("open", cut_off=cut_off)
+        return PointStatus("open", last.reason, tries, last.status, cut_off)
+
+    def _is_measured(self, point: Point, name: str, session: _Session) -> bool:
+        rounds = {round_ for _, round_ in session.blocks}
+        is_timed = len(session.blocks) >= MIN_BLOCKS or (
+            session.ended and len(rounds) >= LAST_ROUNDS
+        )
+        if not is_timed or session.attributed or point.runtime == FLOOR:
+            return is_timed
+        has_symbols = _runtime(point.runtime).has_symbols
+        can_attribute = has_symbols and self._samplers.get(name, False)
+        return device_of(point.platform) == "cpu" and not can_attribute
 
 
-def survey(
+def find_statuses(
     points: Iterable[Point],
     records: Iterable[Record],
     attempts: int,
-    asked: Collection[str] = (),
-) -> dict[Point, Held]:
-    """Return how each point of a study stands by the records of a store (``Survey``)."""
-    found = Survey(points, attempts)
+    sessions: Collection[str] = (),
+) -> dict[Point, PointStatus]:
+    """Return the status of each point of a study by the records of a store (``StatusScan``)."""
+    scan = StatusScan(points, attempts)
     for record in records:
-        found.add(record)
-    return found.standings(asked)
-
-
-def resumed(standings: Mapping[Point, Held]) -> str | None:
-    """Return in words what a store held before, None if nothing."""
-    held = standings.values()
-    there = sum(one.status == "measured" for one in held)
-    cut = sum(one.cut_off for one in held)
-    again = sum(one.status == "open" and one.tries > 0 for one in held)
-    given_up = sum(one.status == "given-up" for one in held)
-    if not there + cut + again + given_up:
-        return None
-    parts = [f"{there} of {len(standings)} points are there"]
-    parts += [f"{cut} were cut off half-way and are measured again"] if cut else []
-    parts += [f"{again} failed before and are tried again"] if again else []
-    parts += [f"{given_up} are given up"] if given_up else []
-    return "going on: " + ", ".join(parts)
-
-
-def _standing(
-    point: Point,
-    sessions: Mapping[str, _Seen],
-    samplers: Mapping[str, bool],
-    linear: str | None,
-    attempts: int,
-    asked: Collection[str],
-) -> Held:
-    runtime = _runtime(point.runtime)
-    device = device_of(point.platform)
-    for session, entry in sessions.items():
-        rounds = {round_ for _, round_ in entry.blocks}
-        told = len(entry.blocks) >= MIN_BLOCKS or (entry.ended and len(rounds) >= LAST_ROUNDS)
-        expected = runtime.name != FLOOR and (
-            device != "cpu" or (runtime.has_symbols and samplers.get(session, False))
-        )
-        if told and (entry.attributed or not expected):
-            return Held("measured")
-    faults = [entry.fault for entry in sessions.values() if entry.fault is not None]
-    if faults and faults[-1].status == "unavailable":
-        return _unavailable(point, faults[-1], asked)
-    tries = [fault for fault in faults if fault.status != "unavailable"]
-    if len(tries) >= attempts:
-        reason = f"{tries[-1].status} in {len(tries)} sessions, last: {tries[-1].reason}"
-        return Held("given-up", reason, len(tries), tries[-1].status)
-    if linear is not None:
-        return Held("linear", linear)
-    return Held(
-        "open",
-        tries[-1].reason if tries else None,
-        len(tries),
-        tries[-1].status if tries else None,
-        cut_off=any(entry.blocks for entry in sessions.values()),
-    )
+        scan.add(record)
+    return scan.statuses(sessions)
 
 
 @cache
 def _runtime(name: str) -> Runtime:
-    """Return a runtime; to find one means to read what every installed package offers."""
+    """Return a runtime; finding one reads the entry points of every installed package."""
     return runtimes.get(name)
 
 
-def _unavailable(point: Point, fault: Outcome, asked: Collection[str]) -> Held:
+def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> PointStatus:
     if point.platform != device_of(point.platform):  # nodes of a cluster
-        return Held("unavailable" if fault.session in asked else "open", fault.reason)
+        is_new = fault.session in sessions
+        return PointStatus("unavailable" if is_new else "open", fault.reason)
     target = Target(point.platform, point.workload.precision, point.threads)
     reason = _runtime(point.runtime).missing(target)
-    return Held("unavailable", reason) if reason else Held("open")
+    return PointStatus("unavailable", reason) if reason else PointStatus("open")
+
+
+class StatusCounts:
+    """Counts points by status as sessions end; an open point that failed counts as ``failed``."""
+
+    def __init__(self, statuses: Mapping[Point, PointStatus]) -> None:
+        self._words = {point: _word(one) for point, one in statuses.items()}
+        self._counts = Counter(self._words.values())
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of points by status."""
+        return dict(self._counts)
+
+    def update(self, statuses: Mapping[Point, PointStatus]) -> None:
+        """Take over statuses after a session; what it left open stays as it was."""
+        for point, one in statuses.items():
+            word = _word(one)
+            if point in self._words and word != "open":
+                self._counts[self._words[point]] -= 1
+                self._counts[word] += 1
+                self._words[point] = word
+
+
+def _word(one: PointStatus) -> str:
+    return "failed" if one.status == "open" and one.fault else one.status

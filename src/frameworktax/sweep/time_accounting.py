@@ -1,4 +1,4 @@
-"""Where the time of a campaign went: stretches of wall time that add up to the whole."""
+"""Where the time of a sweep went: stretches of wall time that add up to the whole."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 
 MEASURING = ("blocks", "attribution")
-"""What counts as measuring: blocks with the calibrator's, and runs that ask where time goes."""
+"""What counts as measuring: blocks, with the calibrator's, and runs for attribution."""
 ASKED = {"block": "blocks", "calibrate": "blocks", "sample": "attribution", "device": "attribution"}
 """Requests that are answered one at a time on the host → what they are spent on."""
 
 
 class PhaseClock(Reporter):
-    """A reporter that passes on what it is told and keeps how long each phase took."""
+    """A reporter that passes progress on and keeps how long each phase took."""
 
     def __init__(self, inner: Reporter) -> None:
         self.wall_ns: dict[str, int] = {}

@@ -1,8 +1,9 @@
-"""What a campaign decides: what is there, what comes first, how long, where the time went."""
+"""What a sweep decides: the status of points, their order, how long, where the time went."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -27,14 +28,14 @@ from frameworktax.store import Writer
 from frameworktax.sweep.estimate import LOAD_S, POINT_S, Estimator
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.load import load
-from frameworktax.sweep.local import LocalEngine
-from frameworktax.sweep.look import look
-from frameworktax.sweep.run import Campaign
+from frameworktax.sweep.local import LocalExecutor
+from frameworktax.sweep.plan import plan as plan_of
+from frameworktax.sweep.run import Sweep
 from frameworktax.sweep.schedule import groups, within
-from frameworktax.sweep.status import resumed, survey
+from frameworktax.sweep.status import find_statuses
+from frameworktax.sweep.study import load
 from frameworktax.sweep.time_accounting import PhaseClock, itemise, overhead
-from frameworktax.sweep.words import forecast, plain, rows, summary
+from frameworktax.sweep.words import forecast, resumed, rows, summary
 from frameworktax.testing import FakeClock
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")
@@ -94,42 +95,45 @@ SIX = [(p, r) for p in range(3) for r in range(2)]
         ([outcome(EAGER, "unavailable", reason="not installed then")], "open"),
     ],
 )  # fmt: skip
-def test_how_a_point_stands(records, status):
-    assert survey([EAGER], [session(), session("b"), *records], attempts=2)[EAGER].status == status
+def test_the_status_of_a_point(records, status):
+    assert (
+        find_statuses([EAGER], [session(), session("b"), *records], attempts=2)[EAGER].status
+        == status
+    )
 
 
 def test_without_a_sampler_or_symbols_blocks_are_enough():
     six = [block(EAGER, p, r) for p, r in SIX]
-    assert survey([EAGER], [session(sampler=None), *six], 2)[EAGER].status == "measured"
+    assert find_statuses([EAGER], [session(sampler=None), *six], 2)[EAGER].status == "measured"
     six = [block(ORT, p, r) for p, r in SIX]
-    assert survey([ORT], [session(), *six], 2)[ORT].status == "measured"
+    assert find_statuses([ORT], [session(), *six], 2)[ORT].status == "measured"
 
 
 def test_blocks_of_two_sessions_are_not_added_up():
     records = [session(), session("b"), *(block(ORT, p, 0) for p in range(3)),
                *(block(ORT, p, 0, "b") for p in range(3))]  # fmt: skip
-    held = survey([ORT], records, 2)[ORT]
-    assert held.status == "open" and held.cut_off
+    found = find_statuses([ORT], records, 2)[ORT]
+    assert found.status == "open" and found.cut_off
 
 
 def test_what_is_still_unavailable_is_not_tried_again():
     graph = point(runtime="cuda-graph")
-    held = survey([graph], [session(), outcome(graph, "unavailable", reason="none")], 2)[graph]
-    assert held.status == "unavailable" and held.reason
+    found = find_statuses([graph], [session(), outcome(graph, "unavailable", reason="none")], 2)[
+        graph
+    ]
+    assert found.status == "unavailable" and found.reason
 
 
-def test_going_on_is_told():
+def test_a_sweep_that_resumes_says_from_where():
     points = [point(batch=n) for n in (1, 2, 4, 8)]
     records = [
         session(), session("b"), block(points[1]), outcome(points[2], "crashed"),
         *(outcome(points[3], "timeout", s) for s in "ab"),
         *(block(points[0], p, r) for p, r in SIX), attribution(points[0]),
     ]  # fmt: skip
-    assert resumed(survey(points, records, 2)) == (
-        "going on: 1 of 4 points are there, 1 were cut off half-way and are measured again, "
-        "1 failed before and are tried again, 1 are given up"
-    )
-    assert resumed(survey(points, [], 2)) is None
+    text = resumed(find_statuses(points, records, 2))
+    assert re.findall(r"\d+", text) == ["1", "4", "1", "1", "1"]
+    assert resumed(find_statuses(points, [], 2)) == ""
 
 
 def plan(*points: Point, **more) -> list[Planned]:
@@ -215,7 +219,7 @@ def test_phases_are_clocked(monkeypatch):
     assert clock.wall_ns == {"setting up": 40, "measuring": 60, "warming up": 50}
 
 
-class FakeEngine:
+class FakeExecutor:
     """Measures by writing what a script says; knows what it was asked."""
 
     def __init__(self, folder, script=None):
@@ -238,10 +242,10 @@ class FakeEngine:
             with Writer(self.folder, name) as writer:
                 writer.write(session(name, sampler=None))
                 for p in job.points:
-                    told = self.script(job, p)
+                    status = self.script(job, p)
                     writer.write(Subject(session=name, point=p, paradigm="eager"))
-                    writer.write(outcome(p, told, name, reason=None if told == "ok" else "why"))
-                    for process, round_ in SIX if told == "ok" else []:
+                    writer.write(outcome(p, status, name, reason=None if status == "ok" else "why"))
+                    for process, round_ in SIX if status == "ok" else []:
                         writer.write(block(p, process, round_, name))
             yield Done(job=job, session=name, wall_ns=10**9, spent_ns={"blocks": 10**9})
 
@@ -266,49 +270,51 @@ class Listener(Reporter):
 STUDY = {"grid": {"models": ["mlp", "bert-tiny"], "runtimes": ["eager"], "batch": [1, 2]}}
 
 
-def campaign(tmp_path, engine, data=STUDY, resume=True, listener=None, clock=REAL):
-    devices = {place.label: place.device for place in engine.platforms()}
+def sweep(tmp_path, executor, data=STUDY, resume=True, listener=None, clock=REAL):
+    devices = {place.label: place.device for place in executor.platforms()}
     study = load(data, platforms=devices)
-    told = listener or Listener()
-    return Campaign(study, tmp_path, engine, told, ("x",), resume=resume, clock=clock)
+    reporter = listener or Listener()
+    return Sweep(study, tmp_path, executor, reporter, ("x",), resume=resume, clock=clock)
 
 
 def test_a_study_is_measured_once(tmp_path):
-    engine, listener = FakeEngine(tmp_path), Listener()
-    results = campaign(tmp_path, engine, listener=listener).run()
-    assert len(results) == 4 and len(engine.jobs) == 2
+    executor, listener = FakeExecutor(tmp_path), Listener()
+    results = sweep(tmp_path, executor, listener=listener).run()
+    assert len(results) == 4 and len(executor.jobs) == 2
     assert listener.said == ["1/2 mlp", "2/2 bert-tiny"]
-    again = FakeEngine(tmp_path)
-    results = campaign(tmp_path, again, listener=listener).run()
+    again = FakeExecutor(tmp_path)
+    results = sweep(tmp_path, again, listener=listener).run()
     assert again.jobs == [] and len(results) == 4
-    assert listener.said[-1] == "going on: 4 of 4 points are there"
+    assert listener.said[-1].startswith("resuming: 4 of 4 ")
     assert sum(results.spent_ns.values()) == results.wall_ns
 
 
 def test_without_resuming_everything_is_measured_anew(tmp_path):
-    campaign(tmp_path, FakeEngine(tmp_path)).run()
-    engine = FakeEngine(tmp_path)
-    results = campaign(tmp_path, engine, resume=False).run()
-    assert len(engine.jobs) == 2 and len(results) == 4
+    sweep(tmp_path, FakeExecutor(tmp_path)).run()
+    executor = FakeExecutor(tmp_path)
+    results = sweep(tmp_path, executor, resume=False).run()
+    assert len(executor.jobs) == 2 and len(results) == 4
 
 
 def test_a_crash_is_tried_again_and_then_given_up(tmp_path):
-    engine = FakeEngine(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
-    results = campaign(tmp_path, engine).run()
-    assert [len(job.points) for job in engine.jobs] == [2, 2, 1, 1]
-    assert sorted(h.status for h in results.held.values()) == ["given-up"] * 2 + ["measured"] * 2
-    engine = FakeEngine(tmp_path)
-    campaign(tmp_path, engine).run()
-    assert engine.jobs == []
+    executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
+    results = sweep(tmp_path, executor).run()
+    assert [len(job.points) for job in executor.jobs] == [2, 2, 1, 1]
+    assert (
+        sorted(s.status for s in results.statuses.values()) == ["given-up"] * 2 + ["measured"] * 2
+    )
+    executor = FakeExecutor(tmp_path)
+    sweep(tmp_path, executor).run()
+    assert executor.jobs == []
 
 
 def test_a_plain_failure_is_tried_again_only_by_another_run(tmp_path):
-    engine = FakeEngine(tmp_path, lambda job, p: "failed" if p.workload.batch == 2 else "ok")
-    campaign(tmp_path, engine).run()
-    assert len(engine.jobs) == 2
-    engine = FakeEngine(tmp_path)
-    campaign(tmp_path, engine).run()
-    assert [len(job.points) for job in engine.jobs] == [1, 1]
+    executor = FakeExecutor(tmp_path, lambda job, p: "failed" if p.workload.batch == 2 else "ok")
+    sweep(tmp_path, executor).run()
+    assert len(executor.jobs) == 2
+    executor = FakeExecutor(tmp_path)
+    sweep(tmp_path, executor).run()
+    assert [len(job.points) for job in executor.jobs] == [1, 1]
 
 
 def test_budgets_are_shared_by_estimates_and_end(tmp_path):
@@ -319,77 +325,78 @@ def test_budgets_are_shared_by_estimates_and_end(tmp_path):
         clock.wait(49 * 10**9)
         return "ok"
 
-    engine = FakeEngine(tmp_path, slow)
-    results = campaign(tmp_path, engine, data, clock=clock).run()
-    assert engine.jobs[0].budget_s == pytest.approx(50.0)  # two jobs of one estimate
-    assert len(engine.jobs) == 1  # 98 of 100 s are gone
+    executor = FakeExecutor(tmp_path, slow)
+    results = sweep(tmp_path, executor, data, clock=clock).run()
+    assert executor.jobs[0].budget_s == pytest.approx(50.0)  # two jobs of one estimate
+    assert len(executor.jobs) == 1  # 98 of 100 s are gone
     (left,) = results.run.left_out
     assert left.startswith("bert-tiny, eager, batch 1, 2: the time budget of 100 s was spent")
-    assert {h.status for h in results.held.values()} == {"measured", "open"}
+    assert {s.status for s in results.statuses.values()} == {"measured", "open"}
 
 
-def test_what_the_point_budget_leaves_out_is_told_at_the_end(tmp_path):
+def test_the_summary_counts_what_the_point_budget_leaves_out(tmp_path):
     data = {**STUDY, "study": {"point_budget": 3}}
-    results = campaign(tmp_path, FakeEngine(tmp_path), data).run()
-    assert summary(results)[:2] == ["3 points: 3 measured", "1 more are beyond the point budget"]
+    results = sweep(tmp_path, FakeExecutor(tmp_path), data).run()
+    assert summary(results)[0] == "3 points: 3 measured"
+    assert summary(results)[1].startswith("1 more ")
+    assert results.plan.beyond == 1
 
 
-def test_notes_of_a_study_are_told_when_it_is_carried_out(tmp_path):
+def test_notes_of_a_study_are_said(tmp_path):
     data = {**STUDY, "exclude": [{"batch": [99]}]}
     listener = Listener()
-    campaign(tmp_path, FakeEngine(tmp_path), data, listener=listener).run()
+    sweep(tmp_path, FakeExecutor(tmp_path), data, listener=listener).run()
     assert listener.said[0] == "study: exclude.0 matches no point"
 
 
 def test_nothing_measured(tmp_path):
-    engine = FakeEngine(tmp_path, lambda job, p: "failed")
+    executor = FakeExecutor(tmp_path, lambda job, p: "failed")
     with pytest.raises(NothingMeasuredError, match="why"):
-        campaign(tmp_path, engine).run()
+        sweep(tmp_path, executor).run()
 
 
 def test_a_store_may_hold_other_things(tmp_path):
-    campaign(tmp_path, FakeEngine(tmp_path)).run()
+    sweep(tmp_path, FakeExecutor(tmp_path)).run()
     one = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [2]}}
-    results = campaign(tmp_path, FakeEngine(tmp_path), one).run()
+    results = sweep(tmp_path, FakeExecutor(tmp_path), one).run()
     assert [(m.workload.model, m.workload.batch) for m in results] == [("mlp", 2)]
 
 
-def test_an_outlook_counts_what_the_point_budget_leaves_out():
+def test_a_plan_counts_what_the_point_budget_leaves_out():
     data = {**STUDY, "study": {"point_budget": 3}}
-    found = look(load(data), [])
+    found = plan_of(load(data), [])
     assert (len(found.chosen), found.beyond, found.known) == (3, 1, 0)
     assert found.estimate_s > 0
 
 
-def test_the_engine_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
-    engine = LocalEngine(tmp_path, "cuda:0", Reporter(), ("x",))
-    assert [(p.label, p.device) for p in engine.platforms()] == [
+def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
+    executor = LocalExecutor(tmp_path, "cuda:0", Reporter(), ("x",))
+    assert [(p.label, p.device) for p in executor.platforms()] == [
         ("local", "cuda:0"), ("cpu", "cpu"), ("cuda:0", "cuda:0"),
     ]  # fmt: skip
-    assert {p.host for p in engine.platforms()} == {"here"}  # one job at a time
+    assert {p.host for p in executor.platforms()} == {"here"}  # one job at a time
     for name in "abc":
-        engine.submit(
+        executor.submit(
             Job(name=name, points=(EAGER,), platform="local", processes=1, until=1, budget_s=1)
         )
-    assert engine.cancel("b") and not engine.cancel("b")
-    engine.close()
-    assert list(engine.completed()) == []
+    assert executor.cancel("b") and not executor.cancel("b")
+    executor.close()
+    assert list(executor.completed()) == []
 
 
 def test_a_dry_run_and_a_summary_in_words(tmp_path):
     data = {**STUDY, "study": {"point_budget": 3, "time_budget": "5s"}}
-    before = look(load(data), [])
+    before = plan_of(load(data), [])
     assert rows(before)[0] == ["1", "bert-tiny", "eager", "batch 1", "open"]
     text = forecast(before)
-    assert text[0] == "3 points, 3 to measure in 2 sessions, 0 there already"
-    assert text[1] == "1 more are beyond the point budget"
-    assert "0 of 3 points rest on the store" in text[2]
-    assert text[3] == "time budget 5 s; the dearest points will be left out"
-    engine = FakeEngine(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
-    done = campaign(tmp_path, engine).run()
+    assert re.findall(r"\d+", text[0]) == ["3", "3", "2", "0"]
+    assert text[1].startswith("1 more ") and "0 of 3 points" in text[2]
+    assert text[3].startswith("time budget 5 s; ")
+    executor = FakeExecutor(tmp_path, lambda job, p: "crashed" if p.workload.batch == 2 else "ok")
+    done = sweep(tmp_path, executor).run()
     done.wall_ns, done.spent_ns = 12_000_000_000, {"blocks": 10_000_000_000, "ending": 2 * 10**9}
     lines = summary(done)
     assert lines[0] == "4 points: 2 measured, 2 given up"
     assert "mlp, eager, batch 2: crashed in 2 sessions, last: why" in "".join(lines)
     assert lines[-1] == "12 s: blocks 10.0 s, ending 2.0 s; 20% over the time spent measuring"
-    json.dumps(plain(before))
+    json.dumps(before.as_data())

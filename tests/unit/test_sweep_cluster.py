@@ -1,4 +1,4 @@
-"""A campaign over nodes that crash, hang, leave and join: simulated, on a clock that jumps."""
+"""A sweep over nodes that crash, hang, leave and join: simulated, on a clock that jumps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from frameworktax.store import read
 from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.load import load
-from frameworktax.sweep.look import look, scan
-from frameworktax.sweep.nodes import AWAY_S
-from frameworktax.sweep.queue import Queue
-from frameworktax.sweep.retries import Retries
-from frameworktax.sweep.run import Campaign
-from frameworktax.sweep.schedule import Group, groups, halves
-from frameworktax.sweep.status import survey
+from frameworktax.sweep.jobs import AWAY_S
+from frameworktax.sweep.plan import plan, scan
+from frameworktax.sweep.run import Sweep
+from frameworktax.sweep.schedule import Group, Queue, Retries, groups, halves
+from frameworktax.sweep.status import find_statuses
+from frameworktax.sweep.study import load
 from frameworktax.sweep.words import summary
 from frameworktax.testing import FakeClock
 
@@ -61,9 +59,9 @@ class Listener(Reporter):
         self.begun.append((number, total))
 
 
-def campaign(planned, folder, cluster, clock, listener=None):
-    told = listener or Listener()
-    return Campaign(planned, folder, cluster, told, ("x",), resume=True, clock=clock)
+def sweep(planned, folder, cluster, clock, listener=None):
+    reporter = listener or Listener()
+    return Sweep(planned, folder, cluster, reporter, ("x",), resume=True, clock=clock)
 
 
 def everything(planned, seed, **more):
@@ -81,22 +79,22 @@ def test_four_hundred_points_over_twenty_nodes_and_two_drivers(tmp_path):
     store = tmp_path / "store"
     first = SimulatedCluster(store, clock, NODES, everything(planned, 5, driver_s=90.0), 5, truth)
     with pytest.raises(DriverKilled):
-        campaign(planned, store, first, clock).run()
+        sweep(planned, store, first, clock).run()
     assert 0 < len(truth.measured) < 400
     drawn = everything(planned, 5)
     cluster = SimulatedCluster(store, clock, NODES, drawn, 6, truth)
-    results = campaign(planned, store, cluster, clock, listener).run()
+    results = sweep(planned, store, cluster, clock, listener).run()
     assert faults_of(results, truth, drawn, attempts=2) == []
-    assert len(results.held) == 400
-    assert {"node left", "its node left", "poison", "told twice", "records twice"} <= set(
+    assert len(results.statuses) == 400
+    assert {"node left", "its node left", "poison", "reported twice", "records twice"} <= set(
         truth.happened
     )
-    assert listener.said[0].startswith("going on: ")
-    assert any("was told twice, and is not counted" in text for text in listener.said)
-    assert any("in halves, to find what ends it" in text for text in listener.said)
+    assert listener.said[0].startswith("resuming: ")
+    assert any("duplicate result ignored" in text for text in listener.said)
+    assert any(" in halves" in text for text in listener.said)
     given_up = [text for text in summary(results) if text.startswith("given up: ")]
-    assert len(given_up) == sum(held.status == "given-up" for held in results.held.values()) > 0
-    left = look(planned, scan(store)).groups
+    assert len(given_up) == sum(one.status == "given-up" for one in results.statuses.values()) > 0
+    left = plan(planned, scan(store)).groups
     assert {point for one in left for point in one.points} <= drawn.failing
 
 
@@ -105,14 +103,14 @@ def test_nothing_is_lost_whatever_happens(tmp_path, seed):
     planned, clock = study(widths=2, runtimes=2, batches=2), FakeClock()
     drawn = everything(planned, seed)
     cluster = SimulatedCluster(tmp_path, clock, {"big": 2, "small": 1}, drawn, seed)
-    results = campaign(planned, tmp_path, cluster, clock).run()
+    results = sweep(planned, tmp_path, cluster, clock).run()
     assert faults_of(results, cluster.truth, drawn, attempts=2) == []
 
 
 def test_what_is_lost_doubled_or_invented_is_seen(tmp_path):
     planned, clock = study(widths=1, runtimes=1, batches=2), FakeClock()
     cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
-    run = campaign(planned, tmp_path, cluster, clock)
+    run = sweep(planned, tmp_path, cluster, clock)
     results = run.run()
     assert faults_of(results, cluster.truth, Faults(), 2) == []
     point, sessions = next(iter(cluster.truth.measured.items()))
@@ -136,8 +134,8 @@ def test_what_kills_its_session_is_found_and_those_beside_it_are_measured(tmp_pa
     cluster = SimulatedCluster(
         tmp_path, clock, dict.fromkeys(NODES, 1), Faults(poison=frozenset([culprit])), 1
     )
-    results = campaign(planned, tmp_path, cluster, clock, listener).run()
-    standings = {point: held.status for point, held in results.held.items()}
+    results = sweep(planned, tmp_path, cluster, clock, listener).run()
+    standings = {point: one.status for point, one in results.statuses.items()}
     assert standings.pop(culprit) == "given-up"
     assert set(standings.values()) == {"measured"}
     assert cluster.truth.lost_alone == {culprit: 2}
@@ -146,7 +144,9 @@ def test_what_kills_its_session_is_found_and_those_beside_it_are_measured(tmp_pa
     assert [(f.point, f.status) for f in faults] == [(culprit.key(), "out-of-memory")] * 2
     (line,) = [text for text in summary(results) if text.startswith("given up")]
     assert "out-of-memory in 2 sessions, last: the session was lost: poison" in line
-    assert results.run.environment.host == "simulated"  # and not the driver, who told the failure
+    assert (
+        results.run.environment.host == "simulated"
+    )  # and not the driver, which wrote the failure
     names = [job.name for job in cluster.jobs]
     assert len(names) == len(set(names))  # a late end of the first try is not the second's
     assert listener.begun[-1] == (len(names), len(names))
@@ -161,10 +161,10 @@ def test_a_session_lost_once_is_run_again_whole(tmp_path):
         cluster._lose(run, "crashed", "SIGKILL")
 
     cluster._at(2.0, shot)
-    results = campaign(planned, tmp_path, cluster, clock).run()
-    assert {held.status for held in results.held.values()} == {"measured"}
+    results = sweep(planned, tmp_path, cluster, clock).run()
+    assert {one.status for one in results.statuses.values()} == {"measured"}
     first, again = (job for job in cluster.jobs if job.platform == "big")
-    assert set(again.points) < set(first.points)  # what it had told stays told
+    assert set(again.points) < set(first.points)  # the points that it had measured stay measured
     assert all(len(cluster.truth.measured[point]) == 1 for point in first.points)
     assert cluster.recoveries[0][0] == 0  # its place is the first that is free
 
@@ -172,13 +172,15 @@ def test_a_session_lost_once_is_run_again_whole(tmp_path):
 def test_the_last_point_of_a_lost_session_was_not_alone_in_it():
     planned = study(widths=1, runtimes=1, batches=2)
     group = Group(name="g", planned=planned.planned[:3], estimate_s=3.0)
-    told = [Outcome(session="a", point=p.key(), process=0, status="failed") for p in group.points]
-    again = Retries({}, attempts=2).after(group, told[:2], lost=True)
+    outcomes = [
+        Outcome(session="a", point=p.key(), process=0, status="failed") for p in group.points
+    ]
+    again = Retries({}, attempts=2).after(group, outcomes[:2], lost=True)
     assert again.blamed is None
     assert [(one.points, one.losses) for one in again.now] == [((group.points[2],), 1)]
     alone = Retries({}, attempts=2).after(again.now[0], [], lost=True)
     assert alone.blamed == group.points[2] and alone.later[0].failed
-    assert Retries({}, attempts=2).after(group, told, lost=True).now == ()
+    assert Retries({}, attempts=2).after(group, outcomes, lost=True).now == ()
 
 
 def leave_all(cluster, label):
@@ -191,12 +193,10 @@ def test_a_platform_without_nodes_is_waited_for_and_then_left_out(tmp_path):
     planned, clock, listener = study(widths=1, runtimes=1, batches=2), FakeClock(), Listener()
     cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
     leave_all(cluster, "small")
-    results = campaign(planned, tmp_path, cluster, clock, listener).run()
-    by_platform = {point.platform: held.status for point, held in results.held.items()}
+    results = sweep(planned, tmp_path, cluster, clock, listener).run()
+    by_platform = {point.platform: one.status for point, one in results.statuses.items()}
     assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
-    assert (
-        f"no node of platform 'small' is there; its points wait for {AWAY_S:.0f} s" in listener.said
-    )
+    assert any("no node of platform 'small'" in text for text in listener.said)
     assert any("no node of platform 'small'" in text for text in results.run.left_out)
     assert AWAY_S <= clock.now_ns / 1e9 < AWAY_S + 60
 
@@ -205,16 +205,16 @@ class Unaware(SimulatedCluster):
     """Offers nodes that are dead, as a cluster does that has not noticed yet."""
 
     def platforms(self):
-        assert self._clock.now_ns < 1000e9, "the campaign goes on long after its budget"
+        assert self._clock.now_ns < 1000e9, "the sweep goes on long after its budget"
         return [replace(place, slots=1) for place in super().platforms()]
 
 
-def test_the_budget_ends_what_an_engine_could_not_begin(tmp_path):
+def test_the_budget_ends_what_an_executor_could_not_begin(tmp_path):
     planned, clock = study(widths=1, runtimes=1, batches=2, time_budget="100s"), FakeClock()
     cluster = Unaware(tmp_path, clock, NODES, Faults(), 1)
     leave_all(cluster, "small")
-    results = campaign(planned, tmp_path, cluster, clock).run()
-    by_platform = {point.platform: held.status for point, held in results.held.items()}
+    results = sweep(planned, tmp_path, cluster, clock).run()
+    by_platform = {point.platform: one.status for point, one in results.statuses.items()}
     assert by_platform == {"cpu@big": "measured", "cpu@small": "open"}
     assert any("the time budget of 100 s was spent" in text for text in results.run.left_out)
     assert clock.now_ns / 1e9 <= 110
@@ -225,12 +225,12 @@ def test_a_platform_that_comes_back_is_measured(tmp_path):
     cluster = SimulatedCluster(tmp_path, clock, NODES, Faults(), 1)
     leave_all(cluster, "small")
     cluster._at(AWAY_S - 60, lambda: cluster._join("small"))
-    results = campaign(planned, tmp_path, cluster, clock).run()
-    assert {held.status for held in results.held.values()} == {"measured"}
+    results = sweep(planned, tmp_path, cluster, clock).run()
+    assert {one.status for one in results.statuses.values()} == {"measured"}
 
 
 class Scripted:
-    """An engine that yields what it is told to."""
+    """An executor that yields what a script says."""
 
     def __init__(self, ends):
         self.ends = list(ends)
@@ -250,14 +250,14 @@ class Scripted:
         return False
 
 
-def test_an_end_of_an_unknown_job_is_told_and_a_job_without_one_is_an_error(tmp_path):
+def test_an_unknown_end_is_ignored_and_a_job_without_one_is_an_error(tmp_path):
     data = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1]}}
     other = Job(name="other", points=(), platform="local", processes=1, until=1, budget_s=1)
-    engine = Scripted([lambda jobs: Done(job=other, session="", wall_ns=0)])
+    executor = Scripted([lambda jobs: Done(job=other, session="", wall_ns=0)])
     listener = Listener()
     with pytest.raises(StoreError, match="lost a job; run the same command again"):
-        campaign(load(data), tmp_path, engine, FakeClock(), listener).run()
-    assert listener.said == ["other: is none of this sweep's, and is not counted"]
+        sweep(load(data), tmp_path, executor, FakeClock(), listener).run()
+    assert listener.said == ["other: unknown result ignored"]
 
 
 def test_two_labels_of_one_device_are_two_points():
@@ -269,11 +269,13 @@ def test_two_labels_of_one_device_are_two_points():
     assert {p.platform for p in here.points} == {"cpu"}
 
 
-def test_what_a_node_does_not_have_is_not_asked_for_twice_in_one_campaign():
+def test_what_a_node_does_not_have_is_not_asked_for_twice_in_one_sweep():
     point = Point(workload=Workload(model="mlp"), runtime="onnxruntime", platform="cpu@big")
-    told = Outcome(session="a", point=point.key(), process=0, status="unavailable", reason="none")
-    assert survey([point], [told], 2, asked={"a"})[point].status == "unavailable"
-    later = survey([point], [told], 2)[point]
+    outcome = Outcome(
+        session="a", point=point.key(), process=0, status="unavailable", reason="none"
+    )
+    assert find_statuses([point], [outcome], 2, sessions={"a"})[point].status == "unavailable"
+    later = find_statuses([point], [outcome], 2)[point]
     assert (later.status, later.reason) == ("open", "none")
 
 
@@ -296,7 +298,7 @@ def test_many_nodes_share_a_model_by_its_workloads():
         assert len({p.without_batch() for p in part.points}) == 4 and len(part.points) == 20
 
 
-def test_an_outlook_counts_nodes_that_work_side_by_side():
+def test_a_plan_counts_nodes_that_work_side_by_side():
     planned = study(widths=5)
 
     def places(slots):
@@ -305,10 +307,10 @@ def test_an_outlook_counts_nodes_that_work_side_by_side():
             Platform(label="small", device="cpu", host="b"),
         ]
 
-    one, many = (look(planned, [], platforms=places(slots)) for slots in (1, 5))
+    one, many = (plan(planned, [], platforms=places(slots)) for slots in (1, 5))
     total = sum(group.estimate_s for group in one.groups)
     assert one.whole_s == pytest.approx(total / 2) == pytest.approx(many.whole_s)
-    same = look(planned, [], platforms=[Platform(label=n, device="cpu") for n in NODES])
+    same = plan(planned, [], platforms=[Platform(label=n, device="cpu") for n in NODES])
     assert same.whole_s == pytest.approx(total)
 
 
@@ -370,10 +372,10 @@ def test_a_queue_gives_what_came_first_and_knows_its_sums(steps):
 def test_time_is_shared_among_places(tmp_path):
     planned, clock = study(widths=5, runtimes=1, batches=2, time_budget="300s"), FakeClock()
     cluster = SimulatedCluster(tmp_path, clock, {"big": 2, "small": 1}, Faults(), 3)
-    found = look(planned, [], platforms=cluster.platforms()).groups
+    found = plan(planned, [], platforms=cluster.platforms()).groups
     big = [one.estimate_s for one in found if one.platform == "big"]
     assert len(big) > 2 and len(found) == len(big) + 1
-    campaign(planned, tmp_path, cluster, clock).run()
+    sweep(planned, tmp_path, cluster, clock).run()
     first = next(job for job in cluster.jobs if job.platform == "big")
     alone = next(job for job in cluster.jobs if job.platform == "small")
     assert first.budget_s == pytest.approx(300 * 2 * big[0] / sum(big))

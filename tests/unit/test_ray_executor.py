@@ -1,4 +1,4 @@
-"""The Ray engine without Ray: which node fits, what comes home, what was lost, how it ends."""
+"""The Ray executor without Ray: which node fits, what comes home, what was lost, how it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import deque
 import pytest
 
 from frameworktax import store
-from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError
+from frameworktax.errors import FrameworktaxError, UsageError, WorkerError
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Block,
     Calibration,
@@ -20,14 +21,11 @@ from frameworktax.records import (
     Workload,
     to_json,
 )
-from frameworktax.sweep import ray as engine_module
-from frameworktax.sweep import ray_node, ray_results
+from frameworktax.sweep import ray as ray_module
+from frameworktax.sweep import ray_node
 from frameworktax.sweep.executor import Job, limit_s
-from frameworktax.sweep.load import load
-from frameworktax.sweep.ray import LostError, Node, RayEngine
-from frameworktax.sweep.ray_cluster import labels
-from frameworktax.sweep.ray_code import shipped
-from frameworktax.sweep.ray_results import Lines
+from frameworktax.sweep.ray import Lines, LostError, Node, RayExecutor, labels, shipped
+from frameworktax.sweep.study import load
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
 SAME = {**OWN, "torch_build": "2.13.0+cpu", "memory_bytes": 8}
@@ -57,16 +55,16 @@ def shard(session="20260101T000000-a", of=None) -> bytes:
     return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
 
 
-def messages(*told) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in told)
+def messages(*said) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in said)
 
 
-def done(error=None, session="20260101T000000-a"):
-    return {"done": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, "error": error}}
+def done(session="20260101T000000-a", **error):
+    return {"done": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, **error}}
 
 
 def chunk(records=b"", said=b"", ended=None, stderr=""):
-    return {"records": records, "messages": said, "ended": ended, "said": stderr}
+    return {"records": records, "messages": said, "ended": ended, "stderr": stderr}
 
 
 WHOLE = [chunk(shard(), messages({"began": True}, done()), ended=0)]
@@ -118,7 +116,7 @@ class Cluster:
         self.closed = True
 
 
-class Listener:
+class Listener(Reporter):
     def __init__(self):
         self.said = []
 
@@ -130,43 +128,43 @@ class Listener:
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_module, "NODES_EVERY_S", 0.0)
-    monkeypatch.setattr(engine_module, "WAIT_S", 0.001)
+    monkeypatch.setattr(ray_module, "NODES_EVERY_S", 0.0)
+    monkeypatch.setattr(ray_module, "WAIT_S", 0.001)
 
     def make(cluster, **more):
         listener = Listener()
-        engine = RayEngine(tmp_path / "store", cluster, listener, ["sweep"], OWN, **more)
-        return engine, listener
+        executor = RayExecutor(tmp_path / "store", cluster, listener, ["sweep"], own=OWN, **more)
+        return executor, listener
 
     return make
 
 
 def test_what_a_node_is_called():
-    told = {"frameworktax": "big", "ray.io/node-id": "f0", "disk": "nvme",
+    own = {"frameworktax": "big", "ray.io/node-id": "f0", "disk": "nvme",
             "ray.io/accelerator-type": "A100"}  # fmt: skip
     resources = {"CPU": 8.0, "GPU": 1.0, "memory": 1.0, "node:10.0.0.1": 1.0, "rack7": 2.0,
                  "node:__internal_head__": 1.0, "accelerator_type:A100": 1.0,
                  "object_store_memory": 1.0}  # fmt: skip
-    assert labels(told, resources) == ("big", "A100", "disk=nvme", "rack7")
+    assert labels(own, resources) == ("big", "A100", "disk=nvme", "rack7")
     assert labels({}, {"CPU": 1.0}) == ()
 
 
 def test_platforms_name_the_labels_and_share_hosts(made):
     beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0)
     cuda = {**SAME, "torch_build": "2.13.0+cu130"}
-    engine, _ = made(Cluster([LEFT, RIGHT, beside], {"c": cuda}))
-    found = {place.label: (place.device, place.slots) for place in engine.platforms()}
+    executor, _ = made(Cluster([LEFT, RIGHT, beside], {"c": cuda}))
+    found = {place.label: (place.device, place.slots) for place in executor.platforms()}
     assert found == {
         "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu@left", 1), "right": ("cpu@right", 1),
         "big": ("cpu@big", 2), "cuda:0": ("cuda:0", 1),
     }  # fmt: skip
-    hosts = {place.label: place.host for place in engine.platforms()}
+    hosts = {place.label: place.host for place in executor.platforms()}
     assert hosts["left"] == hosts["cuda:0"] != hosts["right"]
 
 
 def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
-    engine, _ = made(Cluster())
-    devices = {place.label: place.device for place in engine.platforms()}
+    executor, _ = made(Cluster())
+    devices = {place.label: place.device for place in executor.platforms()}
     study = {"grid": {"models": "mlp", "runtimes": "null", "platform": "letf"}}
     with pytest.raises(UsageError, match="no platform 'letf', did you mean 'left'"):
         load(study, platforms=devices)
@@ -185,20 +183,20 @@ def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
     ],
 )
 def test_other_versions_are_left_out_in_one_line(made, about, words):
-    engine, listener = made(Cluster(about={"a": about}))
-    assert "left" not in {place.label for place in engine.platforms()}
-    engine.platforms()
+    executor, listener = made(Cluster(about={"a": about}))
+    assert "left" not in {place.label for place in executor.platforms()}
+    executor.platforms()
     (line,) = listener.said
     assert line.startswith("left out: node 10.0.0.1 (left) ") and words in line
-    engine, _ = made(Cluster([LEFT], about={"a": about}))
+    executor, _ = made(Cluster([LEFT], about={"a": about}))
     with pytest.raises(UsageError, match="offers nothing to measure on: node"):
-        engine.platforms()
+        executor.platforms()
 
 
 def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
     cluster = Cluster(about={"b": {**SAME, "torch": "2.12.0"}})
-    engine = RayEngine(tmp_path, cluster, Listener(), [], {**OWN, "torch": None})
-    assert {"left"} == {p.label for p in engine.platforms()} - {"local", "cpu"}
+    executor = RayExecutor(tmp_path, cluster, Listener(), [], own={**OWN, "torch": None})
+    assert {"left"} == {p.label for p in executor.platforms()} - {"local", "cpu"}
 
 
 def test_records_come_home_however_they_are_cut(made, tmp_path):
@@ -208,9 +206,9 @@ def test_records_come_home_however_they_are_cut(made, tmp_path):
         script = [*parts, *(chunk(said=said[i : i + size]) for i in range(0, len(said), size)),
                   chunk(ended=0)]  # fmt: skip
         cluster = Cluster(script={"a": script})
-        engine, listener = made(cluster)
-        engine.submit(job())
-        (got,) = engine.completed()
+        executor, listener = made(cluster)
+        executor.submit(job())
+        (got,) = executor.completed()
         assert (got.wall_ns, got.spent_ns, got.error) == (7, {"blocks": 3}, None)
         path = tmp_path / "store" / f"{got.session}.jsonl"
         records, notes = store.read(path)
@@ -233,47 +231,43 @@ def test_a_node_gives_a_shard_in_chunks_and_ends_after_the_last(tmp_path, monkey
     (folder / "messages").write_bytes(b"y" * 12)
     (folder / "errors").write_bytes(b"why")
     records, said, answers = b"", b"", []
-    while not answers or answers[-1]["ended"] is None:
+    while not answers or "ended" not in answers[-1]:
         answers.append(host.take(len(records), len(said)))
         records += answers[-1]["records"]
         said += answers[-1]["messages"]
     assert (records, said, len(answers)) == (b"x" * 25, b"y" * 12, 3)
-    assert answers[-1]["said"] == "why" and host.take(25, 12)["records"] == b""
+    assert answers[-1]["stderr"] == "why" and host.take(25, 12)["records"] == b""
     host.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_a_job_keeps_its_kind(made):
-    told = {"kind": "NothingMeasuredError", "message": "nothing", "status": None}
-    fault = {"kind": "WorkerError", "message": "x", "status": "out-of-memory"}
-    strange = {"kind": "get_close_matches", "message": "y", "status": None}
-    for error, expected in (
-        (told, NothingMeasuredError), (fault, WorkerError), (strange, Exception)
-    ):  # fmt: skip
-        script = [chunk(said=messages(done(error)), ended=1)]
-        engine, _ = made(Cluster(script={"a": script}))
-        engine.submit(job())
-        (got,) = engine.completed()
-        assert isinstance(got.error, expected) and str(got.error) == error["message"]
-        assert getattr(got.error, "status", None) == error["status"]
+    for error, kind in (({"error": "nothing"}, FrameworktaxError),
+                       ({"error": "x", "fault": "out-of-memory"}, WorkerError)):  # fmt: skip
+        script = [chunk(said=messages(done(**error)), ended=1)]
+        executor, _ = made(Cluster(script={"a": script}))
+        executor.submit(job())
+        (got,) = executor.completed()
+        assert type(got.error) is kind and str(got.error) == error["error"]
+        assert getattr(got.error, "status", None) == error.get("fault")
 
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     head = shard()[: shard().index(b'{"record":"outcome"') + 20]  # torn in the last line
     begun = messages({"began": True})
     cluster = Cluster(script={"a": [chunk(head, begun), LostError("the node died")]})
-    engine, _ = made(cluster)
-    engine.submit(job())
-    (got,) = engine.completed()
+    executor, _ = made(cluster)
+    executor.submit(job())
+    (got,) = executor.completed()
     assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
-    assert str(got.error) == "node 10.0.0.1 (left) was lost: the node died"
+    assert str(got.error) == "node 10.0.0.1 (left): was lost: the node died"
     records, notes = store.read(tmp_path / "store" / f"{got.session}.jsonl")
     assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
     assert not notes  # whole lines only
     assert cluster.dropped == ["a"]
-    cluster.script = {"a": deque([chunk(shard("20260101T000001-b"), messages(done()), 0)])}
-    engine.submit(job())  # the node is back: a new host is started on it
-    (again,) = engine.completed()
+    cluster.script = {"a": deque([chunk(shard("20260101T000001-b"), messages(done()), ended=0)])}
+    executor.submit(job())  # the node is back: a new host is started on it
+    (again,) = executor.completed()
     assert again.error is None
 
 
@@ -283,110 +277,131 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
         shard() + b'{"record":"block","session":"x"}\n',
         shard() + shard("another").split(b"\n", 1)[1],
         b'{"record":"session","session":"../../etc/x"}\n',
+        shard("../../etc/x"),
     ],
 )
 def test_what_is_no_record_of_the_session_ends_the_job(made, tmp_path, records):
-    engine, _ = made(Cluster(script={"a": [chunk(records)]}))
-    engine.submit(job())
-    (got,) = engine.completed()
-    assert isinstance(got.error, WorkerError) and "cannot be understood" in str(got.error)
+    executor, _ = made(Cluster(script={"a": [chunk(records)]}))
+    executor.submit(job())
+    (got,) = executor.completed()
+    assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
     assert {p.parent for p in tmp_path.rglob("*.jsonl")} <= {tmp_path / "store"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"no JSON\n", b'{"done": {"session": 3}}\n', b'{"done": {"session": "s", "wall_ns": "x"}}\n'],
+)
+def test_what_is_no_message_ends_the_job(made, said):
+    executor, _ = made(Cluster(script={"a": [chunk(said=said)]}))
+    executor.submit(job())
+    (got,) = executor.completed()
+    assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
+
+
+def test_records_that_come_after_the_end_was_reported_are_kept(made, tmp_path):
+    whole = shard()
+    script = [chunk(whole[:300], messages({"began": True}, done())), chunk(whole[300:], ended=0)]
+    executor, _ = made(Cluster(script={"a": script}))
+    executor.submit(job())
+    (got,) = executor.completed()
+    assert got.error is None and len(store.read(tmp_path / "store")[0]) == 5
 
 
 def test_a_process_that_ends_without_a_word(made):
     script = [chunk(ended=-9, stderr="Traceback\nMemoryError: no\n")]
-    engine, _ = made(Cluster(script={"a": script}))
-    engine.submit(job())
-    (got,) = engine.completed()
+    executor, _ = made(Cluster(script={"a": script}))
+    executor.submit(job())
+    (got,) = executor.completed()
     assert got.error.status == "crashed"
     assert "ended with code -9; MemoryError: no" in str(got.error)
     script = [chunk(said=messages({"failed": "no space"}), ended=1)]
-    engine, _ = made(Cluster(script={"a": script}))
-    engine.submit(job())
-    assert str(next(engine.completed()).error) == "node 10.0.0.1 (left): no space"
+    executor, _ = made(Cluster(script={"a": script}))
+    executor.submit(job())
+    assert str(next(executor.completed()).error) == "node 10.0.0.1 (left): no space"
 
 
 def test_one_job_at_a_time_on_a_host(made):
     beside = Node(id="c", address="10.0.0.1", labels=("left",))
     cluster = Cluster([LEFT, RIGHT, beside])
-    engine, _ = made(cluster)
+    executor, _ = made(cluster)
     for name, platform in (("1", "left"), ("2", "left"), ("3", "big"), ("4", "big")):
-        engine.submit(job(name, platform))
-    assert list(engine.completed(0.0005)) == []
+        executor.submit(job(name, platform))
+    assert list(executor.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"] == [("a", "begin"), ("b", "begin")]
-    assert engine.cancel("4") and not engine.cancel("4")
+    assert executor.cancel("4") and not executor.cancel("4")
     cluster.script = {"a": deque([chunk(said=messages({"began": True}))])}
-    assert list(engine.completed(0.0005)) == []
-    assert not engine.cancel("1") and not cluster.dropped  # it runs
-    assert engine.cancel("3") and not engine.cancel("3")  # it waits for its node to be free
+    assert list(executor.completed(0.0005)) == []
+    assert not executor.cancel("1") and not cluster.dropped  # it runs
+    assert executor.cancel("3") and not executor.cancel("3")  # it waits for its node to be free
     assert cluster.dropped == ["b"]
     cluster.script = {"a": deque(WHOLE)}
-    assert next(engine.completed()).job.name == "1"
-    assert list(engine.completed(0.0005)) == []
+    assert next(executor.completed()).job.name == "1"
+    assert list(executor.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"][2:] == [("a", "begin")]
 
 
 def test_nodes_join_and_leave(made, monkeypatch):
     cluster = Cluster([LEFT])
-    engine, _ = made(cluster)
-    engine.platforms()
-    engine.submit(job("r", "right"))
-    assert list(engine.completed(0.0005)) == [] and not cluster.asked
+    executor, _ = made(cluster)
+    executor.platforms()
+    executor.submit(job("r", "right"))
+    assert list(executor.completed(0.0005)) == [] and not cluster.asked
     cluster.alive.append(RIGHT)
     cluster.script = {"b": deque(WHOLE)}
-    assert next(engine.completed()).error is None
+    assert next(executor.completed()).error is None
     cluster.alive = [LEFT]
-    engine.submit(job("r2", "right"))
-    assert list(engine.completed(0.0005)) == []  # it waits until the campaign takes it back
-    assert engine.cancel("r2") and list(engine.completed()) == []
+    executor.submit(job("r2", "right"))
+    assert list(executor.completed(0.0005)) == []  # it waits until the campaign takes it back
+    assert executor.cancel("r2") and list(executor.completed()) == []
     cluster.alive = []
-    assert engine.platforms() == []
+    assert executor.platforms() == []
 
 
 def test_a_job_that_could_not_begin_was_not_lost(made, monkeypatch):
     dead = LostError("the node is dead")
     cluster = Cluster([RIGHT], script={"b": [dead, dead, *WHOLE]})
-    engine, listener = made(cluster)
-    engine.submit(job("r", "right"))
-    assert list(engine.completed(0.0005)) == [] and len(cluster.orders) == 1  # not yet again
-    monkeypatch.setattr(engine_module, "AGAIN_S", 0.0)
-    (got,) = engine.completed()
+    executor, listener = made(cluster)
+    executor.submit(job("r", "right"))
+    assert list(executor.completed(0.0005)) == [] and len(cluster.orders) == 1  # not yet again
+    monkeypatch.setattr(ray_module, "AGAIN_S", 0.0)
+    (got,) = executor.completed()
     assert got.error is None and got.job.name == "r" and len(cluster.orders) == 3
     assert cluster.dropped == ["b", "b"] and not any("left out" in said for said in listener.said)
 
-    cluster.script = {"b": deque([dead] * engine_module.TRIES)}
-    engine.submit(job("r2", "right"))
-    assert list(engine.completed(0.05)) == []
+    cluster.script = {"b": deque([dead] * ray_module.TRIES)}
+    executor.submit(job("r2", "right"))
+    assert list(executor.completed(0.05)) == []
     assert listener.said[-1] == "left out: node 10.0.0.2 (right, big) was lost: the node is dead"
-    assert engine.platforms() == [] and len(cluster.orders) == 3 + engine_module.TRIES
-    assert engine.cancel("r2")
+    assert executor.platforms() == [] and len(cluster.orders) == 3 + ray_module.TRIES
+    assert executor.cancel("r2")
 
 
 def test_a_job_that_is_late_is_ended(made, monkeypatch):
     cluster = Cluster(script={"a": [chunk(said=messages({"began": True}))]})
     cluster.script["a after stop"] = deque([chunk(ended=130)])
-    engine, _ = made(cluster)
-    engine.submit(job())
-    assert list(engine.completed(0.0005)) == [] and ("a", "stop") not in cluster.asked
-    now = engine_module.time.monotonic()
-    monkeypatch.setattr(engine_module.time, "monotonic", lambda: now + limit_s(job()) + 1)
-    (got,) = engine.completed()
+    executor, _ = made(cluster)
+    executor.submit(job())
+    assert list(executor.completed(0.0005)) == [] and ("a", "stop") not in cluster.asked
+    now = ray_module.time.monotonic()
+    monkeypatch.setattr(ray_module.time, "monotonic", lambda: now + limit_s(job()) + 1)
+    (got,) = executor.completed()
     assert got.error.status == "timeout" and ("a", "stop") in cluster.asked
 
 
 def test_the_end_takes_home_what_there_is(made, tmp_path):
     cluster = Cluster(script={"a": [chunk(shard()[:900])]})
     cluster.script["a after stop"] = deque([chunk(shard()[900:], ended=130)])
-    engine, _ = made(cluster)
-    engine.submit(job())
-    engine.submit(job("waits"))
-    assert list(engine.completed(0.0005)) == []
-    engine.close()
+    executor, _ = made(cluster)
+    executor.submit(job())
+    executor.submit(job("waits"))
+    assert list(executor.completed(0.0005)) == []
+    executor.close()
     assert ("a", "stop") in cluster.asked and ("a", "close") in cluster.asked
     assert cluster.dropped == ["a"] and cluster.closed
     (path,) = (tmp_path / "store").iterdir()
     assert len(store.read(path)[0]) == 5
-    assert list(engine.completed()) == []
+    assert list(executor.completed()) == []
 
 
 def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
@@ -406,12 +421,12 @@ def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
     ):
         with pytest.raises(UsageError, match=word):
             shipped(job(model=model).points, allow_code=allowed)
-    engine, _ = made(Cluster())
+    executor, _ = made(Cluster())
     with pytest.raises(UsageError, match="--allow-code"):
-        engine.submit(job(model="own.py:build"))
+        executor.submit(job(model="own.py:build"))
 
 
 def test_a_line_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(ray_results, "LINE_BYTES", 10)
-    with pytest.raises(WorkerError):
+    monkeypatch.setattr(ray_module, "LINE_BYTES", 10)
+    with pytest.raises(ValueError, match="without end"):
         list(Lines().feed(b"x" * 11))

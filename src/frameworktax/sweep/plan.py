@@ -1,0 +1,172 @@
+"""What a sweep will do, before anything is measured: open points, their sessions, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from frameworktax import host
+from frameworktax.api import DEFAULT_STORE, pick_device
+from frameworktax.measure.session import MEMORY_SHARE
+from frameworktax.records import Point, Record
+from frameworktax.store import shards
+from frameworktax.sweep.estimate import Estimator
+from frameworktax.sweep.executor import Platform, this_host
+from frameworktax.sweep.grid import Planned
+from frameworktax.sweep.schedule import Group, groups, within
+from frameworktax.sweep.status import PointStatus, StatusScan
+from frameworktax.sweep.study import Study, load
+
+UNUSED = ("calibration", "parity")
+"""Kinds of records that say nothing of a point's status or duration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep will do.
+
+    Attributes:
+        chosen: points of the study within the point budget.
+        statuses: of each of them.
+        groups: what is to be measured, session by session.
+        beyond: number of points that the point budget leaves out.
+        known: number of open points whose estimate rests on the store.
+        platforms: where it will be measured, by label.
+    """
+
+    study: Study
+    chosen: tuple[Planned, ...]
+    statuses: Mapping[Point, PointStatus]
+    groups: tuple[Group, ...]
+    beyond: int
+    known: int
+    platforms: Mapping[str, Platform]
+
+    @property
+    def whole_s(self) -> float:
+        """How long it will take without a time budget, nodes of a platform side by side."""
+        hosts: dict[str, float] = {}
+        for group in self.groups:
+            platform = self.platforms.get(group.platform, Platform(label="", device=""))
+            took_s = group.estimate_s / max(1, platform.slots)
+            hosts[platform.host] = hosts.get(platform.host, 0.0) + took_s
+        return max(hosts.values(), default=0.0)
+
+    @property
+    def estimate_s(self) -> float:
+        """How long it will take within the time budget."""
+        return min(self.whole_s, self.study.settings.time_budget or self.whole_s)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the plan as the document of a dry run."""
+        return {
+            "study": self.study.settings.model_dump(),
+            "points": [
+                {
+                    "key": one.point.key(),
+                    "priority": one.priority,
+                    "platform_label": one.platform,
+                    **asdict(one.point),
+                    "held": asdict(self.statuses[one.point]),
+                }
+                for one in self.chosen
+            ],
+            "sessions": [
+                {
+                    "name": group.name,
+                    "estimate_s": group.estimate_s,
+                    "points": [point.key() for point in group.points],
+                }
+                for group in self.groups
+            ],
+            "beyond_point_budget": self.beyond,
+            "estimate_s": self.estimate_s,
+            "code": list(self.study.code),
+            "notes": list(self.study.notes),
+        }
+
+
+def plan_sweep(
+    study: str | Path | Mapping[str, Any],
+    *overrides: str,
+    store: str | Path = DEFAULT_STORE,
+    resume: bool = True,
+    allow_code: bool = False,
+    platforms: Sequence[Platform] | None = None,
+) -> SweepPlan:
+    """Return what a sweep of a study will do, without measuring; raises as ``sweep`` does.
+
+    Args:
+        study: a TOML file, or the same as nested data.
+        overrides: ``key=value`` over what the study says.
+        store: where points may have been measured before.
+        resume: whether that counts.
+        allow_code: whether models may be Python code.
+        platforms: of the executor, None for this host's.
+    """
+    places = this_host(pick_device("auto")) if platforms is None else platforms
+    devices = {platform.label: platform.device for platform in places}
+    loaded = load(study, overrides, platforms=devices, allow_code=allow_code)
+    return plan(loaded, scan(Path(store)) if resume else [], platforms=places)
+
+
+def plan(
+    study: Study,
+    records: Iterable[Record],
+    *,
+    only: Collection[str] | None = None,
+    platforms: Sequence[Platform] = (),
+) -> SweepPlan:
+    """Return the plan of a study by the records of a store, in one pass over them.
+
+    Args:
+        study: what is to be measured.
+        records: give the status of points, and how long they take.
+        only: sessions that count for the status of points, None for all.
+        platforms: where it will be measured.
+    """
+    settings = study.settings
+    chosen = within(study.planned, settings.point_budget)
+    status = StatusScan([one.point for one in chosen], settings.attempts)
+    estimator = Estimator()
+    for record in records:
+        estimator.add(record)
+        if only is None or record.session in only:
+            status.add(record)
+    statuses = status.statuses()
+    todo = [one for one in chosen if statuses[one.point].status == "open"]
+    return SweepPlan(
+        study=study,
+        chosen=chosen,
+        statuses=statuses,
+        groups=tuple(
+            groups(
+                todo,
+                estimator,
+                processes=settings.processes,
+                together=settings.together,
+                memory_bytes=MEMORY_SHARE * host.memory_available_bytes(),
+                platforms=platforms,
+            )
+        ),
+        beyond=len(study.planned) - len(chosen),
+        known=sum(estimator.knows(one.point) for one in todo),
+        platforms={platform.label: platform for platform in platforms},
+    )
+
+
+def scan(folder: Path) -> Iterator[Record]:
+    """Yield the records that give status and estimates, and keep none of them.
+
+    Repeated records are not sorted out: they say the same twice.
+
+    Args:
+        folder: the store, which need not exist, or one shard.
+    """
+    if not folder.is_file() and (not folder.is_dir() or not any(folder.glob("*.jsonl"))):
+        return
+    for shard in shards.find(folder):
+        for record, _ in shards.records(shard, [], lambda _, kind: kind not in UNUSED):
+            yield record

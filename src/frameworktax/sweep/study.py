@@ -1,0 +1,320 @@
+"""A study file: its schema, and the study that it becomes: read, checked, laid out as points.
+
+Every axis may be written as one value or as a list; ``batch``, ``length``, ``image_size``,
+``threads`` and ``new_tokens`` also as ``"1..64"``, the powers of two. Only the parent imports this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
+
+from frameworktax.errors import UsageError, nearest
+from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point
+from frameworktax.sweep import source, values
+from frameworktax.sweep.grid import Planned, check_models, code_of, expand
+from frameworktax.sweep.source import Source
+
+HERE = {"local": "cpu", "cpu": "cpu"}
+"""Platforms of a host without a GPU: label → device."""
+TEMPLATE = Path(__file__).with_name("template.toml")
+"""The study that ``frameworktax init`` writes: common keys set, the others as comments."""
+MAX_VALUES = 10_000
+"""Values one axis may have; a longer list is a mistake, not a study."""
+SPAN = {"type": "string", "pattern": r"^\s*\d+(\s*(\.\.|,)\s*\d+)*\s*$"}
+HINTS = {
+    "bool_type": "write true or false",
+    "int_type": "write a whole number",
+    "string_type": "write a text in quotes",
+    "string_pattern_mismatch": "is an empty name",
+}
+"""What to write instead, by pydantic's name of the error."""
+
+
+class _Listed:
+    """Marks an axis: one value counts as a list of it, and a repeated value counts once."""
+
+    def __init__(self, *, spans: bool = False) -> None:
+        self._spans = spans
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._list, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        array = handler(schema)
+        items = [array["items"], *([SPAN] if self._spans else [])]
+        return {"anyOf": [*items, {**array, "minItems": 1, "items": {"anyOf": items}}]}
+
+    def _list(self, value: Any) -> list[Any]:
+        found = list(value) if isinstance(value, list | tuple) else [value]
+        if self._spans:
+            found = [number for item in found for number in _numbers(item)]
+        if not found:
+            raise ValueError("is empty; name at least one value or leave it out")
+        if len(found) > MAX_VALUES:
+            raise ValueError(f"has {len(found)} values; {MAX_VALUES} at most")
+        unique = {(type(item), repr(item)): item for item in found}  # True is no 1
+        return list(unique.values())
+
+
+def _numbers(item: Any) -> list[Any]:
+    return _parsed(values.numbers, item) if isinstance(item, str) else [item]
+
+
+def _parsed(parse: Any, text: str) -> Any:
+    try:
+        return parse(text, "the value")
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
+def _duration(value: Any) -> float:
+    return float(_parsed(values.seconds, value if isinstance(value, str) else repr(value)))
+
+
+def _share(value: Any) -> float:
+    return float(_parsed(values.share, value if isinstance(value, str) else repr(value)))
+
+
+def _tables(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, Mapping):
+        raise ValueError(f"is one table; write [[{info.field_name}]], once for each")
+    return value
+
+
+def _compared(value: Any) -> Any:
+    lists = value if isinstance(value, list | tuple) else [value]
+    for names in lists:
+        if not isinstance(names, list | tuple) or len(names) < 2:
+            raise ValueError('is a list of lists of two models or more, as in [["a", "b"]]')
+    return value
+
+
+def _text_or_number(*examples: str | float) -> WithJsonSchema:
+    return WithJsonSchema({"type": ["string", "number"], "examples": list(examples)})
+
+
+_Name = Annotated[str, Field(strict=True, pattern=r"\S")]
+_Count = Annotated[int, Field(strict=True, ge=1)]
+_Factor = Annotated[float, Field(strict=True, gt=0, lt=1e6)]
+Texts = Annotated[tuple[_Name, ...], _Listed()]
+Integers = Annotated[tuple[_Count, ...], _Listed(spans=True)]
+Factors = Annotated[tuple[_Factor, ...], _Listed()]
+Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], _Listed()]
+Precisions = Annotated[tuple[Literal[PRECISIONS], ...], _Listed()]  # type: ignore[valid-type]
+Inputs = Annotated[tuple[Literal[INPUTS], ...], _Listed()]  # type: ignore[valid-type]
+Phases = Annotated[tuple[Literal[PHASES], ...], _Listed()]  # type: ignore[valid-type]
+Caches = Annotated[tuple[Literal[KV_CACHES], ...], _Listed()]  # type: ignore[valid-type]
+Duration = Annotated[float, BeforeValidator(_duration), _text_or_number("90s", "10min", "1h")]
+Share = Annotated[float, BeforeValidator(_share), _text_or_number("3%", 0.03)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Axes(_Table):
+    """The axes of a grid; one that is left out keeps the model's own default."""
+
+    models: Texts | None = Field(
+        None, description="Names, file.py:function or package.module:function (--allow-code)."
+    )
+    runtimes: Texts | None = Field(None, description="Names, or all.")
+    batch: Integers | None = Field(None, description="Samples a call.")
+    length: Integers | None = Field(None, description="Tokens a sample; models with a length.")
+    image_size: Integers | None = Field(None, description="Pixels a side; models of images.")
+    width: Factors | None = Field(None, description="Factors on layer widths.")
+    depth: Factors | None = Field(None, description="Factors on the number of layers.")
+    precision: Precisions | None = Field(None, description="Of weights and arithmetic.")
+    threads: Integers | None = Field(None, description="Of the calling process on a CPU.")
+    platform: Texts | None = Field(None, description="local, cpu, cuda:N, or a node's label.")
+    input: Inputs | None = Field(None, description="Dense, or sentences of drawn lengths.")
+    length_mean: Factors | None = Field(None, description="Mean of drawn lengths; ragged only.")
+    length_sd: Factors | None = Field(None, description="Their standard deviation.")
+    phase: Phases | None = Field(None, description="One forward pass, or greedy decoding.")
+    new_tokens: Integers | None = Field(None, description="Tokens to generate; generate only.")
+    kv_cache: Caches | None = Field(None, description="Cache of keys and values; generate only.")
+    channels_last: Flags | None = Field(None, description="Memory format of images and weights.")
+    batch_dim: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Batch dimension of the inputs of a model of your own."
+    )
+
+    def given(self) -> dict[str, tuple[Any, ...]]:
+        """Return the axes that were written, by name."""
+        written = {name: getattr(self, name) for name in Axes.model_fields}
+        return {
+            name: value if isinstance(value, tuple) else (value,)
+            for name, value in written.items()
+            if value is not None
+        }
+
+
+class Override(Axes):
+    """Points that match every axis written here get the axes of ``set`` instead."""
+
+    set: Axes
+
+
+class Priority(Axes):
+    """Points that match get this priority; higher is measured earlier, 0 is the default."""
+
+    value: Annotated[int, Field(strict=True)]
+
+
+class Settings(_Table):
+    """How the study is measured."""
+
+    name: str = Field("study", min_length=1, max_length=200)
+    description: str = ""
+    time_budget: Duration | None = Field(None, description="Wall time for everything.")
+    point_budget: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        None, description="Points at most, in the order of their priority."
+    )
+    processes: Annotated[int, Field(ge=1, le=100, strict=True)] = Field(
+        3, description="Fresh processes a point."
+    )
+    until: Share = Field(0.03, description="Half-width of the interval at which a point is done.")
+    twin: Literal["auto", "all", "none"] = Field("auto", description="Width-shrunk twins.")
+    stop_when_linear: bool = Field(
+        False,
+        strict=True,
+        description="Leave out larger batches once latency grows as fast as the batch.",
+    )
+    attempts: Annotated[int, Field(ge=1, le=10, strict=True)] = Field(
+        2, description="Times a point that fails is tried before it is left alone."
+    )
+    together: Annotated[tuple[Texts, ...], BeforeValidator(_compared)] = Field(
+        (), description="Models that are compared with one another, measured side by side."
+    )
+
+
+class StudyFile(_Table):
+    """A study of frameworktax."""
+
+    study: Settings = Settings()  # type: ignore[call-arg] # all of it has defaults, by Field
+    grid: Axes | None = Field(None, description="The product of its axes.")
+    point: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
+        (), description="Further points, each a small grid."
+    )
+    exclude: Annotated[tuple[Axes, ...], BeforeValidator(_tables)] = Field(
+        (), description="Points that match are left out."
+    )
+    override: Annotated[tuple[Override, ...], BeforeValidator(_tables)] = Field(
+        (), description="Other values for some points."
+    )
+    priority: Annotated[tuple[Priority, ...], BeforeValidator(_tables)] = Field(
+        (), description="What is measured earlier."
+    )
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a study, for editors."""
+    found = StudyFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is to be measured, and how.
+
+    Attributes:
+        settings: the ``[study]`` table.
+        planned: every point, in the order the study names them.
+        code: references to Python code among the models, with the file each leads to.
+        notes: parts of the study that have no effect.
+    """
+
+    settings: Settings
+    planned: tuple[Planned, ...]
+    code: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The points alone."""
+        return tuple(planned.point for planned in self.planned)
+
+
+def load(
+    study: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    platforms: Mapping[str, str] = HERE,
+    allow_code: bool = False,
+) -> Study:
+    """Return a study.
+
+    Args:
+        study: its file, or its data.
+        overrides: ``key=value`` over it.
+        platforms: label → device, as the executor offers them.
+        allow_code: whether models may be Python code.
+
+    Raises:
+        UsageError: it cannot be read, is wrong (file, line and the allowed values are named), or
+            names code that is not allowed to run.
+    """
+    text, data = source.read(study, overrides)
+    try:
+        file = StudyFile.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(_first_error(text, error)) from error
+    planned, notes = expand(file, text, platforms)
+    code = code_of(planned)
+    if code and not allow_code:
+        raise UsageError(
+            f"{text.name} would run code of yours: {'; '.join(code)}; "
+            "read it, then give --allow-code"
+        )
+    check_models(planned, text)
+    return Study(settings=file.study, planned=planned, code=code, notes=notes)
+
+
+def _first_error(text: Source, error: ValidationError) -> str:
+    """Return the first error of a study in one line: its place, and what may be written there."""
+    first = error.errors(include_url=False)[0]
+    location, given = first["loc"], first.get("input")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        known = _keys(location[:-1])
+        name = str(location[-1])
+        hint = nearest(name, known) or ";"
+        if len(location) == 1 and name in Axes.model_fields:
+            hint = f", did you mean 'grid.{name}'?"
+        message = f"unknown key '{name}'{hint} choose from {', '.join(known)}"
+        return f"{text.where(location)}: {message}{more}"
+    message = HINTS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+    if isinstance(given, bool | int | float | str):
+        message += "" if repr(given) in message else f", not {given!r}"
+    else:
+        given = message.split("'")[1] if "'" in message else None  # the value in a list
+    return f"{text.where(location, given)}: {message}{more}"
+
+
+def _keys(location: Sequence[str | int]) -> list[str]:
+    """Return the keys that a table of a study may have."""
+    table: type[BaseModel] = StudyFile
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = table.model_fields[part].annotation
+        found = [
+            a
+            for a in (annotation, *getattr(annotation, "__args__", ()))
+            if isinstance(a, type) and issubclass(a, BaseModel)
+        ]
+        table = found[0]
+    return list(table.model_fields)
