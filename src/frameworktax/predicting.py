@@ -14,7 +14,7 @@ from frameworktax.api import Results
 from frameworktax.errors import UsageError
 from frameworktax.explaining import Told, tell
 from frameworktax.records import Prediction, Run
-from frameworktax.report import html, json_document, overview, trace_words
+from frameworktax.report import html, json_document, trace_blocks
 
 
 class Predictions(Sequence[Prediction]):
@@ -39,14 +39,14 @@ class Predictions(Sequence[Prediction]):
         return data
 
     def __repr__(self) -> str:
-        told = (
-            f"{change}: {faster}, {latency}, {proof}; from {subject}"
-            for change, faster, latency, proof, subject in trace_words.predictions(self._found)[1]
+        told = "; ".join(
+            f"{item.lead}: {item.text}, {item.detail}"
+            for item in map(trace_blocks.prediction_item, self._found)
         )
-        return f"<frameworktax predictions: {'; '.join(told) or 'none'}>"
+        return f"<frameworktax predictions: {told or 'none'}>"
 
     def _repr_html_(self) -> str:
-        return html.blocks_html(overview.prediction_blocks(self._found))
+        return html.blocks_html(trace_blocks.prediction_blocks(self._found))
 
 
 def whatif(

@@ -24,7 +24,7 @@ from test_report import hostile
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import predict as whatif
 from frameworktax.analysis.whatif.request import WhatIf
-from frameworktax.report import charts, words
+from frameworktax.report import charts, trace_blocks, words
 from frameworktax.report.tables import families
 
 DARK = {"color_scheme": "dark"}
@@ -141,7 +141,7 @@ def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
             assert (said, more) == ("not predicted", found.reason)
             refused += 1
         else:
-            assert said == f"{words.interval(found.latency_ns)} ms"
+            assert said == trace_blocks.latency_text(found.latency_ns)
             assert more.startswith(f"{words.factor(found.factor)} faster; {found.formula}")
             texts += 1
     assert places.count() == 5  # four of a CPU, one of a device

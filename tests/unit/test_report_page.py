@@ -14,7 +14,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.predict import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
-from frameworktax.report import charts, html, overview, page_data, words
+from frameworktax.report import charts, html, overview, page_data, trace_blocks
 from frameworktax.report.blocks import table as made_table
 from frameworktax.report.tables import families
 
@@ -290,7 +290,7 @@ def test_the_sliders_have_the_answers_of_explain(run):
     assert set(eager["answers"]) == {"host_speed", "batch", "width", "depth"}
     for stop, answer in eager["answers"]["host_speed"].items():
         (wanted, *_) = predict(WhatIf(host_speed=float(stop)), run)
-        assert answer[0] == f"{words.interval(wanted.latency_ns)} ms"
+        assert answer[0] == trace_blocks.latency_text(wanted.latency_ns)
         assert found["texts"][answer[2]].startswith(wanted.formula)
     measured = eager["answers"]["batch"]["2"]
     assert found["texts"][measured[2]] == "measured"
@@ -314,4 +314,4 @@ def test_what_interacts_is_answered_together(run):
     assert len(stops) == 4 * 4 * 2 - 1
     both = WhatIf(device_speed=2.0, host_speed=2.0, graphs=True)
     wanted = predict(both, replace(run, measurements=cuda))[-1]
-    assert stops["2 2 1"][0] == f"{words.interval(wanted.latency_ns)} ms"
+    assert stops["2 2 1"][0] == trace_blocks.latency_text(wanted.latency_ns)

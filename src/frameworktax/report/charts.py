@@ -21,7 +21,7 @@ from typing import Any
 from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import BILL, Measurement, Run
-from frameworktax.report import compare_words, vega
+from frameworktax.report import compare_blocks, vega
 from frameworktax.report.palette import (
     BANDS,
     LINE_COLOURS,
@@ -491,15 +491,15 @@ def _change(change: Change, metric: str) -> dict[str, object]:
     if ratio is None:  # only points with a ratio are drawn
         raise ValueError("a point without a ratio cannot be drawn")
     return {
-        "point": compare_words.point(change),
+        "point": compare_blocks.change_name(change),
         "ratio": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
         "verdict": change.verdict,
-        "before": compare_words.value(change.before, metric),
-        "after": compare_words.value(change.after, metric),
-        "change": compare_words.change_told(change),
-        "said": compare_words.verdict(change),
+        "before": compare_blocks.value(change.before, metric),
+        "after": compare_blocks.value(change.after, metric),
+        "change": compare_blocks.change_text(change),
+        "said": compare_blocks.verdict(change),
     }
 
 

@@ -42,7 +42,7 @@ def changes(comparison: Comparison) -> Table:
             Cell(change_name(change)),
             Cell(value(change.before, metric)),
             Cell(value(change.after, metric)),
-            _change(change),
+            Cell(change_text(change), style=change.verdict if change.ratio else "dim"),
             Cell(
                 f"{MARKS[change.verdict]} {verdict(change)}",
                 style=change.verdict,
@@ -70,14 +70,14 @@ def value(estimate: Estimate | None, metric: str) -> str:
     return f"{estimate.value:.0f}"
 
 
-def _change(change: Change) -> Cell:
+def change_text(change: Change) -> str:
     """Return ``+10.3 % (+8.1 to +12.5)``; a dash where there is no ratio."""
     e = change.ratio
     if e is None:
-        return Cell("–", style="dim")
+        return "–"
     low, high = (signed(x).removesuffix(" %") for x in (e.low, e.high))
     ends = f" ({low} to {high})" if low != high else ""
-    return Cell(f"{signed(e.value)}{ends}", style=change.verdict)
+    return f"{signed(e.value)}{ends}"
 
 
 def verdict(change: Change) -> str:

@@ -23,13 +23,21 @@ from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
 from frameworktax.errors import UsageError
 from frameworktax.records import BILL, Measurement, Run
-from frameworktax.report import charts, compare_words, overview, page_data, vega, words
-from frameworktax.report.blocks import Block, Heading, Item, Items, Note, Notes, Text
-from frameworktax.report.environment import facts
+from frameworktax.report import (
+    charts,
+    compare_blocks,
+    overview,
+    page_data,
+    run_blocks,
+    trace_blocks,
+    vega,
+    words,
+)
+from frameworktax.report.blocks import Block, Heading, Text
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
 from frameworktax.report.tables import Family, families
-from frameworktax.report.words import TWIN, duration, label, milliseconds, percent
+from frameworktax.report.words import TWIN, duration, flat, label, percent, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
@@ -91,18 +99,19 @@ def page(run: Run, beside: Comparison | None = None) -> str:
         headline=headline(run),
         tiles=_tiles(shown[0]) if shown and shown[0].measured else [],
         beside=side,
-        advice=advice(run),
+        advice=run_blocks.advice_blocks(run.advice),
         families=[_section(family, i, shown) for i, family in enumerate(shown)],
         explorable=len(contents.slices) > sum(bool(family.measured) for family in shown),
         thinned=_thinned(contents),
         operations=len({m.flops for f in contents.kept for m in f.measured if m.flops}) > 1,
         overview=_overview(run, contents),
-        documents=_documents(run),
+        trace=trace_blocks.trace_blocks(run.trace),
+        predictions=trace_blocks.prediction_blocks(run.predictions),
         whatif=contents.data["whatif"],
         sliders=page_data.SLIDERS,
         stops={name: [f"{x:g}" for x in at] for name, at in page_data.STOPS.items()},
-        session=session(run),
-        facts=facts(run.environment) if run.environment else [],
+        session=run_blocks.session_blocks(run),
+        facts=run_blocks.facts(run.environment) if run.environment else [],
         citation=_citation(run),
         css=_safe(_text("page.css")),
         data=_safe(data),
@@ -116,19 +125,19 @@ def fragment(run: Run) -> str:
     every = families(run)
     found: list[Block] = [Text(run.headline, style="strong")]
     for family in every[: page_data.SECTIONS]:
-        found += [Heading(family.title), *overview.family_blocks(family)]
+        found += [Heading(family.title), *_family_blocks(family)]
     if len(every) > page_data.SECTIONS:
         text = f"The first {page_data.SECTIONS} of {len(every):,} groups; a report has all."
         found.append(Text(text))
-    for title, blocks in _documents(run):
-        found += [Heading(title), *blocks] if blocks else []
-    return blocks_html(found)
+    if run.trace:
+        found += [Heading("The trace"), *trace_blocks.trace_blocks(run.trace)]
+    return blocks_html([*found, *trace_blocks.prediction_blocks(run.predictions)])
 
 
 def comparison_fragment(comparison: Comparison) -> str:
     """Return a comparison as HTML for a notebook."""
-    first = Text(compare_words.flat(comparison.headline), style="strong")
-    return blocks_html([first, *overview.comparison_blocks(comparison)])
+    found = compare_blocks.compare_blocks(comparison)[1:]
+    return blocks_html([Text(comparison.headline, style="strong"), *found])
 
 
 def blocks_html(blocks: Sequence[Block]) -> str:
@@ -173,37 +182,6 @@ def headline(run: Run) -> Headline:
     return Headline(subject=subject, verdict=sentence(verdict), rest=sentence(rest))
 
 
-def advice(run: Run) -> Items:
-    """Return what to do, in the order given."""
-    return Items(
-        "",
-        tuple(
-            Item(
-                ("≤ " if a.kind == "bound" else "") + times(a.gain.value),
-                a.action,
-                f"{a.kind}, {a.gain.low:.2f} to {a.gain.high:.2f} ×. {a.evidence}",
-                a.kind,
-            )
-            for a in run.advice
-        ),
-    )
-
-
-def session(run: Run) -> Notes:
-    """Return the harness's own cost, the drift of the host, notes, and what was left out."""
-    found = []
-    if run.harness_floor_ns is not None:
-        floor = duration(run.harness_floor_ns.value)
-        text = f"Harness floor: calling a runtime that does nothing takes {floor}."
-        found.append(Note("harness-floor", text))
-    if run.host_drift is not None:
-        text = f"The host's own speed moved by {100 * run.host_drift:.1f} % meanwhile."
-        found.append(Note("host-drift", text))
-    found += [Note(note.code, note.text) for note in run.notes]
-    found += [Note("left-out", f"Left out: {text}") for text in run.left_out]
-    return Notes("", tuple(found))
-
-
 def _tiles(family: Family) -> list[tuple[str, str, str]]:
     """Return the four numbers of the headline: name, value, and what it is about."""
     runtime = "eager" if "eager" in family.runtimes else family.runtimes[0]
@@ -211,8 +189,8 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
     focus = family.at(runtime, batch)
     made = []
     if focus is not None and focus.latency_ns is not None:
-        about = f"{runtime}, batch {batch}, {words.about(focus.latency_ns)}"
-        made.append(("Latency", f"{milliseconds(focus.latency_ns.value)} ms", about))
+        about = f"{runtime}, batch {batch}, {words.plus_minus(focus.latency_ns) or 'no interval'}"
+        made.append(("Latency", time_text(focus.latency_ns.value), about))
     if focus is not None and focus.tax_share is not None:
         half = 50 * (focus.tax_share.high - focus.tax_share.low)
         least = "≥ " if focus.bill_method == TWIN else ""
@@ -280,8 +258,16 @@ def _section(family: Family, number: int, shown: Sequence[Family]) -> dict[str, 
             }
             for name, title, hint, line in pictures
         ],
-        "blocks": overview.family_blocks(family),
+        "blocks": _family_blocks(family),
     }
+
+
+def _family_blocks(family: Family) -> list[Block]:
+    """Return the tables of one family with the ranking, which only HTML shows, and its notes."""
+    results = run_blocks.result_blocks(family)
+    if family.measured and (ranked := overview.ranked(family)) is not None:
+        results.insert(1, ranked)
+    return [*results, run_blocks.notes_of(family)]
 
 
 def _thinned(contents: Contents) -> str:
@@ -321,14 +307,15 @@ def _beside(comparison: Comparison, drawn: dict[str, Any]) -> dict[str, Any]:
             "wide": wide,
             "narrow": charts.changes_chart(comparison, wide=False),
         }
-    before, after = compare_words.flat(comparison.before), compare_words.flat(comparison.after)
-    about = f"Before: {before}. After: {after}. The rest of this page is of the side after."
-    first = compare_words.flat(comparison.headline)
+    about = (
+        f"Before: {flat(comparison.before)}. After: {flat(comparison.after)}. "
+        "The rest of this page is of the side after."
+    )
     return {
-        "head": [Text(first), Text(about, style="dim")],
+        "head": [Text(flat(comparison.headline)), Text(about, style="dim")],
         "drawn": wide is not None,
         "title": "What changed, after over before",
-        "body": overview.comparison_blocks(comparison),
+        "body": compare_blocks.compare_blocks(comparison)[1:],
     }
 
 
@@ -421,14 +408,6 @@ def _flame(m: Measurement) -> Box:
     return Box(name=title, ns=whole, whole=whole, colours=PLAIN, inner=boxes(lines))
 
 
-def _documents(run: Run) -> list[tuple[str, list[Block]]]:
-    """Return what a document has beyond measurements: a trace, predictions."""
-    return [
-        ("The trace", overview.trace_blocks(run.trace)),
-        ("What if", overview.prediction_blocks(run.predictions)),
-    ]
-
-
 # --- rendering ---------------------------------------------------------------------------------
 
 
@@ -446,6 +425,8 @@ def _templates() -> Any:
         lstrip_blocks=True,
     )
     found.filters["kind"] = lambda block: type(block).__name__
+    found.filters["label"] = label
+    found.filters["colour"] = lambda line: LINE_COLOURS[line][0]
     found.filters["css"] = lambda style: style.replace(" ", "-")
     found.filters["svg"] = lambda spec: Markup(vega.svg(spec))
     return found

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.curves import free_batch
 from frameworktax.analysis.estimates import times
-from frameworktax.records import BILL, Measurement, Prediction, Run
-from frameworktax.report import compare_words, trace_words, words
-from frameworktax.report.blocks import Block, Cell, Note, Notes, Table, right, table
+from frameworktax.records import Measurement, Run
+from frameworktax.report import words
+from frameworktax.report.blocks import Table, right, table
 from frameworktax.report.charts import Slice
-from frameworktax.report.quantities import tables_of
 from frameworktax.report.tables import Family, families
 from frameworktax.report.words import is_reference, milliseconds, parity_mark, parity_words
 
@@ -181,149 +178,3 @@ def first_rows(found: Table, most: int) -> Table:
         return found
     said = f"The first {most} of {len(found.rows):,} rows. {found.hint}"
     return replace(found, rows=found.rows[:most], hint=said.strip())
-
-
-def family_blocks(family: Family) -> list[Block]:
-    """Return the tables of one family, what was not measured, and how far to trust it."""
-    found: list[Block | None] = []
-    if family.measured:
-        found += [_latencies(family), _breakdowns(family), ranked(family)]
-        for one in tables_of(family):
-            found.append(
-                table(
-                    one.caption, (one.head[0], *map(right, one.head[1:])), one.rows, hint=one.hint
-                )
-            )
-    if family.lost:
-        found.append(table("Not measured", ("point", "status", "reason"), family.lost))
-    if family.notes:
-        notes = tuple(Note("", text, who=who) for who, text in family.notes)
-        found.append(Notes("How far to trust it", notes))
-    return [block for block in found if block is not None]
-
-
-def _latencies(family: Family) -> Table:
-    batches = family.batches
-    columns = [*(f"batch {b}" for b in batches), "free batch size", "outputs against eager"]
-    rows: list[list[Cell | str]] = [
-        [
-            name,
-            *(_point(family.at(name, b)) for b in batches),
-            _free(family, name),
-            _outputs(next(m for m in family.measured if m.runtime == name)),
-        ]
-        for name in family.runtimes
-    ]
-    title = "Latency of one call in ms, half-width of the 95 % interval, regime"
-    return table(title, ("runtime", *map(right, columns)), rows)
-
-
-def _point(m: Measurement | None) -> Cell:
-    if m is None or m.latency_ns is None:
-        return Cell("–")
-    return Cell(
-        milliseconds(m.latency_ns.value),
-        note=words.about(m.latency_ns),
-        tag=m.regime or "not known",
-        exact=f"{words.interval(m.latency_ns)} ms",
-    )
-
-
-def _free(family: Family, runtime: str) -> Cell:
-    curve = family.curve(runtime)
-    if curve is None or curve.free_batch is None:
-        return Cell("–")
-    free = curve.free_batch
-    ends = f"{free.low:.2g} to {free.high:.2g}" if words.has_interval(free) else ""
-    return Cell(("≥ " if curve.free_is_lower_bound else "") + f"{free.value:.2g}", tag=ends)
-
-
-def _outputs(m: Measurement) -> Cell:
-    if is_reference(m):
-        return Cell("reference")
-    mark = parity_mark(m)
-    style = {"=": "equal", "≠": "differs"}.get(mark, "unproven")
-    return Cell(f"{mark} {parity_words(m.parity)}", style=style)
-
-
-def _breakdowns(family: Family) -> Table | None:
-    billed = [m for m in family.measured if m.bill_ns]
-    if not billed:
-        return None
-    used = [name for name in BILL if any((m.bill_ns or {}).get(name) for m in billed)]
-    rows = [
-        (
-            m.runtime,
-            str(m.workload.batch),
-            milliseconds(m.latency_ns.value if m.latency_ns else None),
-            _share(m),
-            *(milliseconds((m.bill_ns or {}).get(name)) for name in used),
-            m.bill_method or "",
-        )
-        for m in billed
-    ]
-    columns = ["batch", "latency", "tax share", *map(words.label, used)]
-    return table(
-        "Every point's breakdown in ms; its lines add up to the latency",
-        ("runtime", *map(right, columns), "method"),
-        rows,
-        hint="; ".join(f"{words.label(name)}: {words.MEANINGS[name]}" for name in used) + ".",
-        folded=True,
-    )
-
-
-def _share(m: Measurement) -> str:
-    if m.tax_share is None:
-        return "–"
-    half = 50 * (m.tax_share.high - m.tax_share.low)
-    least = "≥ " if m.bill_method == words.TWIN else ""
-    return f"{least}{100 * m.tax_share.value:.0f} ± {half:.1f} %"
-
-
-def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return two results point by point, and what to know about the comparison."""
-    metric = comparison.metric
-    unit = compare_words.unit(metric)
-    rows = [
-        (
-            compare_words.point(change),
-            compare_words.value(change.before, metric),
-            compare_words.value(change.after, metric),
-            compare_words.change_told(change),
-            Cell(
-                compare_words.verdict(change),
-                style=change.verdict,
-                exact=compare_words.reason(change),
-            ),
-        )
-        for change in comparison.points
-    ]
-    columns = (f"before{unit}", f"after{unit}", "change", "verdict")
-    found: list[Block] = []
-    if rows:
-        found.append(table("Both sides, point by point", ("point", *map(right, columns)), rows))
-    if notes := compare_words.footers(comparison):
-        found.append(Notes("", tuple(Note("", text) for text in notes)))
-    return found
-
-
-def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
-    """Return a trace as tables; empty where the document has none."""
-    if not trace:
-        return []
-    what, head, rows = trace_words.starved_by(trace)
-    made = (
-        ("Steps, and the median over all", *trace_words.steps(trace)),
-        ("The breakdown of all steps; its lines add up to the wall time", *trace_words.bill(trace)),
-        ("Why devices were idle", *trace_words.idle(trace)),
-        (f"What kept the devices waiting, by {what}", head, rows),
-        ("Operators by tax, not by time", *trace_words.operators(trace)),
-        ("Devices", *trace_words.devices(trace)),
-    )
-    return [table(title, head, rows) for title, head, rows in made if rows]
-
-
-def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
-    """Return what was predicted, and what was refused and why."""
-    head, rows = trace_words.predictions(found)
-    return [table("Predicted, not measured", head, rows)] if rows else []

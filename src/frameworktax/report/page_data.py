@@ -16,13 +16,13 @@ from typing import Any
 from frameworktax.analysis.whatif.predict import predict
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
-from frameworktax.report import trace_words
 from frameworktax.report.charts import AXES, Slice, frame, latency_looks, slices, template
 from frameworktax.report.json_document import dump
 from frameworktax.report.palette import SHAPES, colours
 from frameworktax.report.rows import csv_rows, csv_text
 from frameworktax.report.tables import Family, families
-from frameworktax.report.words import interval, parity_mark
+from frameworktax.report.trace_blocks import latency_text, proof_text
+from frameworktax.report.words import factor, parity_mark
 
 MOST = 10_000
 """Points that a page has; a browser sorts and draws so many without a pause."""
@@ -292,7 +292,7 @@ def _answered(
         {
             "name": name,
             "device": "cpu" if on_host else "gpu",
-            "latency": f"{interval(m.latency_ns)} ms",
+            "latency": latency_text(m.latency_ns),
             "batch": m.workload.batch,
             "batches": [int(n) for n in stops["batch"]],
             "answers": answers[name],
@@ -331,7 +331,8 @@ def _moved(speed: float) -> float | None:
 
 def _texts(found: Prediction, texts: dict[str, int]) -> list[Any]:
     """Return an answer in words; what many answers share is written once, in ``texts``."""
-    _, (row,) = trace_words.predictions([found])
-    _, faster, latency, proof, _ = row
+    proof = found.reason if found.reason is not None else proof_text(found)
     number = texts.setdefault(proof, len(texts))
-    return [number] if found.reason is not None else [latency, faster, number]
+    if found.reason is not None:
+        return [number]
+    return [latency_text(found.latency_ns), found.factor and factor(found.factor), number]

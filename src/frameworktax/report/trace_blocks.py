@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from frameworktax.analysis.whatif.request import MEASURED
-from frameworktax.records import Prediction
+from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Item, Items, Table, right, table
 from frameworktax.report.words import factor, flat, has_interval, label, percent, time_text
 
@@ -148,22 +148,29 @@ def _devices(trace: Mapping[str, Any]) -> Table:
 
 def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
     """Return what was predicted, and what was refused and why."""
-    return [Items("What if", tuple(map(_prediction, found)))] if found else []
+    return [Items("What if", tuple(map(prediction_item, found)))] if found else []
 
 
-def _prediction(p: Prediction) -> Item:
+def prediction_item(p: Prediction) -> Item:
+    """Return the change, what it gives, and from where by which formula; or why it is refused."""
     subject = cut(p.subject)
     if p.reason is not None:
         return Item(p.change, "refused", f"{subject}: {cut(p.reason)}", style="strong")
     gain = f"{factor(p.factor)} as fast, " if p.factor is not None else ""
-    e = p.latency_ns
-    latency = NONE if e is None else time_text(e.value)
-    if e is not None and has_interval(e):
-        latency += f" ({time_text(e.low)} to {time_text(e.high)})"
-    return Item(p.change, f"{gain}{latency}", f"{subject}: {_proof(p)}", style="strong")
+    latency = latency_text(p.latency_ns)
+    return Item(p.change, f"{gain}{latency}", f"{subject}: {proof_text(p)}", style="strong")
 
 
-def _proof(p: Prediction) -> str:
+def latency_text(estimate: Estimate | None) -> str:
+    """Return ``0.704 ms (0.673 ms to 0.736 ms)``; a dash for None."""
+    if estimate is None or not has_interval(estimate):
+        return time_text(estimate.value if estimate else None)
+    ends = f"{time_text(estimate.low)} to {time_text(estimate.high)}"
+    return f"{time_text(estimate.value)} ({ends})"
+
+
+def proof_text(p: Prediction) -> str:
+    """Return the formula of a prediction and the errors that it has shown."""
     if p.formula == MEASURED:
         return p.formula
     errors = p.shown_error

@@ -21,7 +21,7 @@
     return down ? -found : found;
   }
 
-  // Text that a spreadsheet would run is quoted, as in report/markdown.py.
+  // Text that a spreadsheet would run is quoted, as in report/rows.py.
   function csv(rows) {
     const quoted = (text) => {
       const safe = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
@@ -36,6 +36,8 @@
   }
 
   function text(cell) {
+    const bar = cell.querySelector(".bar"); // a drawn breakdown says its numbers in its name
+    if (bar) return bar.getAttribute("aria-label");
     const small = [...cell.querySelectorAll("small")].map((s) => s.textContent).join(" ");
     const whole = cell.textContent;
     return small ? `${whole.slice(0, whole.length - small.length)} ${small}`.trim() : whole.trim();
