@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax import host, models, runtimes, store
+from frameworktax import host, runtimes, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
@@ -21,13 +21,11 @@ from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PROCESSES,
     Plan,
-    known_runtimes,
-    points_for,
-    refuse_unavailable,
+    plan_for,
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.models.live import Live, unpack
+from frameworktax.models.live import unpack
 from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
 from frameworktax.stats import UNTIL
 from frameworktax.version import __version__
@@ -169,9 +167,9 @@ def measure(
         batch: one or several batch sizes; powers of two from 1 to 64 if left out.
         length: tokens per sample, for sequence models; samples of sound, for speech models.
         image_size: pixels a side, for image models.
-        width: factor on layer widths; depth: on the number of layers.
+        width: factor on layer widths.
         depth: factor on the number of layers.
-        batch_dim: which dimension of a user's inputs is the batch, where it cannot be told.
+        batch_dim: which dimension of a user's inputs is the batch, where it is not clear.
         input: dense, or ragged: sentences of drawn lengths, padded to ``length``.
         length_mean: mean of the drawn lengths, tokens; 20.92 if left out.
         length_sd: their standard deviation; 10.18 if left out.
@@ -188,8 +186,8 @@ def measure(
         processes: fresh processes a point.
         twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
         store: folder that keeps every sample.
-        resume: leave out points that the store already holds.
-        reporter: told of progress.
+        resume: leave out points that the store already has.
+        reporter: shows progress; silent by default.
         command: recorded with the session.
 
     Returns:
@@ -199,10 +197,6 @@ def measure(
         UsageError: what was asked for cannot be.
         NothingMeasuredError: no point could be measured.
     """
-    folder = Path(store)
-    names = known_runtimes([runtimes] if isinstance(runtimes, str) else runtimes, input)
-    where = pick_device(device)
-    batches = DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch
     live = None if isinstance(model, str) else unpack(model, inputs)
     workload = Workload(
         model=str(model) if live is None else live.name,
@@ -220,45 +214,22 @@ def measure(
         channels_last=channels_last,
         trust_remote_code=trust_remote_code,
     )
-    points = points_for(
+    plan = plan_for(
         workload,
-        batches=batches,
-        runtimes=names,
+        live,
+        batches=DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch,
+        runtimes=[runtimes] if isinstance(runtimes, str) else runtimes,
         precisions=[precision] if isinstance(precision, str) else precision,
-        device=where,
+        device=pick_device(device),
         threads=threads,
-    )
-    if processes < 1 or threads < 1 or time_budget <= 0 or until <= 0:
-        raise UsageError("processes, threads, time budget and until must be above zero")
-    if twin not in ("auto", "all", "none"):
-        raise UsageError(f"no twin mode '{twin}'; choose auto, all or none")
-    if live is None:
-        models.check(points[0].workload)
-    refuse_unavailable(points)
-    plan = Plan(
-        points=points,
-        processes=processes,
-        until=until,
         budget_s=time_budget,
+        until=until,
+        processes=processes,
         twin=twin,
     )
-    if live is not None:
-        plan = _with_live(plan, live)
-    return run_plan(plan, folder, resume=resume, reporter=reporter, command=command or sys.argv)
-
-
-def _with_live(plan: Plan, live: Live) -> Plan:
-    """Send a live module to processes of its own, or measure it in place where it cannot go."""
-    from frameworktax.models.live import send
-
-    path = plan.folder / f"live-{store.new_session_id()}.pkl"
-    try:
-        send(live, path)
-    except Exception as error:  # noqa: BLE001 - pickling runs the module's own code: any error
-        path.unlink(missing_ok=True)
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return replace(plan, live=live, in_place=True, processes=1, why=reason)
-    return replace(plan, live=str(path.resolve()))
+    return run_plan(
+        plan, Path(store), resume=resume, reporter=reporter, command=command or sys.argv
+    )
 
 
 def run_plan(
@@ -288,16 +259,15 @@ def run_plan(
             )
         )
         try:
-            with host_lock(command, getattr(reporter, "say", None)):
+            with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, session, reporter).run()
         finally:
             if isinstance(plan.live, str):
                 Path(plan.live).unlink(missing_ok=True)
     records, notes = store.read(writer.path)
     if plan.in_place:
-        notes.append(
-            Note("in-place", f"measured in the calling process, which is noisier: {plan.why}")
-        )
+        text = f"measured in the calling process, which is noisier: {plan.in_place}"
+        notes.append(Note("in-place", text))
     run = document(earlier + records, plan.until)
     return Results(replace(run, notes=run.notes + tuple(notes)), folder)
 
@@ -308,18 +278,18 @@ def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Poin
 
 
 def document(records: Sequence[Record], until: float = UNTIL) -> Run:
-    """Return the document that raw records tell."""
+    """Return the document of raw records."""
     from frameworktax.analysis.document import build
 
     return build(records, until=until)
 
 
 def read_store(folder: Path, where: store.Where | None = None, *, last: bool = False) -> Results:
-    """Return what a store tells, without measuring.
+    """Return the results in a store, without measuring.
 
     Args:
         folder: the store, or one of its shards.
-        where: points to tell of; the rest of a large store is not parsed.
+        where: points to return; the rest of a large store is not parsed.
         last: of these, only what the newest session that timed one of them has.
 
     Raises:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from frameworktax import host, models, runtimes
+from frameworktax import host, models
+from frameworktax import runtimes as registry
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
+from frameworktax.models.live import Live, send
 from frameworktax.records import (
     FLOOR,
     INPUTS,
@@ -22,6 +24,7 @@ from frameworktax.records import (
 )
 from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
+from frameworktax.store import new_session_id
 
 DEFAULT_BUDGET_S = 60.0
 DEFAULT_PROCESSES = 3
@@ -39,15 +42,18 @@ class Plan:
         until: half-width of the 95 % interval, as a share of the value, at which a point is done.
         budget_s: wall time of the whole session, set-up included.
         budget_option: what a user gives more of, for messages.
-        twin: ``auto`` where no sampler can tell kernels from the rest and for eager, ``all``,
+        twin: ``auto`` for eager and where no sampler separates kernels from the rest, ``all``,
             ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
-        live: file holding a live module sent from Python; the ``models.live.Live`` itself
-            where it is measured in place; None otherwise.
-        why: the reason for ``in_place``.
-        in_place: measure in this process, because the live module cannot be sent to another.
+        live: file holding a live module sent from Python; the ``models.live.Live`` itself where
+            it is measured in place; None otherwise.
+        in_place: why the live module cannot be sent to another process, so that it is measured in
+            this one; empty where it can.
         stop_when_linear: leave out larger batches once latency grows as fast as the batch.
+
+    Raises:
+        UsageError: a number that is not above zero, or an unknown kind of twin.
     """
 
     points: tuple[Point, ...]
@@ -58,9 +64,15 @@ class Plan:
     budget_option: str = "--time-budget"
     twin: str = "auto"
     live: Any = None
-    in_place: bool = False
-    why: str = ""
+    in_place: str = ""
     stop_when_linear: bool = False
+
+    def __post_init__(self) -> None:
+        threads = min((point.threads for point in self.points), default=1)
+        if min(self.processes, threads) < 1 or self.budget_s <= 0 or self.until <= 0:
+            raise UsageError("processes, threads, time budget and until must be above zero")
+        if self.twin not in ("auto", "all", "none"):
+            raise UsageError(f"no twin mode '{self.twin}'; choose auto, all or none")
 
 
 def completed(workload: Workload) -> Workload:
@@ -70,7 +82,7 @@ def completed(workload: Workload) -> Workload:
     pad to; generating makes 16 tokens with a dynamic cache.
 
     Raises:
-        UsageError: a word that nothing has, or an option of another input or phase.
+        UsageError: an unknown word, or an option of another input or phase.
     """
     for option, word, known in (
         ("--input", workload.input, INPUTS),
@@ -133,10 +145,11 @@ def points_for(
     """Return the grid batch × runtime × precision over one workload.
 
     Raises:
-        UsageError: a batch below 1, an unknown precision, an empty axis.
+        UsageError: a batch below 1, an unknown runtime or precision, an empty axis.
     """
     workload = completed(workload)
-    batch_list, runtime_list, precision_list = list(batches), list(runtimes), list(precisions)
+    batch_list, precision_list = list(batches), list(precisions)
+    runtime_list = _runtimes(runtimes, workload.input)
     for name, axis in (("batch", batch_list), ("runtimes", runtime_list)):
         if not axis:
             raise UsageError(f"--{name} is empty; name at least one")
@@ -154,17 +167,63 @@ def points_for(
             threads=threads,
         )
         for precision in dict.fromkeys(precision_list)
-        for runtime in dict.fromkeys(runtime_list)
+        for runtime in runtime_list
         for batch in sorted(set(batch_list))
     )
 
 
-def known_runtimes(names: Iterable[str], input_kind: str = "dense") -> tuple[str, ...]:
-    """Return runtime names with ``all`` written out; raises UsageError for an unknown one."""
+def _runtimes(names: Iterable[str], input_kind: str) -> list[str]:
+    """Return runtime names once each, ``all`` written out."""
     found: list[str] = []
     for name in names:
-        found += runtimes.every(input_kind) if name == "all" else [runtimes.get(name).name]
-    return tuple(dict.fromkeys(found))
+        found += registry.every(input_kind) if name == "all" else [registry.get(name).name]
+    return list(dict.fromkeys(found))
+
+
+def plan_for(
+    workload: Workload,
+    live: Live | None = None,
+    *,
+    batches: Iterable[int],
+    runtimes: Iterable[str],
+    precisions: Iterable[str],
+    device: str,
+    threads: int,
+    budget_s: float,
+    until: float,
+    processes: int,
+    twin: str,
+) -> Plan:
+    """Return the plan of one model in several runtimes; ``live`` is the module in this process.
+
+    Raises:
+        UsageError: what was asked for cannot be, or none of it can run here.
+    """
+    points = points_for(
+        workload,
+        batches=batches,
+        runtimes=runtimes,
+        precisions=precisions,
+        device=device,
+        threads=threads,
+    )
+    plan = Plan(points=points, processes=processes, until=until, budget_s=budget_s, twin=twin)
+    if live is None:
+        models.check(points[0].workload)
+    refuse_unavailable(points)
+    return plan if live is None else _with_live(plan, live)
+
+
+def _with_live(plan: Plan, live: Live) -> Plan:
+    """Send a live module to processes of its own, or measure it in place where it cannot go."""
+    path = plan.folder / f"live-{new_session_id()}.pkl"
+    try:
+        send(live, path)
+    except Exception as error:  # noqa: BLE001 - pickling runs the module's own code: any error
+        path.unlink(missing_ok=True)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return replace(plan, live=live, in_place=reason, processes=1)
+    return replace(plan, live=str(path.resolve()))
 
 
 def refuse_unavailable(points: Iterable[Point]) -> None:
@@ -177,7 +236,7 @@ def refuse_unavailable(points: Iterable[Point]) -> None:
     for point in points:
         if point.runtime == FLOOR:
             continue
-        runtime = runtimes.get(point.runtime)
+        runtime = registry.get(point.runtime)
         target = Target(device_of(point.platform), point.workload.precision, point.threads)
         reason = runtime.missing(target) or runtime.cannot(point.workload)
         if reason is None:
