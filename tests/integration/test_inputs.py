@@ -92,7 +92,7 @@ def test_a_model_without_a_mask_takes_no_ragged_input(form, tmp_path):
     }
     file = tmp_path / "own.py"
     file.write_text(f"import torch\ndef build(): return torch.nn.Identity(), {given[form]}\n")
-    with pytest.raises(UsageError, match="padding cannot be told"):
+    with pytest.raises(UsageError, match="leave out --input"):
         models.build(Workload(model=f"{file}:build", input="ragged"))
 
 
