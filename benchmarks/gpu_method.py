@@ -68,7 +68,7 @@ def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
 
 
 def span_ns(gpu: Any, call: Callable[[], Any]) -> float:
-    from frameworktax.attribution.backlog import measure_span
+    from frameworktax.attribution.device import measure_span
 
     found = measure_span(call, gpu, host_ns=round(enqueue_ns(gpu, call)))
     if found.median_ns is None:
@@ -116,7 +116,7 @@ def big_chain() -> Callable[[], Any]:
 
 
 def check_spin(gpu: Any) -> list[Row]:
-    from frameworktax.attribution.backlog import calibrate
+    from frameworktax.attribution.device import calibrate
 
     wanted = 2_000_000
     cycles = round(wanted * calibrate(gpu))

@@ -25,6 +25,7 @@ from frameworktax.attribution.buckets import qualified
 from frameworktax.measure.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload
 from frameworktax.report.words import MEANINGS, interval, label, milliseconds, percent
+from operator_times import measure as operators
 from question import Place, bar, machine, place, table
 
 MODELS = (Workload(model="bert-base", length=16), Workload(model="resnet-50", image_size=64))
@@ -32,7 +33,6 @@ QUICK = (Workload(model="bert-tiny", length=16), Workload(model="resnet-18", ima
 RUNTIMES = ("eager", "eager@autograd", "inference-mode")
 BUDGET_S = 150.0
 LEADERS = 4
-AROUND = "between operators"
 
 
 def measure(at: Place) -> None:
@@ -61,7 +61,6 @@ def itemise(workload: Workload) -> None:
     import torch
 
     from frameworktax import models, runtimes
-    from frameworktax.attribution.operators import measure as operators
     from frameworktax.runtimes.base import Target
 
     loaded = runtimes.get("eager").load(models.build(workload), Target(), Path())

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from frameworktax.attribution import backlog
+from frameworktax.attribution import device as gpu_time
 from frameworktax.attribution.device import attribute_gpu, query_clocks, smi_name
 from frameworktax.attribution.device_profile import profile_device
 from frameworktax.records import Attribution
@@ -19,7 +19,7 @@ def profile(gpu, call, calls=5):
 
 
 def span(gpu, call, host_ns=MS, **options):
-    return backlog.measure_span(call, gpu, repeats=5, host_ns=host_ns, **options)
+    return gpu_time.measure_span(call, gpu, repeats=5, host_ns=host_ns, **options)
 
 
 def middle(values):
@@ -60,7 +60,7 @@ def small(gpu):
 
 
 def test_a_spin_kernel_of_known_time_counts_as_kernel(gpu):
-    cycles = round(2 * MS * backlog.calibrate(gpu))
+    cycles = round(2 * MS * gpu_time.calibrate(gpu))
     run = profile(gpu, lambda: gpu.spin(cycles))
     assert run.kernels == run.launches == (1,) * 5
     assert middle(run.kernel_ns) == pytest.approx(2 * MS, rel=0.05)
@@ -76,7 +76,7 @@ def test_kernel_time_of_a_matmul_chain_agrees_with_events(gpu, chain):
 def test_streams_that_overlap_count_once(gpu):
     import torch
 
-    cycles = round(2 * MS * backlog.calibrate(gpu))
+    cycles = round(2 * MS * gpu_time.calibrate(gpu))
     side = torch.cuda.Stream()
 
     def call():
@@ -108,7 +108,7 @@ def test_a_copy_is_a_copy(gpu):
 
 
 def test_host_time_between_kernels_is_in_the_wall_only(gpu):
-    cycles = round(0.2 * MS * backlog.calibrate(gpu))
+    cycles = round(0.2 * MS * gpu_time.calibrate(gpu))
 
     def call():
         gpu.spin(cycles)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from frameworktax.attribution import backlog, device_profile
+from frameworktax.attribution import device as gpu_time
+from frameworktax.attribution import device_profile
 from frameworktax.attribution.device import (
     Clocks,
     attribute_gpu,
@@ -228,7 +229,7 @@ def test_a_kernel_across_the_border_is_told():
 
 def span(clock, device, call, **options):
     options.setdefault("host_ns", 3_000)
-    return backlog.measure_span(call, device, clock=clock, repeats=3, **options)
+    return gpu_time.measure_span(call, device, clock=clock, repeats=3, **options)
 
 
 def test_span_is_kernels_and_gaps_and_not_the_host():
@@ -236,13 +237,13 @@ def test_span_is_kernels_and_gaps_and_not_the_host():
     found = span(clock, device, five_and_a_copy(device, host_ns=5_000))
     assert found.span_ns == (5 * 2_001 + 700 + 6 * 10,) * 3
     assert found.reason is None
-    assert found.spin_ns == backlog.MIN_SPIN_NS + 10
+    assert found.spin_ns == gpu_time.MIN_SPIN_NS + 10
     assert found.median_ns == 5 * 2_001 + 700 + 60
 
 
 def test_calibration_finds_the_rate_whatever_the_launch_costs():
     _, device = make(cycles_per_ns=1.75, launch_latency_ns=1_234)
-    assert backlog.calibrate(device) == pytest.approx(1.75, rel=1e-5)
+    assert gpu_time.calibrate(device) == pytest.approx(1.75, rel=1e-5)
 
 
 def test_a_spin_that_does_not_count_time_gives_no_span():

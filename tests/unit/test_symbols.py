@@ -8,8 +8,14 @@ import struct
 import numpy as np
 import pytest
 
-from frameworktax.attribution.elf import SymbolTable
-from frameworktax.attribution.symbols import JIT, Leaf, Resolver, demangle, parse_maps
+from frameworktax.attribution.symbols import (
+    JIT,
+    Leaf,
+    Resolver,
+    SymbolTable,
+    demangle,
+    parse_maps,
+)
 
 BASE = 0x400000  # where the file's only segment is loaded, from file offset 0
 FUNC, NOTYPE, OBJECT = 2, 0, 1
