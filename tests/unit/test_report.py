@@ -250,8 +250,8 @@ def test_duration_and_half_width():
 
 
 def test_times_and_intervals_carry_their_units():
-    assert [time_text(n) for n in (4_400_000, 43.43e9, 999.4e6, 1e9, None)] == [
-        "4.40 ms", "43.4 s", "999 ms", "1.00 s", "–"
+    assert [time_text(n) for n in (4_400_000, 99.97e6, 999.4e6, 1e9, 43.43e9, 123e9, None)] == [
+        "4.40 ms", "100 ms", "999 ms", "1.00 s", "43.4 s", "123 s", "–"
     ]  # fmt: skip
     around = [plus_minus(Estimate(value=100, low=100 - h, high=100 + h)) for h in (4, 0.4, 0.01, 0)]
     assert around == ["±4 %", "±0.4 %", "±0.1 %", ""]

@@ -126,6 +126,16 @@ def median_interval(values: Sequence[float], method: str) -> Estimate | None:
     )
 
 
+def duration(ns: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= 0.9995 * size:  # 999.6 µs is 1 ms in three digits
+            return (
+                f"{ns / size:.0f} {unit}" if abs(ns) >= 999.5 * size else f"{ns / size:.3g} {unit}"
+            )
+    return f"{ns:.0f} ns"
+
+
 def times(factor: float) -> str:
     """Return a factor on latency as text: ``1.9 ×``, ``1.05 ×``."""
     return f"{factor:.2f} ×" if factor < 1.2 else f"{factor:.1f} ×"

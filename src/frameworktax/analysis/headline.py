@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from frameworktax.analysis.advice import percent, proven
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.estimates import duration, times
 from frameworktax.records import FLOOR, REFERENCE, Curve, Measurement, device_of
 
 
@@ -37,8 +37,8 @@ def _place(m: Measurement) -> str:
 
 def _tax(m: Measurement) -> str:
     if m.tax_share is None:
-        slow = m.latency_ns.value / 1e6 if m.latency_ns is not None else math.nan
-        return f"{m.runtime} takes {slow:.3g} ms at batch {m.workload.batch}"
+        slow = duration(m.latency_ns.value if m.latency_ns is not None else math.nan)
+        return f"{m.runtime} takes {slow} at batch {m.workload.batch}"
     least = "at least " if m.bill_method == TWIN else ""
     tax = percent(m.tax_share.value)
     return f"{m.runtime} pays {least}{tax} framework tax at batch {m.workload.batch}"

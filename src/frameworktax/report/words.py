@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from frameworktax.analysis.bill import TWIN as TWIN
+from frameworktax.analysis.estimates import duration as duration
 from frameworktax.records import BILL, Estimate, Measurement, Parity
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
@@ -48,24 +49,19 @@ def milliseconds(ns: float | None) -> str:
         return f"{value:.2g}"
     if abs(value) < 0.1:
         return f"{value:.3f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+    return _three(value)
+
+
+def _three(value: float) -> str:
+    """Return a number of 0.1 or more with three significant digits, or all before the point."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
 def time_text(ns: float | None) -> str:
     """Return a time with its unit: ``0.704 ms``, ``43.4 s``; a dash for None."""
     if ns is None:
         return "–"
-    return f"{ns / 1e9:#.3g} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
-
-
-def duration(ns: float) -> str:
-    """Return a time in the unit that suits it."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= 0.9995 * size:  # 999.6 µs is 1 ms in three digits
-            return (
-                f"{ns / size:.0f} {unit}" if abs(ns) >= 999.5 * size else f"{ns / size:.3g} {unit}"
-            )
-    return f"{ns:.0f} ns"
+    return f"{_three(ns / 1e9)} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
 
 
 def percent(share: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frameworktax.analysis.estimates import duration, percent
 from frameworktax.analysis.regime import CPU_FRAMEWORK, gpu_regime
 from frameworktax.analysis.resample import DRAWS, percentile_interval
 from frameworktax.analysis.trace import bill as trace_bill
@@ -66,10 +67,10 @@ def headline(trace: dict[str, Any], name: str) -> str:
     steps = trace["steps"]
     if trace["marked"]:
         what = f"{len(steps)} step{'s' if len(steps) != 1 else ''} of"
-        wall = _ms(float(np.median([s["wall_ns"] for s in steps])))
+        wall = duration(float(np.median([s["wall_ns"] for s in steps])))
     else:
-        what, wall = "one stretch of", _ms(trace["wall_ns"])
-    said = [f"{what} {wall} ms{', in the median' if len(steps) > 1 else ''}"]
+        what, wall = "one stretch of", duration(trace["wall_ns"])
+    said = [f"{what} {wall}{', in the median' if len(steps) > 1 else ''}"]
     if trace["idle_ns"] is not None:
         busy = trace["busy_ns"] / trace["wall_ns"] if trace["wall_ns"] else 0.0
         said.append(f"a device is busy {100 * busy:.1f} % of it")
@@ -81,15 +82,11 @@ def headline(trace: dict[str, Any], name: str) -> str:
         default=("", 0),
     )
     if ns and trace["wall_ns"]:
-        said.append(f"most of the rest is {first.replace('_', ' ')}, {ns / trace['wall_ns']:.0%}")
+        said.append(f"most of the rest is {first.replace('_', ' ')}, {percent(ns / trace['wall_ns'])}")
     leaders = trace["starved_by"]["python"] or trace["starved_by"]["operator"]
     if leaders:
         said.append(f"above all in {leaders[0]['name'][:120]}")
     return f"{name}: " + "; ".join(said)
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.4g}"
 
 
 def _devices(recorded: Recorded, timeline: Timeline) -> dict[str, dict[str, Any]]:
