@@ -82,7 +82,8 @@ def headline(trace: dict[str, Any], name: str) -> str:
         default=("", 0),
     )
     if ns and trace["wall_ns"]:
-        said.append(f"most of the rest is {first.replace('_', ' ')}, {percent(ns / trace['wall_ns'])}")
+        share = percent(ns / trace["wall_ns"])
+        said.append(f"most of the rest is {first.replace('_', ' ')}, {share}")
     leaders = trace["starved_by"]["python"] or trace["starved_by"]["operator"]
     if leaders:
         said.append(f"above all in {leaders[0]['name'][:120]}")
