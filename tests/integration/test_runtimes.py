@@ -13,7 +13,7 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs, Model
-from frameworktax.records import Workload
+from frameworktax.records import FLOOR, Workload
 from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.torch_common import flatten, to_arrays
@@ -28,10 +28,20 @@ WORKLOADS = {
     "resnet-18": Workload(model="resnet-18", width=0.25, image_size=32),
     "gpt2": Workload(model="gpt2", length=8, width=0.1, depth=0.1),
 }
-IN_PROCESS = ["inference-mode", "inductor"]
-ARTIFACT = ["torchscript", "torchscript-frozen", "aot-inductor", "onnxruntime", "openvino"]
-COMPILED = ("inductor", "aot-inductor")
-WITHOUT_TORCH = ("onnxruntime", "openvino", "null")
+
+
+def compared(prepares: bool) -> list[str]:
+    """Return the runtimes to compare with eager here; those that live apart have their own test."""
+    return [
+        name
+        for name, runtime in ((name, runtimes.get(name)) for name in runtimes.BUILT_IN)
+        if runtime.prepares == prepares
+        and {"cpu", "dense"} <= {*runtime.devices, *runtime.inputs}
+        and not (runtime.by_name_only or runtime.environment or name in ("eager", FLOOR))
+    ]
+
+
+WITHOUT_TORCH = ("onnxruntime", "openvino")
 
 FRESH = """
 import json, sys
@@ -96,11 +106,11 @@ def cases(names, workloads):
         pytest.param(n, w, id=f"{n}-{w}")
         for n in names
         for w in workloads
-        if w == "bert-tiny" or not (n in COMPILED or (n in exporters and w == "gpt2"))
+        if w == "bert-tiny" or not (runtimes.get(n).compiles or (n in exporters and w == "gpt2"))
     ]
 
 
-@pytest.mark.parametrize(("name", "key"), cases(IN_PROCESS, WORKLOADS))
+@pytest.mark.parametrize(("name", "key"), cases(compared(prepares=False), WORKLOADS))
 def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Path) -> None:
     runtime = runnable(name)
     model = models.build(WORKLOADS[key])
@@ -112,14 +122,14 @@ def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Pat
         assert [code for code, _ in loaded.notes()] == ["compile-options"]
 
 
-@pytest.mark.parametrize(("name", "key"), cases(ARTIFACT, WORKLOADS))
+@pytest.mark.parametrize(("name", "key"), cases(compared(prepares=True), WORKLOADS))
 def test_artifacts_agree_with_eager_in_a_fresh_process(name: str, key: str, tmp_path: Path) -> None:
     runtime = runnable(name)
     model = models.build(WORKLOADS[key])
     runtime.prepare(model, BATCHES, TARGET, tmp_path)
     imported, notes, outputs = fresh(name, tmp_path)
     assert "transformers" not in imported
-    assert ("torch" in imported) == (name not in WITHOUT_TORCH)
+    assert "torch" not in imported or name not in WITHOUT_TORCH
     assert "exported-per-batch" not in [code for code, _ in notes]
     for batch in BATCHES:
         assert_close(outputs[batch], eager(model, batch))
@@ -133,9 +143,9 @@ def test_null_imports_nothing(tmp_path: Path) -> None:
     assert outputs == {1: [], 3: []}
 
 
-@pytest.mark.parametrize("name", ARTIFACT)
-def test_a_batch_that_was_not_prepared_is_told(name: str, tmp_path: Path) -> None:
-    if name == "aot-inductor":
+@pytest.mark.parametrize("name", compared(prepares=True))
+def test_a_batch_that_was_not_prepared_is_an_error(name: str, tmp_path: Path) -> None:
+    if runtimes.get(name).compiles:
         pytest.skip("same reader; compiling takes long")
     runtime = runnable(name)
     with pytest.raises(WorkerError, match="nothing prepared"):
@@ -278,7 +288,7 @@ def test_an_onnx_file_gets_its_sizes_filled_in(tmp_path: Path) -> None:
     import onnx
     import onnxruntime
 
-    from frameworktax.runtimes.onnxruntime import export_onnx
+    from frameworktax.runtimes.onnx_files import export_onnx
 
     made = models.build(WORKLOADS["mlp"])
     runnable("onnxruntime").prepare(made, BATCHES, TARGET, tmp_path / "made")

@@ -123,7 +123,7 @@ class Loop:
         self._config = module.config
         self._new_tokens = decoding.new_tokens
         self._step = step
-        self._last = _last_only(module)
+        self._last = last_only(module)
         self._caches: dict[tuple[int, int], Any] = {}
         self.first_token_ns = 0
 
@@ -189,7 +189,7 @@ class Replayed:
         self._module = module
         self._new_tokens = decoding.new_tokens
         self._record = record
-        self._last = _last_only(module)
+        self._last = last_only(module)
         self._recorded: dict[int, tuple[torch.Tensor, Call, Call, torch.Tensor]] = {}
         self.first_token_ns = 0
 
@@ -259,7 +259,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _last_only(module: Any) -> dict[str, Any]:
+def last_only(module: Any) -> dict[str, Any]:
     """Return what has a module make logits of the last token alone, where it can."""
     if "logits_to_keep" in inspect.signature(module.forward).parameters:
         return {"logits_to_keep": 1}

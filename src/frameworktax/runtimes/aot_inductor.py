@@ -9,22 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.export import Exported, export, manifest_of, static_note
-from frameworktax.runtimes.inductor import missing_triton
-from frameworktax.runtimes.torch_common import (
-    FLOATS,
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactRuntime,
+    Exported,
     TorchArtifactLoaded,
-    configure,
-    missing_compiler,
-    use_directory,
+    export,
+    static_note,
 )
+from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.inductor import FREEZING, missing_triton
+from frameworktax.runtimes.torch_common import FLOATS, configure, missing_compiler, use_directory
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
-OPTIONS = {"freezing": True}
 NOTE = ("compile-options", "torch._inductor.aoti_compile_and_package, freezing on")
 
 
@@ -56,18 +55,16 @@ class _Loaded(TorchArtifactLoaded):
         return [*super().notes(), NOTE]
 
 
-class AotInductor(Runtime):
+class AotInductor(ArtifactRuntime):
     """A static package for batch 1 (torch specialises 1), a dynamic one for all others."""
 
     name = "aot-inductor"
-    paradigm = "ahead-of-time"
     devices = ("cpu", "cuda")
     precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
     libraries = ("triton",)
-    needs_model = False
-    prepares = True
+    has_symbols = True
     compiles = True
 
     def missing(self, target: Target) -> str | None:
@@ -80,7 +77,6 @@ class AotInductor(Runtime):
         """Export and compile."""
         directory.mkdir(parents=True, exist_ok=True)
         use_directory(directory)
-        import torch
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
         configure(target)
@@ -89,27 +85,29 @@ class AotInductor(Runtime):
         valid_vec_isa_list()
         cache = Path(tempfile.mkdtemp(prefix="compiling-", dir=directory))
         use_directory(cache)
-        notes: list[tuple[str, str]] = []
-        larger = [b for b in batches if b > 1]
         try:
-            with staged(directory) as folder, torch.no_grad():
-                files: dict[int, str] = {}
-                if 1 in batches:
-                    files |= _compile(export(model, [1], notes), folder)
-                if larger:
-                    programs = export(model, larger, notes)
-                    try:
-                        files |= _compile(programs, folder)
-                    # Broad on purpose: the compiler raises anything; a static one may yet work.
-                    except Exception as error:
-                        if not programs[0].is_dynamic:
-                            raise
-                        notes.append(static_note(error))
-                        for batch in larger:
-                            files |= _compile(export(model, [batch], notes), folder)
-                write_manifest(folder, manifest_of(model, files, folder, notes))
+            super().prepare(model, batches, target, directory)
         finally:
             shutil.rmtree(cache, ignore_errors=True)
+
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
+        """Compile the packages."""
+        larger = [b for b in batches if b > 1]
+        files = _compile(export(model, [1], notes), folder) if 1 in batches else {}
+        if larger:
+            programs = export(model, larger, notes)
+            try:
+                files |= _compile(programs, folder)
+            # Broad on purpose: the compiler raises anything; a static one may yet work.
+            except Exception as error:
+                if not programs[0].is_dynamic:
+                    raise
+                notes.append(static_note(error))
+                for batch in larger:
+                    files |= _compile(export(model, [batch], notes), folder)
+        return files
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was compiled."""
@@ -126,7 +124,7 @@ def _compile(programs: list[Exported], folder: Path) -> dict[int, str]:
     for exported in programs:
         name = "model.pt2" if exported.is_dynamic else f"model-{exported.batches[0]}.pt2"
         torch._inductor.aoti_compile_and_package(
-            exported.program, package_path=str(folder / name), inductor_configs=OPTIONS
+            exported.program, package_path=str(folder / name), inductor_configs=FREEZING["options"]
         )
         files |= dict.fromkeys(exported.batches, name)
     return files

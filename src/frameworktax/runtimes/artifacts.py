@@ -1,6 +1,8 @@
-"""What ``prepare`` leaves for ``load``: one folder, whole or not there at all.
+"""Runtimes that export in one process and run what it left in others.
 
-    DIRECTORY/artifact/manifest.json    what is there
+``prepare`` leaves one folder, whole or not at all:
+
+    DIRECTORY/artifact/manifest.json    its contents
                        inputs-N.npz     the inputs of batch N, tensors only, in order
                        …                the engine's own files
 
@@ -11,17 +13,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.files import atomic_path
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.torch_common import configure, flatten, synchronize, to_arrays
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+
+    from frameworktax.models.base import Inputs, Model
 
 FOLDER = "artifact"
 MANIFEST = "manifest.json"
@@ -68,8 +76,9 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest into the staged folder."""
-    (folder / MANIFEST).write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+    """Write the manifest into the artefact's folder, over an older one."""
+    with atomic_path(folder / MANIFEST) as partial:
+        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
 
 
 class Artifact:
@@ -117,3 +126,237 @@ class Artifact:
 def inputs_name(batch: int) -> str:
     """Return the name of the file with the inputs of a batch size."""
     return f"inputs-{batch}.npz"
+
+
+# --- from a module to the files -------------------------------------------------------------------
+
+
+def split(inputs: Inputs) -> tuple[list[str], list[Any]]:
+    """Return the paths and values of all tensors in the inputs, in order."""
+    import torch
+
+    tensors = [(path, value) for path, value in inputs.items() if isinstance(value, torch.Tensor)]
+    return [path for path, _ in tensors], [value for _, value in tensors]
+
+
+def positional(model: Model) -> torch.nn.Module:
+    """Return the model as a module from tensors in order to a tuple of tensors in order.
+
+    This is what every exporter takes. Values that are not tensors become constants; None in the
+    output is dropped, as ``flatten`` does for eager, so that outputs pair up.
+    """
+    import torch
+
+    inputs = model.inputs(1)
+    paths, _ = split(inputs)
+
+    class Positional(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            given = dict(zip(paths, tensors, strict=True))
+            args = [given.get(f"args.{i}", value) for i, value in enumerate(inputs.args)]
+            kwargs = {k: given.get(f"kwargs.{k}", value) for k, value in inputs.kwargs.items()}
+            return tuple(flatten(self.module(*args, **kwargs)))
+
+    return Positional(model.module).eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An exported program and the batch sizes it serves."""
+
+    program: torch.export.ExportedProgram
+    batches: tuple[int, ...]
+    is_dynamic: bool
+
+
+def export(model: Model, batches: Sequence[int], notes: list[tuple[str, str]]) -> list[Exported]:
+    """Export with a dynamic batch; where that fails, once for each batch size, and say so.
+
+    A single batch size is exported as it is. Where the batch is dynamic, the example has a batch
+    above 1: torch specialises sizes 0 and 1.
+    """
+    import torch
+
+    module = positional(model)
+    if len(batches) > 1:
+        size = min(b for b in batches if b > 1)
+        try:
+            program = torch.export.export(
+                module, example(model, size), dynamic_shapes=_dynamic_shapes(model)
+            )
+            return [Exported(program, tuple(batches), True)]
+        except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
+            notes.append(static_note(error))
+    return [Exported(torch.export.export(module, example(model, b)), (b,), False) for b in batches]
+
+
+def static_note(error: Exception) -> tuple[str, str]:
+    """Return the note that says why each batch size was exported on its own."""
+    first = str(error).strip().partition("\n")[0][:200]
+    text = (
+        f"exported once for each batch size, a dynamic one fails: {type(error).__name__}: {first}"
+    )
+    return ("exported-per-batch", text)
+
+
+def example(model: Model, batch: int) -> tuple[Any, ...]:
+    """Return the tensors of a batch, contiguous: some exporters trip over views of an example."""
+    return tuple(tensor.contiguous() for tensor in split(model.inputs(batch))[1])
+
+
+def _dynamic_shapes(model: Model) -> dict[str, Any]:
+    import torch
+
+    batch = torch.export.Dim("batch", min=1)
+    paths, _ = split(model.inputs(1))
+    return {
+        "tensors": tuple(
+            {model.batch_dims[path]: batch} if path in model.batch_dims else None for path in paths
+        )
+    }
+
+
+def manifest_of(
+    model: Model,
+    files: Mapping[int, str],
+    folder: Path,
+    notes: list[tuple[str, str]],
+) -> Manifest:
+    """Write the inputs of every batch size in ``files`` and return the manifest to write."""
+    import numpy as np
+    import torch
+
+    for batch in sorted(files):
+        arrays = {
+            f"{i}": (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy()
+            for i, t in enumerate(split(model.inputs(batch))[1])
+        }
+        np.savez(folder / inputs_name(batch), **arrays)
+    paths, tensors = split(model.inputs(min(files)))
+    return Manifest(
+        files=dict(files),
+        names=[_port(path) for path in paths],
+        dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors],
+        batch_dims=[model.batch_dims.get(path) for path in paths],
+        notes=model.notes + notes,
+    )
+
+
+def _port(path: str) -> str:
+    """Return what an input is called in an exported graph: ``input_0``, or its own name."""
+    kind, _, name = path.partition(".")
+    return f"input_{name}" if kind == "args" else name
+
+
+# --- runtimes made of the two ---------------------------------------------------------------------
+
+
+class ArtifactRuntime(Runtime):
+    """A runtime whose ``load`` needs only what ``prepare`` left."""
+
+    paradigm = "ahead-of-time"
+    needs_model = False
+    has_symbols = False
+    prepares = True
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Export into the artefact's folder; it appears when all of it is written."""
+        import torch
+
+        configure(target)
+        notes: list[tuple[str, str]] = []
+        with staged(directory) as folder, torch.no_grad():
+            files = self.write(model, batches, folder, notes)
+            write_manifest(folder, manifest_of(model, files, folder, notes))
+
+    @abstractmethod
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> Mapping[int, str]:
+        """Write the engine's files into ``folder``; return batch size → name of its file.
+
+        Notes that belong beside every number are appended to ``notes``.
+        """
+
+
+class ArtifactLoaded(Loaded):
+    """What runs an artefact; a call's result is a sequence of arrays unless a subclass differs."""
+
+    def __init__(self, artifact: Artifact, target: Target) -> None:
+        self._artifact = artifact
+        self._target = target
+
+    def outputs(self, result: Iterable[Any]) -> list[np.ndarray]:
+        """Return a call's arrays."""
+        return [wide(array) for array in result]
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return the notes of the export."""
+        return self._artifact.manifest.notes
+
+
+class TorchArtifactLoaded(ArtifactLoaded):
+    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches.
+
+    ``mode`` is entered around every call; without one it is ``torch.no_grad``.
+    """
+
+    def __init__(self, artifact: Artifact, target: Target, mode: Any = None) -> None:
+        super().__init__(artifact, target)
+        self._mode = mode
+        self._programs: dict[Path, Any] = {}
+
+    @abstractmethod
+    def open(self, path: Path) -> Any:
+        """Load one program."""
+
+    def program(self, batch: int) -> Any:
+        """Return the program that serves this batch."""
+        path = self._artifact.file(batch)
+        if path not in self._programs:
+            self._programs[path] = self.open(path)
+        return self._programs[path]
+
+    def bind(self, batch: int) -> Call:
+        """Return a call of the program that serves this batch."""
+        import torch
+
+        program, mode = self.program(batch), self._mode or torch.no_grad
+        inputs = self.tensors(batch)
+
+        def call() -> Any:
+            with mode():
+                return program(*inputs)
+
+        return call
+
+    def tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
+        """Return the inputs of a batch size on the device."""
+        import torch
+
+        arrays = self._artifact.inputs(batch)
+        return tuple(
+            torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
+            for array, dtype in zip(arrays, self._artifact.manifest.dtypes, strict=True)
+        )
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        """Return the outputs in the order of the module's own."""
+        return to_arrays(result)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        synchronize(self._target)
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """Return a copy as float64 or int64."""
+    import numpy as np
+
+    return array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)

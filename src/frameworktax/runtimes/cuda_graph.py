@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.generate import DecodingLoaded
-from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given
+from frameworktax.runtimes.torch_common import (
+    FLOATS,
+    TorchDecodingLoaded,
+    TorchLoaded,
+    configure,
+    given,
+)
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -72,7 +77,7 @@ class GraphLoaded(TorchLoaded):
         return replayed
 
 
-class GraphDecodingLoaded(DecodingLoaded):
+class GraphDecodingLoaded(TorchDecodingLoaded):
     """Decoding whose graphs are recorded when a batch size is bound."""
 
     def bind(self, batch: int) -> Call:
@@ -141,7 +146,7 @@ def missing_gpu(root: Path = Path("/")) -> str | None:
         return "no GPU here (no driver found); run it on a machine that has one"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return None  # the list of packages tells that better
+        return None  # the list of packages says that better
     version = Path(spec.origin).with_name("version.py")
     if version.is_file() and not built_for_gpu(version.read_text(encoding="utf-8")):
         return "this torch was built without CUDA; install a CUDA build (see pytorch.org)"
@@ -149,6 +154,6 @@ def missing_gpu(root: Path = Path("/")) -> str | None:
 
 
 def built_for_gpu(text: str) -> bool:
-    """Return whether torch's ``version.py`` names a CUDA or ROCm version, or does not tell."""
+    """Return whether torch's ``version.py`` names a CUDA or ROCm version, or neither name."""
     built = re.findall(r"^(?:cuda|hip)\b[^=\n]*=\s*(.+)$", text, re.MULTILINE)
     return not built or any(value.strip() != "None" for value in built)

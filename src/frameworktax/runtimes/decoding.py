@@ -7,24 +7,25 @@ project's own, for an engine has none: the same in every runtime, so that they c
 
 from __future__ import annotations
 
-import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.models.generate import clock_cost_ns
+from frameworktax.models.generate import clock_cost_ns, last_only
 from frameworktax.models.ragged import IDS
-from frameworktax.runtimes.base import Call, Loaded
+from frameworktax.runtimes.artifacts import ArtifactLoaded, Manifest, manifest_of
+from frameworktax.runtimes.base import Call
+from frameworktax.runtimes.torch_common import decoding_notes
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from frameworktax.models.base import Model
-    from frameworktax.runtimes.artifacts import Artifact, Manifest
 
 KV_CACHES = ("none", "dynamic")
 NEXT = "next_token"
@@ -57,10 +58,12 @@ class Step:
         """Names for the program's outputs."""
         return [NEXT, *present_names(self.cache)]
 
-    def tell(self, manifest: Manifest, new_tokens: int) -> None:
-        """Write into the manifest what the loop must know."""
-        manifest.new_tokens = new_tokens
+    def manifest(self, model: Model, file: str, batches: Sequence[int], folder: Path) -> Manifest:
+        """Write the inputs and return a manifest with what the loop must know."""
+        manifest = manifest_of(model, dict.fromkeys(batches, file), folder, [])
+        manifest.new_tokens = model.decoding.new_tokens if model.decoding else None
         manifest.cache = self.cache
+        return manifest
 
 
 def past_names(cache: list[list[int]]) -> list[str]:
@@ -100,9 +103,7 @@ def _step(module: torch.nn.Module, is_cached: bool) -> torch.nn.Module:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    last = {}
-    if "logits_to_keep" in inspect.signature(module.forward).parameters:
-        last["logits_to_keep"] = 1
+    last = last_only(module)
 
     class Stepping(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
         def __init__(self) -> None:
@@ -133,10 +134,9 @@ def _step(module: torch.nn.Module, is_cached: bool) -> torch.nn.Module:
     return Stepping().eval()
 
 
-class DecodingLoaded(Loaded):
+class DecodingLoaded(ArtifactLoaded):
     """The loop around a step; an engine says how it starts anew and what a step is."""
 
-    _artifact: Artifact
     _first_ns = 0
     _hook_ns: int | None = None
 
@@ -174,15 +174,10 @@ class DecodingLoaded(Loaded):
         return [result.astype(np.int64)]
 
     def first_token_ns(self) -> int:
-        """Return when the first token of the last call was there."""
+        """Return when the first token of the last call was complete."""
         return self._first_ns
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return what export had to say, who decodes, and what watching costs."""
+        """Return the notes of the export, what decodes, and what watching costs."""
         cache = "its keys and values handed on" if self._artifact.manifest.cache else "no cache"
-        said = [*self._artifact.manifest.notes, ("decoded-by", f"decoded by {HOW}, {cache}")]
-        if self._hook_ns is not None:
-            micro = self._hook_ns / 1e3
-            text = f"noting the first token takes {micro:.1f} µs of each call"
-            said.append(("first-token-hook", text))
-        return said
+        return super().notes() + decoding_notes(f"{HOW}, {cache}", self._hook_ns)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.models.generate import Greedy
 from frameworktax.records import KV_CACHES
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.generate import greedy
-from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given, quantized
+from frameworktax.runtimes.torch_common import FLOATS, configure, given, loaded, quantized
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -26,7 +26,7 @@ class Eager(Runtime):
     name = "eager"
     paradigm = "eager"
     devices = ("cpu", "cuda")
-    precisions = (*FLOATS, "int8")
+    precisions: ClassVar[tuple[str, ...]] = (*FLOATS, "int8")
     packages = ("torch",)
     extra = "torch"
     kv_caches = KV_CACHES
@@ -43,9 +43,10 @@ class Eager(Runtime):
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing; quantised layers run on a CPU only."""
-        if target.is_cuda and target.precision == "int8":
+        reason = super().missing(target)
+        if reason is None and target.is_cuda and target.precision == "int8":
             return "int8 runs on a CPU only; choose --device cpu"
-        return super().missing(target) or variants.missing(self.option, target)
+        return reason or variants.missing(self.option, target)
 
     def variables(self) -> Mapping[str, str]:
         """Return what sets the allocator."""
@@ -53,46 +54,35 @@ class Eager(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Wrap the module."""
+        configure(target)
+        plain = given(model)
+        if target.precision == "int8":
+            plain = replace(plain, module=quantized(plain.module))
+        built = variants.applied(plain, self.option)
+        return loaded(
+            built,
+            target,
+            built.module,
+            variants.mode(self.option, self._mode()),
+            lambda decoding: Greedy(built.module, decoding),
+            built.notes[len(plain.notes) :],
+        )
+
+    def _mode(self) -> Any:
+        """Return what is entered around a call, unless an option says otherwise."""
         import torch
 
-        configure(target)
-        built = given(model)
-        if target.precision == "int8":
-            built = replace(built, module=quantized(built.module))
-        return _called(built, target, self.option, torch.no_grad)
+        return torch.no_grad
 
 
-class InferenceMode(Runtime):
+class InferenceMode(Eager):
     """``with torch.inference_mode(): module(...)``: no version counters, no view tracking."""
 
     name = "inference-mode"
-    paradigm = "eager"
-    devices = ("cpu", "cuda")
     precisions = FLOATS
-    packages = ("torch",)
-    extra = "torch"
-    kv_caches = KV_CACHES
-    keeps_channels_last = True
     options: ClassVar[Mapping[str, str]] = variants.options("unfused", "malloc", "jemalloc")
 
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing, an allocator asked for included."""
-        return super().missing(target) or variants.missing(self.option, target)
-
-    def variables(self) -> Mapping[str, str]:
-        """Return what sets the allocator."""
-        return variants.variables(self.option)
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Wrap the module."""
+    def _mode(self) -> Any:
         import torch
 
-        configure(target)
-        return _called(given(model), target, self.option, torch.inference_mode)
-
-
-def _called(model: Model, target: Target, option: str, otherwise: Any) -> Loaded:
-    """Return the module as an option wants it, called in the mode it leaves."""
-    built, mode = variants.applied(model, option), variants.mode(option, otherwise)
-    said = variants.said(built, model)
-    return greedy(built, target, mode, said) or TorchLoaded(built, target, built.module, mode, said)
+        return torch.inference_mode

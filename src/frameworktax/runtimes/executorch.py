@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactRuntime,
+    TorchArtifactLoaded,
+    export,
+)
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.export import export, manifest_of
-from frameworktax.runtimes.threads import confine
-from frameworktax.runtimes.torch_common import TorchArtifactLoaded, configure
+from frameworktax.runtimes.torch_common import configure, confine
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -20,41 +23,33 @@ if TYPE_CHECKING:
 DELEGATED = "executorch_call_delegate"
 
 
-class ExecuTorch(Runtime):
+class ExecuTorch(ArtifactRuntime):
     """A static program for each batch size, through ExecuTorch's Python bindings."""
 
     name = "executorch"
-    paradigm = "ahead-of-time"
     packages = ("torch", "executorch")
     extra = "executorch"
     environment = "executorch"
     recipe = Recipe(("executorch==1.5.1",), 550)
-    needs_model = False
-    has_symbols = False
-    prepares = True
 
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
         """Export and lower for each batch size."""
-        configure(target)
-        import torch
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
-        notes: list[tuple[str, str]] = []
         files: dict[int, str] = {}
-        with staged(directory) as folder, torch.no_grad():
-            for batch in batches:
-                (exported,) = export(model, [batch], notes)
-                lowered = to_edge_transform_and_lower(
-                    exported.program, partitioner=[XnnpackPartitioner()]
-                )
-                if not files:
-                    notes.append(("not-delegated", _remaining(lowered.exported_program().graph)))
-                files[batch] = f"model-{batch}.pte"
-                (folder / files[batch]).write_bytes(lowered.to_executorch().buffer)
-            write_manifest(folder, manifest_of(model, files, folder, notes))
+        for batch in batches:
+            (exported,) = export(model, [batch], notes)
+            lowered = to_edge_transform_and_lower(
+                exported.program, partitioner=[XnnpackPartitioner()]
+            )
+            if not files:
+                notes.append(("not-delegated", _remaining(lowered.exported_program().graph)))
+            files[batch] = f"model-{batch}.pte"
+            (folder / files[batch]).write_bytes(lowered.to_executorch().buffer)
+        return files
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Start the engine; programs are read when a batch size is bound."""
@@ -80,13 +75,11 @@ class _Loaded(TorchArtifactLoaded):
 
         program = Engine.get().load_program(path)
         method = program.load_method("forward")
-        return program, method  # the method does not keep its program
+        return program, method  # the method does not keep its program alive
 
     def bind(self, batch: int) -> Call:
-        path = self._artifact.file(batch)
-        if path not in self._programs:
-            self._programs[path] = self.open(path)
-        execute, inputs = self._programs[path][1].execute, self._tensors(batch)
+        _, method = self.program(batch)
+        execute, inputs = method.execute, self.tensors(batch)
 
         def call() -> Any:
             return execute(inputs)

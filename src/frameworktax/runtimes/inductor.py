@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Loaded, Runtime, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.generate import looped
 from frameworktax.runtimes.torch_common import (
     FLOATS,
-    TorchLoaded,
     configure,
     given,
+    loaded,
     missing_compiler,
     use_directory,
 )
@@ -29,6 +29,7 @@ MAX_BATCHES = 64
 Set as ``cache_size_limit``, the name that torch 2.6 knows; ``recompile_limit`` came later.
 """
 STATIC = "static shapes, one compilation for each batch size"
+FREEZING: dict[str, Any] = {"options": {"freezing": True}}
 
 
 class Inductor(Runtime):
@@ -51,9 +52,6 @@ class Inductor(Runtime):
         "freezing": "weights are constants, packed once",
         **variants.options("unfused"),
     }
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """Over Inductor's defaults, as ``torch.compile(options=...)`` takes them."""
-    said: ClassVar[str] = f"torch.compile(module, dynamic=False), no freezing: {STATIC}"
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing; a CPU needs a C++ compiler, a GPU Triton too."""
@@ -67,27 +65,31 @@ class Inductor(Runtime):
 
         configure(target)
         torch._dynamo.config.cache_size_limit = MAX_BATCHES
-        options, said = self._options(target)
-        built, mode = variants.applied(given(model), self.option), torch.no_grad
-        notes = [("compile-options", said), *variants.said(built, given(model))]
+        plain = given(model)
+        built = variants.applied(plain, self.option)
+        settings, how = self._settings(target)
         # Without dynamic=False, the second batch size would turn the shapes dynamic and slow
         # both down.
-        compiled = self._wrapped(
-            torch.compile(built.module, dynamic=False, options=options or None)
+        compiled = self._wrapped(torch.compile(built.module, dynamic=False, **settings))
+        notes = [("compile-options", f"{how}: {STATIC}"), *built.notes[len(plain.notes) :]]
+        return loaded(
+            built,
+            target,
+            compiled,
+            torch.no_grad,
+            lambda decoding: Loop(built.module, decoding, compiled),
+            notes,
         )
-        decoding = looped(built, target, compiled, mode, notes)
-        return decoding or TorchLoaded(built, target, compiled, mode, notes)
+
+    def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
+        """Return what ``torch.compile`` gets, and how to say it."""
+        if self.option == "freezing":
+            return FREEZING, "torch.compile(module, dynamic=False), freezing"
+        return {}, "torch.compile(module, dynamic=False), no freezing"
 
     def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return what is called in place of the compiled module."""
         return compiled
-
-    def _options(self, target: Target) -> tuple[dict[str, Any], str]:
-        """Return what to set and how to say it."""
-        del target
-        if self.option == "freezing":
-            return {"freezing": True}, f"torch.compile(module, dynamic=False), freezing: {STATIC}"
-        return dict(self.settings), self.said
 
 
 class InductorReduceOverhead(Inductor):
@@ -99,8 +101,10 @@ class InductorReduceOverhead(Inductor):
     name = "inductor-reduce-overhead"
     devices = ("cuda",)
     options: ClassVar[Mapping[str, str]] = {}
-    settings: ClassVar[Mapping[str, Any]] = {"triton.cudagraphs": True}
-    said = f'torch.compile(mode="reduce-overhead", dynamic=False): {STATIC}, CUDA graphs'
+
+    def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
+        text = 'torch.compile(mode="reduce-overhead", dynamic=False), CUDA graphs'
+        return {"options": {"triton.cudagraphs": True}}, text
 
     def _wrapped(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call that first says that the last one's outputs may be overwritten.
@@ -129,16 +133,14 @@ class InductorMaxAutotune(Inductor):
     by_name_only = True
     options: ClassVar[Mapping[str, str]] = {}
 
-    def _options(self, target: Target) -> tuple[dict[str, Any], str]:
+    def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
         settings = {"max_autotune": True, "coordinate_descent_tuning": True}
         if target.is_cuda:
-            # Graphs are inductor-reduce-overhead's: this one tells what the kernels give.
+            # Graphs are inductor-reduce-overhead's: this one shows what the kernels give.
             mode = 'mode="max-autotune-no-cudagraphs"'
-            return settings, f"torch.compile({mode}, dynamic=False): {STATIC}"
-        return (
-            settings | {"freezing": True},
-            f'torch.compile(mode="max-autotune", dynamic=False), freezing: {STATIC}',
-        )
+            return {"options": settings}, f"torch.compile({mode}, dynamic=False)"
+        text = 'torch.compile(mode="max-autotune", dynamic=False), freezing'
+        return {"options": settings | FREEZING["options"]}, text
 
 
 class ZenTorch(Inductor):
@@ -152,23 +154,14 @@ class ZenTorch(Inductor):
     recipe = Recipe(("zentorch==2.13.0.2",), 120)
     options: ClassVar[Mapping[str, str]] = {}
 
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Wrap the module; freezing, as its documentation has it."""
-        use_directory(directory)
-        import torch
-        import torch._dynamo
+    def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
+        """Return its backend; freezing, as its documentation has it."""
         import torch._inductor.config
         import zentorch  # noqa: F401 - registers the backend
 
-        configure(target)
-        torch._dynamo.config.cache_size_limit = MAX_BATCHES
         torch._inductor.config.freezing = True
-        compiled = torch.compile(given(model).module, dynamic=False, backend="zentorch")
-        said = f'torch.compile(backend="zentorch", dynamic=False), freezing: {STATIC}'
-        built, mode = given(model), torch.no_grad
-        notes = [("compile-options", said)]
-        decoding = looped(built, target, compiled, mode, notes)
-        return decoding or TorchLoaded(built, target, compiled, mode, notes)
+        text = 'torch.compile(backend="zentorch", dynamic=False), freezing'
+        return {"backend": "zentorch"}, text
 
 
 def missing_triton(target: Target) -> str | None:

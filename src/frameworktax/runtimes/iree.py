@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactLoaded,
+    ArtifactRuntime,
+    staged,
+    write_manifest,
+)
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.onnxruntime import export_onnx, wide
+from frameworktax.runtimes.onnx_files import export_onnx
 from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
@@ -24,18 +30,14 @@ if TYPE_CHECKING:
 OPTIONS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
 
 
-class Iree(Runtime):
+class Iree(ArtifactRuntime):
     """A static module for each batch size; local-sync with one thread, local-task with more."""
 
     name = "iree"
-    paradigm = "ahead-of-time"
     packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
     extra = "iree"
     environment = "iree"
     recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
-    needs_model = False
-    has_symbols = False
-    prepares = True
     compiles = True
     takes_onnx = True
 
@@ -83,11 +85,11 @@ def _compile(onnx_file: Path, module: Path) -> None:
     mlir.unlink()
 
 
-class _Loaded(Loaded):
+class _Loaded(ArtifactLoaded):
     def __init__(self, artifact: Artifact, target: Target) -> None:
         import iree.runtime
 
-        self._artifact = artifact
+        super().__init__(artifact, target)
         if target.threads > 1:
             iree.runtime.flags.parse_flags(f"--task_topology_max_group_count={target.threads}")
         self._config = iree.runtime.Config("local-sync" if target.threads == 1 else "local-task")
@@ -114,7 +116,4 @@ class _Loaded(Loaded):
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         values = result if isinstance(result, tuple | list) else [result]
-        return [wide(value.to_host()) for value in values]
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._artifact.manifest.notes
+        return super().outputs(value.to_host() for value in values)

@@ -7,13 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime, export
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.export import export, manifest_of
-from frameworktax.runtimes.onnxruntime import wide
-from frameworktax.runtimes.threads import confine
-from frameworktax.runtimes.torch_common import configure
+from frameworktax.runtimes.torch_common import confine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
 WEIGHTS = "weights.npz"
 
 
-class Jax(Runtime):
+class Jax(ArtifactRuntime):
     """``jax.jit`` of the model's function, weights as arguments as JAX programs pass them.
 
-    Integers are 32 bits wide there, unless told otherwise; token ids fit.
+    Integers are 32 bits wide there by default; token ids fit.
     """
 
     name = "jax"
@@ -36,42 +33,35 @@ class Jax(Runtime):
     environment = "jax"
     recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
     libraries = ("jaxlib",)
-    needs_model = False
-    has_symbols = False
-    prepares = True
 
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
         """Convert and write StableHLO for each batch size, weights apart."""
         import numpy as np
-        import torch
 
-        configure(target)
         with _named_overloads():
             import torchax.export
         import jax
         import jax.export
 
-        notes: list[tuple[str, str]] = []
         files: dict[int, str] = {}
-        with staged(directory) as folder, torch.no_grad():
-            for batch in batches:
-                (exported,) = export(model, [batch], notes)
-                weights, function = torchax.export.exported_program_to_jax(exported.program)
-                weights = [np.asarray(weight) for weight in weights]
-                if not files:
-                    np.savez(folder / WEIGHTS, *weights)
-                example = [np.asarray(t) for t in exported.program.example_inputs[0]]
-                program = jax.export.export(jax.jit(function))(weights, tuple(example))
-                files[batch] = f"model-{batch}.stablehlo"
-                (folder / files[batch]).write_bytes(program.serialize())
-            write_manifest(folder, manifest_of(model, files, folder, notes))
+        for batch in batches:
+            (exported,) = export(model, [batch], notes)
+            weights, function = torchax.export.exported_program_to_jax(exported.program)
+            weights = [np.asarray(weight) for weight in weights]
+            if not files:
+                np.savez(folder / WEIGHTS, *weights)
+            inputs = [np.asarray(t) for t in exported.program.example_inputs[0]]
+            program = jax.export.export(jax.jit(function))(weights, tuple(inputs))
+            files[batch] = f"model-{batch}.stablehlo"
+            (folder / files[batch]).write_bytes(program.serialize())
+        return files
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read the weights; programs compile when a batch size is bound."""
         confine(target.threads)
-        return _Loaded(Artifact(directory), directory)
+        return _Loaded(Artifact(directory), target, directory)
 
 
 @contextmanager
@@ -100,16 +90,16 @@ def _named_overloads() -> Iterator[None]:
         packet.__getattr__ = original
 
 
-class _Loaded(Loaded):
-    def __init__(self, artifact: Artifact, directory: Path) -> None:
+class _Loaded(ArtifactLoaded):
+    def __init__(self, artifact: Artifact, target: Target, directory: Path) -> None:
         import jax
         import numpy as np
 
+        super().__init__(artifact, target)
         # Inline on the calling thread: the call ends when its outputs are complete.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         # What one process compiled, the next one reads.
         jax.config.update("jax_compilation_cache_dir", str(directory / "xla-cache"))
-        self._artifact = artifact
         with np.load(artifact.folder / WEIGHTS) as stored:
             self._weights = [jax.device_put(stored[f"arr_{i}"]) for i in range(len(stored.files))]
 
@@ -131,7 +121,4 @@ class _Loaded(Loaded):
         import jax
         import numpy as np
 
-        return [wide(np.asarray(leaf)) for leaf in jax.tree_util.tree_leaves(result)]
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._artifact.manifest.notes
+        return super().outputs(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result))

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactLoaded,
+    ArtifactRuntime,
+    example,
+    positional,
+)
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.export import manifest_of, positional, split
-from frameworktax.runtimes.onnxruntime import wide
-from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,46 +23,33 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 
-class LiteRt(Runtime):
+class LiteRt(ArtifactRuntime):
     """A static program for each batch size; the interpreter imports no torch."""
 
     name = "litert"
-    paradigm = "ahead-of-time"
     packages = ("torch", "litert_torch", "ai_edge_litert")
     extra = "litert"
     environment = "litert"
     recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
-    needs_model = False
-    has_symbols = False
-    prepares = True
 
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
         """Convert for each batch size."""
-        configure(target)
         import litert_torch
-        import torch
 
         module = positional(model)
-        files: dict[int, str] = {}
-        with staged(directory) as folder, torch.no_grad():
-            for batch in batches:
-                tensors = tuple(tensor.contiguous() for tensor in split(model.inputs(batch))[1])
-                files[batch] = f"model-{batch}.tflite"
-                litert_torch.convert(module, tensors).export(str(folder / files[batch]))
-            write_manifest(folder, manifest_of(model, files, folder, []))
+        files = {batch: f"model-{batch}.tflite" for batch in batches}
+        for batch, name in files.items():
+            litert_torch.convert(module, example(model, batch)).export(str(folder / name))
+        return files
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Start nothing yet; an interpreter starts when a batch size is bound."""
         return _Loaded(Artifact(directory), target)
 
 
-class _Loaded(Loaded):
-    def __init__(self, artifact: Artifact, target: Target) -> None:
-        self._artifact = artifact
-        self._target = target
-
+class _Loaded(ArtifactLoaded):
     def bind(self, batch: int) -> Call:
         from ai_edge_litert.interpreter import Interpreter
 
@@ -83,10 +73,7 @@ class _Loaded(Loaded):
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         interpreter, indices = result
-        return [wide(interpreter.get_tensor(index)) for index in indices]
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._artifact.manifest.notes
+        return super().outputs(interpreter.get_tensor(index) for index in indices)
 
 
 def _number(name: str, kind: str) -> int:

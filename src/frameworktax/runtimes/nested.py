@@ -55,12 +55,7 @@ class Nested(Runtime):
         configure(target)
         built = given(model)
         encoder = _Encoder(built.module)
-        return _NestedLoaded(built, target, encoder, torch.no_grad)
-
-
-class _NestedLoaded(TorchLoaded):
-    def notes(self) -> list[tuple[str, str]]:
-        return NOTES
+        return TorchLoaded(built, target, encoder, torch.no_grad, NOTES)
 
 
 class _Encoder:

@@ -1,7 +1,7 @@
 """ONNX Runtime on the CPU: exported by torch's dynamo exporter, inputs and outputs bound.
 
 ``onnxruntime@0`` to ``@2`` are its lower levels of graph optimisation, ``onnxruntime@fused`` its
-transformer optimiser over the old exporter's graph (``onnx_graphs.py``).
+transformer optimiser over the old exporter's graph (``onnx_files.py``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.ragged import IDS
-from frameworktax.runtimes import decoding, onnx_graphs
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.export import export, manifest_of
+from frameworktax.runtimes import decoding, onnx_files
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
@@ -31,15 +30,14 @@ LEVELS = {"": "ORT_ENABLE_ALL", "0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC"}
 LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL", "bare": "ORT_DISABLE_ALL"}
 
 
-class OnnxRuntime(Runtime):
-    """Graph level *all* unless told otherwise; one session per batch size with the batch fixed.
+class OnnxRuntime(ArtifactRuntime):
+    """Graph level *all* by default; one session per batch size with the batch fixed.
 
     int8 is ``quantize_dynamic``: weights of matrix multiplications in 8 bits, activations
     quantised as they come.
     """
 
     name = "onnxruntime"
-    paradigm = "ahead-of-time"
     precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
     packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     extra = "onnxruntime"
@@ -50,9 +48,6 @@ class OnnxRuntime(Runtime):
         "fused": "all, after the transformer optimiser has fused attention",
         "bare": "no graph optimisation, no memory planned ahead: no arena, no pattern",
     }
-    needs_model = False
-    has_symbols = False
-    prepares = True
     takes_onnx = True
     kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
 
@@ -68,100 +63,24 @@ class OnnxRuntime(Runtime):
         """Export to ONNX; fuse or quantise where that was asked for."""
         configure(target)
         if model.decoding is not None:
-            export_step(model, batches, directory)
+            onnx_files.export_step(model, batches, directory)
         elif self.option == "fused":
-            onnx_graphs.export_fused(model, batches, directory)
+            onnx_files.export_fused(model, batches, directory)
         else:
-            export_onnx(model, batches, directory)
+            onnx_files.export_onnx(model, batches, directory)
         if target.precision == "int8":
-            onnx_graphs.quantize(directory)
+            onnx_files.quantize(directory)
         if not target.is_cuda:
-            onnx_graphs.note_attention(directory, LEVELS[self.option])
+            onnx_files.note_attention(directory, LEVELS[self.option])
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; sessions start when a batch size is bound."""
         artifact, plans = Artifact(directory), self.option != "bare"
-        decodes = artifact.manifest.new_tokens is not None
-        kind = OnnxDecodingLoaded if decodes else OnnxLoaded
-        loaded: Loaded = kind(artifact, target, level=LEVELS[self.option], plans_memory=plans)
-        return loaded
+        kind = OnnxLoaded if artifact.manifest.new_tokens is None else OnnxDecodingLoaded
+        return kind(artifact, target, level=LEVELS[self.option], plans_memory=plans)
 
 
-def export_onnx(
-    model: Model, batches: Sequence[int], directory: Path, *, static: bool = False
-) -> None:
-    """Export a model to ONNX files with the names of its inputs, and write the manifest.
-
-    A model that is an ONNX file is taken as it is. ``static`` writes one for each batch size, its
-    shapes fixed.
-    """
-    if model.onnx_path is not None:
-        if static:
-            onnx_graphs.fix(model, model.onnx_path, batches, directory)
-        else:
-            _take(model, model.onnx_path, batches, directory)
-        return
-    import torch
-
-    notes: list[tuple[str, str]] = []
-    with staged(directory) as folder, torch.no_grad():
-        groups = [[batch] for batch in batches] if static else [list(batches)]
-        programs = [found for group in groups for found in export(model, group, notes)]
-        names = {
-            batch: "model.onnx" if exported.is_dynamic else f"model-{batch}.onnx"
-            for exported in programs
-            for batch in exported.batches
-        }
-        manifest = manifest_of(model, names, folder, notes)
-        for exported in programs:
-            program = torch.onnx.export(
-                exported.program, (), input_names=manifest.names, dynamo=True, verbose=False
-            )
-            if exported.is_dynamic:
-                manifest.free_dimension = _symbol(program, manifest.batch_dims)
-            program.save(str(folder / names[exported.batches[0]]))
-        write_manifest(folder, manifest)
-
-
-def export_step(model: Model, batches: Sequence[int], directory: Path) -> None:
-    """Export one step of decoding to one ONNX file for all batch sizes, and write the manifest."""
-    import torch
-
-    with staged(directory) as folder, torch.no_grad():
-        step = decoding.export_step(model)
-        manifest = manifest_of(model, dict.fromkeys(batches, "model.onnx"), folder, [])
-        names = {"input_names": step.inputs, "output_names": step.outputs}
-        program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
-        manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
-        program.save(str(folder / "model.onnx"))
-        step.tell(manifest, model.decoding.new_tokens if model.decoding else 0)
-        write_manifest(folder, manifest)
-
-
-def _take(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
-    """Write the inputs and a manifest that names the model's own file, which stays where it is."""
-    import onnx
-
-    graph = onnx.load(str(path), load_external_data=False).graph
-    with staged(directory) as folder:
-        files = dict.fromkeys(batches, str(path.resolve()))
-        manifest = manifest_of(model, files, folder, [])
-        for name, dim in zip(manifest.names, manifest.batch_dims, strict=True):
-            sizes = {port.name: port.type.tensor_type.shape.dim for port in graph.input}[name]
-            if dim is not None and sizes[dim].dim_param:
-                manifest.free_dimension = sizes[dim].dim_param
-        write_manifest(folder, manifest)
-
-
-def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
-    """Return the exporter's name for the batch dimension."""
-    for value, dim in zip(program.model.graph.inputs, dims, strict=True):
-        if dim is not None:
-            return str(value.shape[dim].value)
-    return None
-
-
-class _Sessions:
+class _Sessions(ArtifactLoaded):
     """Sessions over an artefact, with memory planned ahead (arena and pattern) or as it comes."""
 
     def __init__(
@@ -172,8 +91,7 @@ class _Sessions:
         level: str = "ORT_ENABLE_ALL",
         plans_memory: bool = True,
     ) -> None:
-        self._artifact = artifact
-        self._target = target
+        super().__init__(artifact, target)
         self._level = level
         self._plans_memory = plans_memory
 
@@ -199,8 +117,11 @@ class _Sessions:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-class OnnxLoaded(_Sessions, Loaded):
+class OnnxLoaded(_Sessions):
     """A forward pass over bound inputs and outputs."""
+
+    place: tuple[Any, ...] = ()
+    """Where inputs and outputs are: the CPU, or device and number."""
 
     def bind(self, batch: int) -> Call:
         """Return a run of the session over bound inputs and preallocated outputs."""
@@ -210,30 +131,35 @@ class OnnxLoaded(_Sessions, Loaded):
         binding = session.io_binding()
         given = dict(zip(self._artifact.manifest.names, self._artifact.inputs(batch), strict=True))
         for port in session.get_inputs():  # those the graph still has
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(given[port.name])
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(given[port.name], *self.place)
             binding.bind_ortvalue_input(port.name, value)
         outputs = [port.name for port in session.get_outputs()]
         for name in outputs:
-            binding.bind_output(name)
-        session.run_with_iobinding(binding)  # tells the shapes
+            binding.bind_output(name, *self.place)
+        session.run_with_iobinding(binding, *self.trial_options())  # gives the outputs' shapes
+        self.synchronize()
         values: list[Any] = binding.get_outputs()
         for name, value in zip(outputs, values, strict=True):
             binding.bind_ortvalue_output(name, value)
-        run = session.run_with_iobinding
+        run, options = session.run_with_iobinding, self.run_options()
 
         def call() -> list[Any]:
-            run(binding)
+            run(binding, *options)
             return values
 
         return call
 
+    def run_options(self) -> tuple[Any, ...]:
+        """Return the options of every run; none for the defaults."""
+        return ()
+
+    def trial_options(self) -> tuple[Any, ...]:
+        """Return the options of the run that gives the outputs' shapes."""
+        return self.run_options()
+
     def outputs(self, result: Any) -> list[np.ndarray]:
         """Return the bound outputs."""
-        return [wide(value.numpy()) for value in result]
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what export had to say."""
-        return self._artifact.manifest.notes
+        return super().outputs(value.numpy() for value in result)
 
 
 class OnnxDecodingLoaded(_Sessions, decoding.DecodingLoaded):
@@ -265,10 +191,3 @@ class OnnxDecodingLoaded(_Sessions, decoding.DecodingLoaded):
             return step
 
         return start
-
-
-def wide(array: np.ndarray) -> np.ndarray:
-    """Return a copy as float64 or int64."""
-    import numpy as np
-
-    return array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes.artifacts import Artifact
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.cuda_graph import missing_gpu
 from frameworktax.runtimes.onnxruntime import QUIET, OnnxLoaded, OnnxRuntime
 from frameworktax.runtimes.torch_common import synchronize
@@ -84,7 +84,7 @@ class TensorRt(OnnxRuntimeCuda):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; engines built by one process are read by the next."""
-        # TensorRT takes TF32 for float32 unless told otherwise; read when CUDA starts.
+        # TensorRT takes TF32 for float32 by default; read when CUDA starts.
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
         return TensorRtLoaded(Artifact(directory), target, directory / "engines")
 
@@ -103,6 +103,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         super().__init__(artifact, target)
         self._fallback: dict[int, str] = {}
         self._device_id = torch.device(target.device).index or 0
+        self.place = ("cuda", self._device_id)
         torch.cuda.set_device(self._device_id)
         # A stream of its own: the default one has the handle 0, which reads as none given. It
         # becomes torch's current one, so that events and backlog queue up with the session.
@@ -119,7 +120,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         """
         try:
             session = self._start(batch, may_fall_back=False)
-        except Exception as error:  # onnxruntime has no class for it; the text tells
+        except Exception as error:  # onnxruntime has no class for it, only a text
             if REFUSED not in str(error):
                 raise
             session = self._start(batch, may_fall_back=True)
@@ -160,38 +161,14 @@ class OnnxCudaLoaded(OnnxLoaded):
             "user_compute_stream": str(self._stream.cuda_stream),
         }
 
-    def bind(self, batch: int) -> Call:
-        """Return a run over inputs and outputs on the device; it returns before it is done."""
+    def run_options(self) -> tuple[Any, ...]:
+        """Return options of a run that comes back before it is done."""
         import onnxruntime
 
-        session, place = self.session(batch), ("cuda", self._device_id)
-        binding = session.io_binding()
-        given = dict(zip(self._artifact.manifest.names, self._artifact.inputs(batch), strict=True))
-        for port in session.get_inputs():  # those the graph still has
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(given[port.name], *place)
-            binding.bind_ortvalue_input(port.name, value)
-        outputs = [port.name for port in session.get_outputs()]
-        for name in outputs:
-            binding.bind_output(name, *place)
         options = onnxruntime.RunOptions()
         # Otherwise each run waits for the device and nothing can be queued behind it.
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        session.run_with_iobinding(binding, self.trial_options(options))  # tells the shapes
-        self.synchronize()
-        values: list[Any] = binding.get_outputs()
-        for name, value in zip(outputs, values, strict=True):
-            binding.bind_ortvalue_output(name, value)
-        run = session.run_with_iobinding
-
-        def call() -> list[Any]:
-            run(binding, options)
-            return values
-
-        return call
-
-    def trial_options(self, options: Any) -> Any:
-        """Return the options of the run that tells the outputs' shapes; the run's own here."""
-        return options
+        return (options,)
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -211,11 +188,11 @@ class OnnxCudaGraphLoaded(OnnxCudaLoaded):
     """
 
     def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
-        """Return the CUDA provider, told to record."""
+        """Return the CUDA provider with graphs recorded."""
         ((name, settings),) = super().providers(batch)
         return [(name, settings | {"enable_cuda_graph": "1"})]
 
-    def trial_options(self, options: Any) -> Any:
+    def trial_options(self) -> tuple[Any, ...]:
         """Return options of a run that is not recorded.
 
         A graph holds the addresses of its inputs and outputs, and the first run that may be
@@ -223,10 +200,9 @@ class OnnxCudaGraphLoaded(OnnxCudaLoaded):
         """
         import onnxruntime
 
-        del options
         trial = onnxruntime.RunOptions()
         trial.add_run_config_entry("gpu_graph_id", "-1")
-        return trial
+        return (trial,)
 
 
 class TensorRtLoaded(OnnxCudaLoaded):
@@ -273,7 +249,7 @@ def missing_provider(library: str) -> str | None:
 
 
 def _assigned(session: Any) -> list[tuple[str, str]] | None:
-    """Return (provider, operator) of each node; None before onnxruntime 1.24 told it."""
+    """Return (provider, operator) of each node; None before onnxruntime 1.24."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
     return [

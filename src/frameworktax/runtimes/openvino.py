@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.models.base import Inputs
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.export import export, manifest_of
-from frameworktax.runtimes.onnxruntime import export_onnx, wide
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactLoaded,
+    ArtifactRuntime,
+    export,
+    split,
+    staged,
+    write_manifest,
+)
+from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.onnx_files import export_onnx
 from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
@@ -27,17 +33,13 @@ HINTS = {"float32": "f32", "bfloat16": "bf16"}
 has it, and is off by 0.02."""
 
 
-class OpenVino(Runtime):
+class OpenVino(ArtifactRuntime):
     """Latency hint, static shapes, one infer request per batch size, no cache of compilations."""
 
     name = "openvino"
-    paradigm = "ahead-of-time"
     precisions = ("float32", "bfloat16")
     packages = ("torch", "openvino")
     extra = "openvino"
-    needs_model = False
-    has_symbols = False
-    prepares = True
     takes_onnx = True
     kv_caches = decoding.KV_CACHES
 
@@ -45,34 +47,31 @@ class OpenVino(Runtime):
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
         """Convert; weights stay float32, the hint at compilation sets the precision."""
-        import openvino
-        import torch
-
         configure(target)
+        full = model if target.precision == "float32" else _widened(model)
         if model.onnx_path is not None:
             export_onnx(model, batches, directory)  # OpenVINO reads the file itself
-            return
-        notes: list[tuple[str, str]] = []
-        full = model if target.precision == "float32" else _widened(model)
-        if model.decoding is not None:
+        elif model.decoding is not None:
             _export_step(full, batches, directory)
-            return
-        with staged(directory) as folder, torch.no_grad():
-            programs = export(full, batches, notes)
-            files = {
-                batch: "model.xml" if exported.is_dynamic else f"model-{batch}.xml"
-                for exported in programs
-                for batch in exported.batches
-            }
-            manifest = manifest_of(full, files, folder, notes)
-            for exported in programs:
-                converted = openvino.convert_model(exported.program)
-                if len(converted.inputs) != len(manifest.names):
-                    raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
-                openvino.save_model(
-                    converted, folder / files[exported.batches[0]], compress_to_fp16=False
-                )
-            write_manifest(folder, manifest)
+        else:
+            super().prepare(full, batches, target, directory)
+
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
+        """Export and convert."""
+        import openvino
+
+        files: dict[int, str] = {}
+        for exported in export(model, batches, notes):
+            first = exported.batches[0]
+            name = "model.xml" if exported.is_dynamic else f"model-{first}.xml"
+            converted = openvino.convert_model(exported.program)
+            if len(converted.inputs) != len(split(model.inputs(first))[0]):
+                raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
+            openvino.save_model(converted, folder / name, compress_to_fp16=False)
+            files |= dict.fromkeys(exported.batches, name)
+        return files
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Start the engine; models compile when a batch size is bound."""
@@ -88,14 +87,12 @@ def _export_step(model: Model, batches: Sequence[int], directory: Path) -> None:
 
     with staged(directory) as folder, torch.no_grad():
         step = decoding.export_step(model)
-        manifest = manifest_of(model, dict.fromkeys(batches, "model.xml"), folder, [])
         converted = openvino.convert_model(step.program)
         for ports, names in ((converted.inputs, step.inputs), (converted.outputs, step.outputs)):
             for port, name in zip(ports, names, strict=True):
                 port.tensor.set_names({name})
         openvino.save_model(converted, folder / "model.xml", compress_to_fp16=False)
-        step.tell(manifest, model.decoding.new_tokens if model.decoding else 0)
-        write_manifest(folder, manifest)
+        write_manifest(folder, step.manifest(model, "model.xml", batches, folder))
 
 
 def _widened(model: Model) -> Model:
@@ -106,14 +103,11 @@ def _widened(model: Model) -> Model:
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.float() if is_float else value
 
-    def inputs(batch: int) -> Inputs:
-        made = model.inputs(batch)
-        return Inputs(
-            tuple(wider(value) for value in made.args),
-            {name: wider(value) for name, value in made.kwargs.items()},
-        )
-
-    return replace(model, module=copy.deepcopy(model.module).float(), inputs=inputs)
+    return replace(
+        model,
+        module=copy.deepcopy(model.module).float(),
+        inputs=lambda batch: model.inputs(batch).map(wider),
+    )
 
 
 class _Compiler:
@@ -142,9 +136,9 @@ class _Compiler:
         return compiled
 
 
-class _Loaded(Loaded):
+class _Loaded(ArtifactLoaded):
     def __init__(self, artifact: Artifact, target: Target) -> None:
-        self._artifact = artifact
+        super().__init__(artifact, target)
         self._compile = _Compiler(target)
         self._alive: list[Any] = []
 
@@ -168,17 +162,17 @@ class _Loaded(Loaded):
         return call
 
     def outputs(self, result: Any) -> list[np.ndarray]:
-        return [wide(result[index]) for index in range(len(result))]
+        return super().outputs(result[index] for index in range(len(result)))
 
     def notes(self) -> list[tuple[str, str]]:
-        return self._artifact.manifest.notes + self._compile.notes
+        return super().notes() + self._compile.notes
 
 
 class _DecodingLoaded(decoding.DecodingLoaded):
     """A stateful model: the cache stays inside the engine, tokens go in and out."""
 
     def __init__(self, artifact: Artifact, target: Target) -> None:
-        self._artifact = artifact
+        super().__init__(artifact, target)
         self._compile = _Compiler(target)
 
     def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:

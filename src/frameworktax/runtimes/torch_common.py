@@ -1,22 +1,23 @@
-"""What the runtimes that start from a torch module share: threads, outputs, export."""
+"""What the runtimes that call a torch module share: threads, outputs, decoding, a compiler."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes.artifacts import Artifact
+from frameworktax.models.generate import Greedy, Loop, Replayed
+from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.base import Call, Loaded, Target
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from frameworktax.models.base import Model
+    from frameworktax.models.base import Decoding, Model
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
@@ -40,6 +41,19 @@ def configure(target: Target) -> None:
         if target.precision == "float32":
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
+
+
+def confine(threads: int) -> None:
+    """Let this process use only ``threads`` processors, so that an engine starts as many threads.
+
+    Must come before the engine is imported or first used: JAX and ExecuTorch size their pools by
+    the affinity of the process and ignore torch's setting. Which processors is of no account: the
+    session pins the process to those it measures on before it measures.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    first = os.getpid() % len(usable)  # processes that set up side by side spread out
+    chosen = [usable[(first + i) % len(usable)] for i in range(min(threads, len(usable)))]
+    os.sched_setaffinity(0, chosen)
 
 
 def quantized(module: torch.nn.Module) -> torch.nn.Module:
@@ -117,7 +131,7 @@ def given(model: Model | None) -> Model:
 class TorchLoaded(Loaded):
     """A callable that takes a model's inputs.
 
-    ``mode`` is entered around every call, as a user's code does; ``said`` are notes.
+    ``mode`` is entered around every call, as a user's code does.
     """
 
     def __init__(
@@ -126,13 +140,13 @@ class TorchLoaded(Loaded):
         target: Target,
         module: Any,
         mode: Any,
-        said: Sequence[tuple[str, str]] = (),
+        notes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self._said = said
         self._model = model
         self._target = target
         self._module = module
         self._mode = mode
+        self._notes = notes
 
     def bind(self, batch: int) -> Call:
         """Return a call of the module on this batch."""
@@ -154,62 +168,52 @@ class TorchLoaded(Loaded):
         synchronize(self._target)
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return what there is to say."""
-        return list(self._said)
+        """Return the notes given at the start."""
+        return list(self._notes)
 
 
-class TorchArtifactLoaded(Loaded):
-    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches.
+class TorchDecodingLoaded(TorchLoaded):
+    """A decoder as the callable of ``TorchLoaded``: each call makes all tokens of a batch."""
 
-    ``mode`` is entered around every call; without one it is ``torch.no_grad``.
-    """
-
-    def __init__(self, artifact: Artifact, target: Target, mode: Any = None) -> None:
-        self._artifact = artifact
-        self._target = target
-        self._mode = mode
-        self._programs: dict[Path, Any] = {}
-
-    def open(self, path: Path) -> Any:
-        """Load one program; subclasses say how."""
-        raise NotImplementedError
+    _module: Greedy | Loop | Replayed
+    _hook_ns: int | None = None
 
     def bind(self, batch: int) -> Call:
-        """Return a call of the program that serves this batch."""
-        import torch
+        """Return a call that generates from this batch of prompts."""
+        if self._hook_ns is None:
+            self._hook_ns = self._module.hook_cost_ns(self._model.inputs(batch).kwargs[IDS])
+        return super().bind(batch)
 
-        path = self._artifact.file(batch)
-        if path not in self._programs:
-            self._programs[path] = self.open(path)
-        program, mode = self._programs[path], self._mode or torch.no_grad
-        inputs = self._tensors(batch)
-
-        def call() -> Any:
-            with mode():
-                return program(*inputs)
-
-        return call
-
-    def _tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
-        import torch
-
-        arrays = self._artifact.inputs(batch)
-        return tuple(
-            torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
-            for array, dtype in zip(arrays, self._artifact.manifest.dtypes, strict=True)
-        )
-
-    def outputs(self, result: Any) -> list[np.ndarray]:
-        """Return the outputs in the order of the module's own."""
-        return to_arrays(result)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self._target)
+    def first_token_ns(self) -> int:
+        """Return when the first token of the last call was complete."""
+        return self._module.first_token_ns
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return what export had to say."""
-        return self._artifact.manifest.notes
+        """Return what decodes, and what watching for the first token costs."""
+        return super().notes() + decoding_notes(self._module.how, self._hook_ns)
+
+
+def loaded(
+    model: Model,
+    target: Target,
+    module: Callable[..., Any],
+    mode: Any,
+    decoder: Callable[[Decoding], Greedy | Loop],
+    notes: Sequence[tuple[str, str]] = (),
+) -> TorchLoaded:
+    """Return a module as loaded: its forward pass, or ``decoder`` where it is to generate."""
+    if model.decoding is None:
+        return TorchLoaded(model, target, module, mode, notes)
+    return TorchDecodingLoaded(model, target, decoder(model.decoding), mode, notes)
+
+
+def decoding_notes(how: str, hook_ns: int | None) -> list[tuple[str, str]]:
+    """Return the notes on what decodes, and on what noting the first token costs a call."""
+    notes = [("decoded-by", f"decoded by {how}")]
+    if hook_ns is not None:
+        text = f"noting the first token takes {hook_ns / 1e3:.1f} µs of each call"
+        notes.append(("first-token-hook", text))
+    return notes
 
 
 def synchronize(target: Target) -> None:

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.artifacts import Artifact, staged, write_manifest
-from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.export import manifest_of, positional, split, static_note
-from frameworktax.runtimes.torch_common import FLOATS, TorchArtifactLoaded, configure, to_arrays
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactRuntime,
+    TorchArtifactLoaded,
+    positional,
+    split,
+    static_note,
+)
+from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.torch_common import FLOATS, configure, to_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -22,23 +28,7 @@ SAME = 1e-3
 baked a size in is wrong by far more, or fails. The real parity check is the session's."""
 
 
-class _Loaded(TorchArtifactLoaded):
-    def open(self, path: Path) -> Any:
-        import torch
-
-        frozen = torch.jit.load(str(path), map_location=self._target.device)
-        # Here and not in ``prepare``: it may repack weights into forms that cannot be saved.
-        return torch.jit.optimize_for_inference(frozen.eval())
-
-
-class _TracedLoaded(TorchArtifactLoaded):
-    def open(self, path: Path) -> Any:
-        import torch
-
-        return torch.jit.load(str(path), map_location=self._target.device)
-
-
-class TorchScript(Runtime):
+class TorchScript(ArtifactRuntime):
     """``torch.jit.trace(module)``: a graph without Python; parameters stay parameters."""
 
     name = "torchscript"
@@ -47,39 +37,38 @@ class TorchScript(Runtime):
     precisions = FLOATS
     packages = ("torch",)
     extra = "torch"
-    needs_model = False
-    prepares = True
+    has_symbols = True
     options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
     freezes: ClassVar[bool] = False
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
+        """Trace the model as the option wants it."""
+        super().prepare(variants.applied(model, self.option), batches, target, directory)
+
+    def write(
+        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
+    ) -> dict[int, str]:
         """Trace once if the trace serves other batch sizes too, otherwise once for each."""
         import torch
 
-        configure(target)
-        model = variants.applied(model, self.option)
         module = positional(model)
-        notes: list[tuple[str, str]] = []
-        with staged(directory) as folder, torch.no_grad():
-            # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
-            shared = min((b for b in batches if b > 1), default=batches[0])
-            program = self._traced(module, model, shared)
-            others = [b for b in batches if b != shared][:1]
-            try:
-                for batch in others:
-                    _check(program, module, model, batch)
-            except Exception as error:  # noqa: BLE001 - its operators raise anything; the note tells
-                notes.append(static_note(error))
-                files = {}
-                for batch in batches:
-                    files[batch] = f"model-{batch}.pt"
-                    torch.jit.save(self._traced(module, model, batch), folder / files[batch])
-            else:
-                torch.jit.save(program, folder / "model.pt")
-                files = dict.fromkeys(batches, "model.pt")
-            write_manifest(folder, manifest_of(model, files, folder, notes))
+        # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
+        shared = min((b for b in batches if b > 1), default=batches[0])
+        program = self._traced(module, model, shared)
+        try:
+            for batch in [b for b in batches if b != shared][:1]:
+                _check(program, module, model, batch)
+        except Exception as error:  # noqa: BLE001 - operators raise anything; the note says it
+            notes.append(static_note(error))
+            files = {batch: f"model-{batch}.pt" for batch in batches}
+            for batch, name in files.items():
+                torch.jit.save(self._traced(module, model, batch), folder / name)
+        else:
+            files = dict.fromkeys(batches, "model.pt")
+            torch.jit.save(program, folder / "model.pt")
+        return files
 
     def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
         import torch
@@ -91,7 +80,8 @@ class TorchScript(Runtime):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Load what was traced."""
         configure(target)
-        return _TracedLoaded(Artifact(directory), target, variants.mode(self.option, None))
+        mode = variants.mode(self.option, None)
+        return _Loaded(Artifact(directory), target, mode, freezes=self.freezes)
 
 
 class TorchScriptFrozen(TorchScript):
@@ -101,10 +91,18 @@ class TorchScriptFrozen(TorchScript):
     options: ClassVar[Mapping[str, str]] = {}
     freezes = True
 
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Load what was traced and frozen, and optimise it."""
-        configure(target)
-        return _Loaded(Artifact(directory), target)
+
+class _Loaded(TorchArtifactLoaded):
+    def __init__(self, artifact: Artifact, target: Target, mode: Any, *, freezes: bool) -> None:
+        super().__init__(artifact, target, mode)
+        self._freezes = freezes
+
+    def open(self, path: Path) -> Any:
+        import torch
+
+        program = torch.jit.load(str(path), map_location=self._target.device)
+        # Here and not in ``prepare``: it may repack weights into forms that cannot be saved.
+        return torch.jit.optimize_for_inference(program.eval()) if self._freezes else program
 
 
 def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:

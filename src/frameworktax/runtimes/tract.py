@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.onnxruntime import export_onnx, wide
+from frameworktax.runtimes.onnx_files import export_onnx
 from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
@@ -18,18 +18,14 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 
-class Tract(Runtime):
+class Tract(ArtifactRuntime):
     """A static graph for each batch size."""
 
     name = "tract"
-    paradigm = "ahead-of-time"
     packages = ("torch", "onnx", "onnxscript", "tract")
     extra = "tract"
     environment = "tract"
     recipe = Recipe(("tract==0.23.9",), 50)
-    needs_model = False
-    has_symbols = False
-    prepares = True
     takes_onnx = True
 
     def missing(self, target: Target) -> str | None:
@@ -48,13 +44,10 @@ class Tract(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read what was exported; graphs are optimised when a batch size is bound."""
-        return _Loaded(Artifact(directory))
+        return _Loaded(Artifact(directory), target)
 
 
-class _Loaded(Loaded):
-    def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
-
+class _Loaded(ArtifactLoaded):
     def bind(self, batch: int) -> Call:
         import tract
 
@@ -70,7 +63,7 @@ class _Loaded(Loaded):
             graph.set_input_fact(number, f"{sizes},{kind}{bits}")
             inputs.append(tract.Tensor.from_numpy(array))
         for number in range(graph.output_count()):
-            graph.set_output_fact(number, None)  # the exporter's shapes are told by the inputs'
+            graph.set_output_fact(number, None)  # the exporter's shapes follow from the inputs'
         run = graph.into_model().into_runnable().run
 
         def call() -> Any:
@@ -79,7 +72,4 @@ class _Loaded(Loaded):
         return call
 
     def outputs(self, result: Any) -> list[np.ndarray]:
-        return [wide(tensor.to_numpy()) for tensor in result]
-
-    def notes(self) -> list[tuple[str, str]]:
-        return self._artifact.manifest.notes
+        return super().outputs(tensor.to_numpy() for tensor in result)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 AUTOGRAD, UNFUSED, MALLOC, JEMALLOC = "autograd", "unfused", "malloc", "jemalloc"
-SAID: Mapping[str, str] = {
+STEPS: Mapping[str, str] = {
     AUTOGRAD: "autograd on",
     UNFUSED: "attention spelled out in operators",
     MALLOC: "freed memory stays in the process",
@@ -37,8 +37,8 @@ FOLDERS = ("usr/lib", "usr/lib64", "usr/local/lib", "opt/conda/lib")
 
 
 def options(*names: str) -> dict[str, str]:
-    """Return option → what it says, for options of these words."""
-    return {name: ", ".join(SAID[word] for word in words(name)) for name in names}
+    """Return option → what it does, for options of these words."""
+    return {name: ", ".join(STEPS[word] for word in words(name)) for name in names}
 
 
 def words(option: str) -> list[str]:
@@ -76,11 +76,6 @@ def variables(option: str) -> Mapping[str, str]:
 def mode(option: str, otherwise: Any) -> Any:
     """Return what is entered around a call: nothing where autograd stays on."""
     return nullcontext if AUTOGRAD in words(option) else otherwise
-
-
-def said(varied: Model, model: Model) -> list[tuple[str, str]]:
-    """Return the notes that a varied model has beyond those of the model."""
-    return varied.notes[len(model.notes) :]
 
 
 def applied(model: Model, option: str) -> Model:

@@ -1,19 +1,25 @@
-"""Exported ONNX graphs rewritten: attention fused and counted, weights quantised."""
+"""Models as ONNX files: exported, fixed in size, attention fused and counted, quantised."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.host.files import atomic_path
-from frameworktax.runtimes.artifacts import MANIFEST, Artifact, Manifest, staged, write_manifest
-from frameworktax.runtimes.export import manifest_of, positional, split
+from frameworktax.runtimes import decoding
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    export,
+    manifest_of,
+    positional,
+    split,
+    staged,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -24,6 +30,79 @@ COUNTABLE_BYTES = 1_500_000_000
 """Larger graphs are not counted: they cannot be written as one file."""
 OPSET = 17
 BATCH = "batch"
+
+
+def export_onnx(
+    model: Model, batches: Sequence[int], directory: Path, *, static: bool = False
+) -> None:
+    """Export a model to ONNX files with the names of its inputs, and write the manifest.
+
+    A model that is an ONNX file is taken as it is. ``static`` writes one for each batch size, its
+    shapes fixed.
+    """
+    if model.onnx_path is not None:
+        if static:
+            _fix(model, model.onnx_path, batches, directory)
+        else:
+            _take(model, model.onnx_path, batches, directory)
+        return
+    import torch
+
+    notes: list[tuple[str, str]] = []
+    with staged(directory) as folder, torch.no_grad():
+        groups = [[batch] for batch in batches] if static else [list(batches)]
+        programs = [found for group in groups for found in export(model, group, notes)]
+        names = {
+            batch: "model.onnx" if exported.is_dynamic else f"model-{batch}.onnx"
+            for exported in programs
+            for batch in exported.batches
+        }
+        manifest = manifest_of(model, names, folder, notes)
+        for exported in programs:
+            program = torch.onnx.export(
+                exported.program, (), input_names=manifest.names, dynamo=True, verbose=False
+            )
+            if exported.is_dynamic:
+                manifest.free_dimension = _symbol(program, manifest.batch_dims)
+            program.save(str(folder / names[exported.batches[0]]))
+        write_manifest(folder, manifest)
+
+
+def export_step(model: Model, batches: Sequence[int], directory: Path) -> None:
+    """Export one step of decoding to one ONNX file for all batch sizes, and write the manifest."""
+    import torch
+
+    with staged(directory) as folder, torch.no_grad():
+        step = decoding.export_step(model)
+        manifest = step.manifest(model, "model.onnx", batches, folder)
+        names = {"input_names": step.inputs, "output_names": step.outputs}
+        program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
+        manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
+        program.save(str(folder / "model.onnx"))
+        write_manifest(folder, manifest)
+
+
+def _take(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
+    """Write the inputs and a manifest that names the model's own file, which stays where it is."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    with staged(directory) as folder:
+        files = dict.fromkeys(batches, str(path.resolve()))
+        manifest = manifest_of(model, files, folder, [])
+        for name, dim in zip(manifest.names, manifest.batch_dims, strict=True):
+            sizes = {port.name: port.type.tensor_type.shape.dim for port in graph.input}[name]
+            if dim is not None and sizes[dim].dim_param:
+                manifest.free_dimension = sizes[dim].dim_param
+        write_manifest(folder, manifest)
+
+
+def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
+    """Return the exporter's name for the batch dimension."""
+    for value, dim in zip(program.model.graph.inputs, dims, strict=True):
+        if dim is not None:
+            return str(value.shape[dim].value)
+    return None
 
 
 def export_fused(model: Model, batches: Sequence[int], directory: Path) -> None:
@@ -43,7 +122,7 @@ def export_fused(model: Model, batches: Sequence[int], directory: Path) -> None:
         raise WorkerError("unavailable", "no transformer to fuse; choose onnxruntime")
     plain = copy.deepcopy(model.module)
     plain.set_attn_implementation("eager")
-    module = positional(_with_module(model, plain))
+    module = positional(replace(model, module=plain))
     size = max(batches)
     with staged(directory) as folder, torch.no_grad():
         manifest = manifest_of(model, dict.fromkeys(batches, "model.onnx"), folder, [])
@@ -75,15 +154,11 @@ def export_fused(model: Model, batches: Sequence[int], directory: Path) -> None:
         write_manifest(folder, manifest)
 
 
-def _with_module(model: Model, module: Any) -> Model:
-    return replace(model, module=module)
-
-
-def fix(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
+def _fix(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
     """Write a copy of an ONNX file for each batch size, with the sizes of its inputs in it.
 
-    For engines that want fixed shapes. What the file says of shapes inside is left out: it speaks
-    of names for sizes that are numbers now.
+    For engines that want fixed shapes. What the file says of shapes inside is left out: it names
+    sizes that are numbers now.
     """
     import onnx
 
@@ -136,7 +211,7 @@ def quantize(directory: Path) -> None:
         f"quantize_dynamic: {integer} of {integer + rest} matrix products and convolutions in int8"
     )
     manifest.notes.append(("quantised-weights", text))
-    _rewrite(folder, manifest)
+    write_manifest(folder, manifest)
 
 
 def note_attention(directory: Path, level: str) -> None:
@@ -166,9 +241,4 @@ def note_attention(directory: Path, level: str) -> None:
     fused = sum(after[name] for name in FUSED)
     text = f"ONNX Runtime computes {fused} of {layers} attention layers as one operator"
     artifact.manifest.notes.append(("attention-fused", text))
-    _rewrite(artifact.folder, artifact.manifest)
-
-
-def _rewrite(folder: Path, manifest: Manifest) -> None:
-    with atomic_path(folder / MANIFEST) as partial:
-        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+    write_manifest(artifact.folder, artifact.manifest)
