@@ -275,14 +275,15 @@ class ArtifactRuntime(Runtime):
             files = self.write(model, batches, folder, notes)
             write_manifest(folder, manifest_of(model, files, folder, notes))
 
-    @abstractmethod
     def write(
         self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
     ) -> Mapping[int, str]:
         """Write the engine's files into ``folder``; return batch size → name of its file.
 
-        Notes that belong beside every number are appended to ``notes``.
+        Notes that belong beside every number are appended to ``notes``. A runtime that overrides
+        ``prepare`` has none.
         """
+        raise NotImplementedError
 
 
 class ArtifactLoaded(Loaded):
