@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo readme test check docs clean test-runtimes test-cluster cluster-demo \
+.PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
   bench bench-calibration bench-peer bench-faults bench-simulation validate coverage reproduce \
   ablate architectures operators trend questions gpu ray
 
@@ -28,6 +28,9 @@ demo: install ## measure a small BERT in five runtimes: store, JSON and report i
 
 readme: install ## put the demo's output into README.md and docs/results
 	$(BIN)/python benchmarks/readme.py $(wildcard demo/run.json)
+
+tables: install ## the tables of runtimes and models in docs/, made of the registries
+	$(BIN)/python benchmarks/tables.py
 
 # What needs the processor to itself runs alone; the rest two at a time.
 test: install ## every test that needs no GPU

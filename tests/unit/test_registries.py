@@ -6,9 +6,13 @@ import itertools
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import tables
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.records import Workload
@@ -192,3 +196,18 @@ def test_all_leaves_out_what_takes_minutes_and_what_has_nothing_to_leave_out():
     dense, ragged = runtimes.every(), runtimes.every("ragged")
     assert "inductor-max-autotune" not in ragged and "eager" in dense
     assert set(ragged) - set(dense) == {"nested"}
+
+
+def test_the_documentation_has_the_tables_of_the_registries():
+    """``make tables`` writes them."""
+    for page, table in (("runtimes", tables.runtimes_table()), ("models", tables.models_table())):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        assert tables.replaced(text, table) == text
+
+
+def test_a_row_of_the_table_follows_from_the_class():
+    tested = {"iree-base-compiler": "3.1", "onnx": "1.2", "torch": "9"}
+    assert tables.row_of(runtimes.get("iree"), tested) == [
+        "`iree`", "ahead-of-time", "cpu", "f32", "`frameworktax env create iree`",
+        "iree-base-compiler 3.1, onnx 1.2", "–",
+    ]  # fmt: skip

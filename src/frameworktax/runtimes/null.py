@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +36,6 @@ class Null(Runtime):
     kv_caches = KV_CACHES
     keeps_channels_last = True
     needs_model = False
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Nothing to prepare."""
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Return the call that does nothing."""
