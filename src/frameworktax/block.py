@@ -22,11 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from statistics import fmean
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 
 from frameworktax.analysis.bill import from_samples
 from frameworktax.attribution.buckets import itemise
-from frameworktax.attribution.sampler import SampleRun
 from frameworktax.clock import REAL, Clock
 from frameworktax.measure.inline_profiler import (
     Ended,
@@ -34,14 +33,15 @@ from frameworktax.measure.inline_profiler import (
     PausableSampler,
     perf_event_sampler,
 )
+from frameworktax.measure.protocol import attribution
 from frameworktax.notebook import Shown
-from frameworktax.records import Attribution, Estimate, Note
+from frameworktax.records import Estimate, Note
 from frameworktax.stats import mean_interval
 
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
 TRIALS = 64
-"""Empty runs from which the cost of watching is told."""
+"""Empty runs that give the cost of profiling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class BlockTax(Shown):
         calls: runs of the block.
         wall_ns: of all of them.
         latency: one run, from those that were not sampled where there are two.
-        kernel: time in kernels, None where it cannot be told.
+        kernel: time in kernels, None where it is unknown.
         tax: latency less kernel time.
         share: tax over latency.
-        bill_ns: latency by line of the bill.
+        bill_ns: latency by line of the breakdown.
         reason: why there is no kernel time.
-        own_cost_ns: processor time that watching adds to a run; next to nothing of it is in the
+        own_cost_ns: processor time that profiling adds to a run; next to nothing of it is in the
             other numbers.
     """
 
@@ -81,14 +81,14 @@ class BlockTax(Shown):
         runs = "1 run" if self.calls == 1 else f"{self.calls} runs"
         head = f"{self.name}: {runs}, {interval(self.latency)} ms each"
         if self.share is None:
-            return f"{head}; tax not told: {self.reason}"
+            return f"{head}; tax unavailable: {self.reason}"
         lines = ", ".join(
             f"{label(line)} {duration(ns)}" for line, ns in lines_of(self.bill_ns) if ns
         )
         low, high = percent(self.share.low), percent(self.share.high)
         return (
             f"{head}; framework tax {percent(self.share.value)} ({low} to {high}): {lines}; "
-            f"watching takes {duration(self.own_cost_ns)} a run"
+            f"profiling takes {duration(self.own_cost_ns)} a run"
         )
 
 
@@ -96,8 +96,8 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
-class Watched(Protocol[P, R]):
-    """A function whose runs are watched."""
+class Profiled(Protocol[P, R]):
+    """A function whose runs are profiled."""
 
     block: Block
 
@@ -123,28 +123,28 @@ class Block:
         self._ended = Ended()
         self._lock = threading.Lock()
 
-    def __call__(self, func: Callable[P, R]) -> Watched[P, R]:
-        """Return the function watched; its ``block`` is this."""
+    def __call__(self, func: Callable[P, R]) -> Profiled[P, R]:
+        """Return the function profiled; its ``block`` is this."""
 
         @wraps(func)
-        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+        def profiled(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return func(*args, **kwargs)
 
-        watched.block = self  # type: ignore[attr-defined]  # a function has attributes
-        return cast("Watched[P, R]", watched)
+        profiled.block = self  # type: ignore[attr-defined]  # a function has attributes
+        return cast("Profiled[P, R]", profiled)
 
     def __enter__(self) -> Block:
         profiler = getattr(self._local, "profiler", None)
         if profiler is None:
-            profiler = self._profile()
+            profiler = self._make_profiler()
         profiler.enter()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._local.profiler.leave()
 
-    def _profile(self) -> InlineProfiler:
+    def _make_profiler(self) -> InlineProfiler:
         try:
             made = InlineProfiler(self._clock, self._open(), None)
         except OSError as error:
@@ -183,11 +183,11 @@ class Block:
             latency=latency,
             own_cost_ns=self._own_cost_ns(),
         )
-        refused = refused or next((w.refused for w in profilers if w.refused), None)
+        refused = refused or next((p.refused for p in profilers if p.refused), None)
         reason = refused or _hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:
-            bill = from_samples(latency, [_attribution(run) for run in runs], _mean(plain))
+            bill = from_samples(latency, [attribution(itemise(run)) for run in runs], _mean(plain))
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)
@@ -208,7 +208,7 @@ class Block:
         return str(self.result())
 
     def _own_cost_ns(self) -> int:
-        """Return what a run of an empty block takes around what is timed of it."""
+        """Return what a run of an empty block takes besides the time that is measured of it."""
         empty = Block(self.name, clock=self._clock, sampler=self._open)
         with empty:
             pass  # opens the sampler
@@ -223,7 +223,7 @@ class Block:
 
 
 def tax(name: str = "block") -> Block:
-    """Return a context manager and decorator that tells the framework tax of what runs in it."""
+    """Return a context manager and decorator that measures the framework tax of what it runs."""
     return Block(name)
 
 
@@ -244,14 +244,8 @@ def _mean(plain: Sequence[int]) -> float | None:
 
 
 def _hidden() -> str | None:
-    """Return why the host's samples do not tell kernel time, where a GPU does the work."""
+    """Return why the host's samples do not show kernel time, where a GPU does the work."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "kernels run on a GPU; frameworktax explain tells it from a profiler's trace"
+        return "kernels run on a GPU; frameworktax explain shows it from a profiler's trace"
     return None
-
-
-def _attribution(run: SampleRun) -> Attribution:
-    found: dict[str, Any] = itemise(run)
-    found["notes"] = tuple(Note(code, text) for code, text in found["notes"])
-    return Attribution(session="", point="", process=0, **found)

@@ -19,7 +19,7 @@ _opened = threading.local()
 
 
 def queued_ns(path: Path = SCHEDSTAT) -> int | None:
-    """Return how long the calling thread was ready to run while others held the processor.
+    """Return how long the calling thread was ready to run while others had the processor.
 
     Linux keeps it as the second number of ``schedstat``; None where the kernel does not. The file
     stays open: where others wait for the processor they get it as a system call returns, so that

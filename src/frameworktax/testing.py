@@ -30,13 +30,13 @@ DEFAULT_STREAM = 7
 
 
 class FakeClock(Clock):
-    """A clock that moves only when told to.
+    """A clock that moves only by hand.
 
     Attributes:
         now_ns: wall time.
         busy_ns: CPU time of the calling thread.
         tick_ns: what reading the wall clock costs, to stand for a harness's own cost.
-        others_ns: time spent ready to run while others held the processor.
+        others_ns: time spent ready to run while others had the processor.
         slept: every ``sleep`` asked for, seconds.
     """
 

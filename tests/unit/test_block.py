@@ -194,7 +194,7 @@ def test_without_a_sampler_the_tax_is_missing_and_says_why(clock):
     assert found.latency.value == MS
     assert found.tax is None and found.share is None
     assert found.reason == "not allowed here; allow it"
-    assert str(found).endswith("tax not told: not allowed here; allow it")
+    assert str(found).endswith("not allowed here; allow it")
 
 
 def test_a_block_that_never_ran_says_so(block):

@@ -1,4 +1,4 @@
-"""What threads see of a watched block: runs timed or sampled, and what stays of ended threads."""
+"""Runs of a block of code in the threads that run it: each is timed or sampled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PausableSampler(Sampler, Pausable, Protocol):
 
 @dataclass
 class InlineProfiler:
-    """What one thread saw of the block."""
+    """The runs of the block in one thread."""
 
     clock: Clock
     sampler: PausableSampler | None
@@ -58,7 +58,7 @@ class InlineProfiler:
         self.depth += 1
         if self.depth > 1:
             return
-        # The first run is sampled, the second is not: two runs already tell both.
+        # The first run is sampled, the second is not: two runs already give both.
         runs = len(self.plain) + len(self.sampled)
         first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
         self.sampling = self.sampler is not None and first
@@ -134,7 +134,7 @@ class InlineProfiler:
 
 @dataclass
 class Ended:
-    """What threads saw of the block that have ended: their runs, and one list of stretches."""
+    """The runs of the block in threads that have ended, with one list of stretches."""
 
     plain: array[int] = field(default_factory=lambda: array("q"))
     sampled: array[int] = field(default_factory=lambda: array("q"))
@@ -143,7 +143,7 @@ class Ended:
     refused: str | None = None
 
     def take(self, profiler: InlineProfiler) -> None:
-        """Take over what a profiler saw; a short last stretch is continued."""
+        """Take over the runs of a thread; a short last stretch is continued."""
         profiler.close()
         self.plain.extend(profiler.plain)
         self.sampled.extend(profiler.sampled)
