@@ -29,7 +29,7 @@ from statistics import fmean, linear_regression, median, stdev, variance
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
-from frameworktax.analysis.compare.between_sessions import UNREST, Sample, quartile
+from frameworktax.analysis.compare.between_sessions import BLOCK_NOISE, Sample, quartile
 from frameworktax.analysis.compare.compare import Renames, compare
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.records import Measurement, Run, Workload
@@ -305,18 +305,18 @@ def deviations(sessions: Sequence[Row]) -> Row:
 def components(rows: Sequence[Row]) -> Row:
     """Return what the parts of the rule are in one series, for ``cal-base``, log scale.
 
-    ``level_sd`` is what sessions differ by, ``unrest`` the median over sessions of their blocks'
-    spread, ``host_sd`` the spread of the calibrators' quartile and ``host_noise`` its own error,
-    ``drift_slope`` that of level on quartile: the noise of the quartile draws it towards zero.
+    ``level_sd`` is what sessions differ by, ``block_noise`` the median over sessions of the spread
+    of their blocks, ``host_sd`` the spread of the calibrators' quartile and ``host_noise`` its own
+    error, ``drift_slope`` that of level on quartile: the quartile's noise draws it towards zero.
     """
     samples = [sample(row, "cal-base") for row in rows]
     levels = [fmean(s.processes()) for s in samples]
     hosts, noises = zip(*(quartile(s.calibrator.values()) for s in samples), strict=True)
-    restless = [found[0] for s in samples if (found := s.unrest()) is not None]
+    noises = [found[0] for s in samples if (found := s.block_noise()) is not None]
     return {
         "sessions": len(rows),
         "process_sd": math.sqrt(median(variance(s.processes()) for s in samples)),
-        "unrest": median(restless),
+        "block_noise": median(noises),
         "level_sd": stdev(levels),
         "host_sd": stdev(hosts),
         "host_noise": math.sqrt(fmean(noises)),
@@ -380,9 +380,9 @@ def tell_pairs(bench: Bench, found: Row) -> None:
         bench.row(
             f"a series of {part['sessions']}",
             f"levels differ by {percent(part['level_sd'])}, processes by "
-            f"{percent(part['process_sd'])}, blocks by {percent(part['unrest'])} (of which the "
-            f"rule takes {UNREST:g}); the host by {percent(part['host_sd'])}, its noise "
-            f"{percent(part['host_noise'])}, slope {part['drift_slope']:.2f}",
+            f"{percent(part['process_sd'])}, blocks by {percent(part['block_noise'])} (of "
+            f"which the rule takes {BLOCK_NOISE:g}); the host by {percent(part['host_sd'])}, its "
+            f"noise {percent(part['host_noise'])}, slope {part['drift_slope']:.2f}",
         )
     for way, cases in found["ways"].items():
         same = cases["cal-alias"]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from frameworktax.api import Results, measure
     from frameworktax.block import tax
     from frameworktax.comparing import Compared, compare
-    from frameworktax.explaining import explain
-    from frameworktax.predicting import Predictions, whatif
+    from frameworktax.explaining import Predictions, explain, whatif
     from frameworktax.sweep.run import sweep
 
 __all__ = [
@@ -45,14 +44,10 @@ def __getattr__(name: str) -> Any:
         from frameworktax import comparing
 
         return getattr(comparing, name)
-    if name == "explain":
+    if name in ("Predictions", "explain", "whatif"):
         from frameworktax import explaining
 
-        return explaining.explain
-    if name in ("Predictions", "whatif"):
-        from frameworktax import predicting
-
-        return getattr(predicting, name)
+        return getattr(explaining, name)
     if name == "tax":
         from frameworktax import block
 

@@ -1,25 +1,29 @@
-"""Explaining a file: where did the time go, whatever it was measured with.
+"""Explain a file, and predict what changes would give: ``frameworktax explain`` and its Python.
 
-What a file is, is told by its content and not by its name.
+What a file is follows from its content and not from its name. Not called ``explain`` or
+``whatif``: a module of that name would hide the function of the package.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from frameworktax.analysis.trace.document import document
+from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.request import WhatIf, check
+from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError
+from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Prediction, Run
+from frameworktax.report import html, json_document, trace_blocks
+from frameworktax.traces import chrome, nsys, timeline, xplane
 from frameworktax.traces.pieces import DamagedError, blocks
-
-if TYPE_CHECKING:
-    from frameworktax.analysis.whatif.predict import WhatIf
-    from frameworktax.api import Results
-    from frameworktax.traces.timeline import Timeline
+from frameworktax.traces.timeline import Timeline
 
 ACCEPTED = (
     "explain takes a profiler trace (Kineto or Chrome JSON, .xplane.pb, Nsight Systems' .sqlite), "
@@ -30,7 +34,7 @@ HEAD_BYTES = 1 << 16
 LIST_WITHIN = 16 << 20
 """A trace's list of events begins within so many bytes."""
 DOCUMENT_BYTES = 256 << 20
-"""A document that does not begin with its schema is not looked for in more."""
+"""The size up to which a document is looked for in JSON that does not begin with its schema."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
 _TIMELINE = re.compile(rb'"schema"\s*:\s*"' + re.escape(TIMELINE_SCHEMA).encode() + rb'"')
@@ -39,26 +43,114 @@ _EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
 
 
 def explain(path: str | Path, *, what_if: WhatIf | None = None) -> Results:
-    """Return what a file or folder tells: a trace, a store, a document, a table of latencies.
+    """Return what is in a file or folder: a trace, a store, a document, a table of latencies.
 
     Args:
         path: of the file or folder.
         what_if: changes to predict as well.
 
     Raises:
-        UsageError: nothing known is there, or a change cannot be.
+        UsageError: there is nothing that explain takes, or a change is impossible.
         TraceError: it is a trace that cannot be read.
         StoreError: it is a store or document that cannot be read.
     """
-    from frameworktax.api import Results
+    return Results(explain_run(Path(path), what_if=what_if), Path(path))
 
-    path = Path(path)
-    return Results(explain_run(path, what_if=what_if), path)
+
+def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
+    """Return the document of ``explain``."""
+    if what_if is None:
+        return load(path).run
+    check(what_if)
+    loaded = load(path)
+    return replace(loaded.run, predictions=loaded.run.predictions + loaded.predict(what_if))
+
+
+class Predictions(Sequence[Prediction]):
+    """What changes would give, one ``records.Prediction`` for each change and subject.
+
+    A refused one has no latency, and says why in ``reason``.
+    """
+
+    def __init__(self, found: Sequence[Prediction]) -> None:
+        self._found = tuple(found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._found[index]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return them as plain data, as they stand in the document of ``--json``."""
+        run = json_document.dump(Run(predictions=self._found))
+        data: list[dict[str, Any]] = run["predictions"]
+        return data
+
+    def __repr__(self) -> str:
+        items = map(trace_blocks.prediction_item, self._found)
+        shown = "; ".join(f"{item.lead}: {item.text}, {item.detail}" for item in items)
+        return f"<frameworktax predictions: {shown or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        return html.blocks_html(trace_blocks.prediction_blocks(self._found))
+
+
+def whatif(
+    source: str | Path | Run | Results,
+    *,
+    device_speed: float | None = None,
+    host_speed: float | None = None,
+    graphs: bool = False,
+    batch: int | None = None,
+    width: float | None = None,
+    depth: float | None = None,
+    runtime: str | None = None,
+) -> Predictions:
+    """Predict what changes would give, each with its formula and the error that has shown.
+
+    Each change is answered alone; those of the machine (the first three) also together.
+
+    Args:
+        source: what ``measure`` or ``sweep`` returned, or the path of a store, a document, a trace
+            or anything else that ``explain`` takes.
+        device_speed: factor on the device's speed.
+        host_speed: factor on the host's speed.
+        graphs: replay captured graphs instead of single kernel launches.
+        batch: samples a call.
+        width: factor on the layer widths.
+        depth: factor on the number of layers.
+        runtime: another runtime, by name.
+
+    Raises:
+        UsageError: no change is asked for, one cannot be, or no latency to start from.
+        TraceError: it is a trace that cannot be read.
+        StoreError: it is a store or document that cannot be read.
+    """
+    asked = WhatIf(
+        device_speed=device_speed,
+        host_speed=host_speed,
+        graphs=graphs,
+        batch=batch,
+        width=width,
+        depth=depth,
+        runtime=runtime,
+    )
+    check(asked)
+    if isinstance(source, Results):  # of a trace the document has no single steps: read it again
+        source = source.run if source.run.trace is None else source.store
+    loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source))
+    if loaded.timeline is None and all(m.latency_ns is None for m in loaded.run.measurements):
+        raise UsageError("no latency to predict from; measure first")
+    return Predictions(loaded.predict(asked))
+
+
+# --- what a file is -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a file tells, and what a prediction can start from: its points, or the trace's steps."""
+class LoadedSource:
+    """A file's document, and what a prediction starts from: its points, or a trace's steps."""
 
     run: Run
     timeline: Timeline | None = None
@@ -66,8 +158,6 @@ class Told:
 
     def predict(self, asked: WhatIf) -> tuple[Prediction, ...]:
         """Return what changes would give."""
-        from frameworktax.analysis.whatif.predict import predict
-
         if self.timeline is None:
             return predict(asked, self.run)
         steps = self.timeline.steps()
@@ -75,29 +165,28 @@ class Told:
         return predict(asked, steps=steps, subject=self.subject)
 
 
-def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
-    """Return the document of ``explain``."""
-    if what_if is not None:
-        from frameworktax.analysis.whatif.request import check
+def load(path: Path) -> LoadedSource:
+    """Return what is in a file or folder; raises as ``explain`` does."""
+    reader = _trace_reader(path)
+    if reader is None:
+        return LoadedSource(_document(path))
+    try:
+        recorded = reader(path)
+        ordered = timeline.build(recorded.trace)
+        run = document(recorded, ordered, path.name)
+    except MemoryError as error:
+        raise TraceError(
+            f"{path}: too large for the memory of this process; record fewer steps"
+        ) from error
+    subject = f"{path.name}, a step" if ordered.windows.marked else path.name
+    return LoadedSource(run, ordered, subject)
 
-        check(what_if)
-    told = tell(path)
-    if what_if is None:
-        return told.run
-    return replace(told.run, predictions=told.run.predictions + told.predict(what_if))
 
-
-def tell(path: Path) -> Told:
-    """Return what a file or folder tells; raises as ``explain`` does."""
-    reader = _reader(path)
-    return Told(_document(path)) if reader is None else _trace(path, reader)
-
-
-def _reader(path: Path) -> Callable[[Path], Any] | None:
+def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
     """Return what reads this trace, or None where it is none.
 
     Raises:
-        UsageError: there is nothing.
+        UsageError: there is nothing, or it is a timeline of this tool.
         TraceError: it cannot be read.
     """
     if not path.exists():
@@ -112,32 +201,22 @@ def _reader(path: Path) -> Callable[[Path], Any] | None:
         )
     text = head.lstrip()
     if head.startswith(SQLITE):
-        from frameworktax.traces.nsys import read as read_nsys
-
-        return read_nsys
-    if _is_xplane(path, head):
-        from frameworktax.traces.xplane import read as read_xplane
-
-        return read_xplane
+        return nsys.read
+    if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
+        return xplane.read  # a protocol buffer: binary, and its first field is a plane
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
     if text[:1] == b"[" and _EVENT.match(head):
-        return _chrome
-    if text[:1] == b"{" and not _is_ours(head):
+        return chrome.read
+    if text[:1] == b"{" and not _RUN.search(head) and not _is_store(head):
         seen, tail = 0, b""
         for block in source():
             if _EVENTS.search(tail + block):
-                return _chrome
+                return chrome.read
             seen, tail = seen + len(block), block[-64:]
             if seen > LIST_WITHIN:
                 break
     return None
-
-
-def _chrome(path: Path) -> Any:
-    from frameworktax.traces import chrome
-
-    return chrome.read(path)
 
 
 def _head(path: Path) -> tuple[bytes, Callable[[], Iterator[bytes]]]:
@@ -154,62 +233,34 @@ def _head(path: Path) -> tuple[bytes, Callable[[], Iterator[bytes]]]:
                 raise TraceError(
                     f"{path}: the gzip file is damaged or cut off ({error}); copy it again"
                 ) from error
-            # who reads the whole file says so
+            # a reader of the whole file reports it
 
     return next(source(), b"")[:HEAD_BYTES], source
 
 
-def _is_xplane(path: Path, head: bytes) -> bool:
-    """Return whether a file is a protocol buffer: binary, and its first field is a plane."""
-    return path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head[:HEAD_BYTES])
-
-
-def _is_ours(head: bytes) -> bool:
+def _is_store(head: bytes) -> bool:
     first = head.split(b"\n", 1)[0]
-    return bool(_RUN.search(head)) or (b'"schema"' in first and STORE_SCHEMA.encode() in first)
-
-
-def _trace(path: Path, read: Callable[[Path], Any]) -> Told:
-    from frameworktax.analysis.trace import document as trace
-    from frameworktax.traces import timeline
-
-    try:
-        recorded = read(path)
-        ordered = timeline.build(recorded.trace)
-        run = trace.document(recorded, ordered, path.name)
-    except MemoryError as error:
-        raise TraceError(
-            f"{path}: too large for the memory of this process; record fewer steps"
-        ) from error
-    return Told(run, ordered, f"{path.name}, a step" if ordered.windows.marked else path.name)
+    return b'"schema"' in first and STORE_SCHEMA.encode() in first
 
 
 def _document(path: Path) -> Run:
     """Return the document of anything but a trace."""
     if path.is_dir():
-        return (None if any(path.glob("*.jsonl")) else _from_readers(path)) or _store(path)
+        found = None if any(path.glob("*.jsonl")) else readers.read(path)
+        return found or read_store(path).run
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    first = head.split(b"\n", 1)[0]
-    if b'"schema"' in first and STORE_SCHEMA.encode() in first:
-        return _store(path)
+    if _is_store(head):
+        return read_store(path).run
     if _RUN.search(head) or _says_run(path, head):
-        from frameworktax.report.json_document import load
-
-        return load(path)
-    found = _from_readers(path)
+        return json_document.load(path)
+    found = readers.read(path)
     if found is None:
         raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
     return found
-
-
-def _store(path: Path) -> Run:
-    from frameworktax.api import read_store
-
-    return read_store(path).run
 
 
 def _says_run(path: Path, head: bytes) -> bool:
@@ -221,10 +272,3 @@ def _says_run(path: Path, head: bytes) -> bool:
     except (ValueError, RecursionError, OSError):
         return False
     return isinstance(data, dict) and data.get("schema") == RUN_SCHEMA
-
-
-def _from_readers(path: Path) -> Run | None:
-    from frameworktax.integrations import readers
-
-    read = getattr(readers, "read", None)
-    return read(path) if read is not None else None

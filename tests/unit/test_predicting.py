@@ -73,7 +73,7 @@ def test_nothing_asked_nothing_possible_and_nothing_there(folder):
         ft.whatif(folder)
     with pytest.raises(UsageError, match="--batch -1 cannot be"):
         ft.whatif(folder, batch=-1)
-    with pytest.raises(UsageError, match="no latency in it"):
+    with pytest.raises(UsageError, match="no latency"):
         ft.whatif(Run(), batch=2)
     with pytest.raises(UsageError, match="no such file"):
         ft.whatif(folder / "none", batch=2)

@@ -66,16 +66,16 @@ def test_two_rounds_of_the_calibrator_tell_no_noise():
     assert session(100.0, rounds=3).calibrated
 
 
-def test_unrest_is_the_spread_of_blocks_and_leaves_medians_out():
+def test_block_noise_is_the_spread_of_blocks_and_leaves_medians_out():
     blocks = {(0, r): math.exp(x) for r, x in enumerate((-0.03, 0.0, 0.01))}
     blocks |= {(1, r): 5 * math.exp(x) for r, x in enumerate((-0.02, 0.0, 0.5))}
-    spread, degrees = Sample(blocks=blocks, calibrator={}).unrest()
+    spread, degrees = Sample(blocks=blocks, calibrator={}).block_noise()
     assert spread == pytest.approx(1.4826 * 0.025)  # of 0.01, 0.02, 0.03, 0.5
     assert degrees == pytest.approx(0.37 * 4)
-    assert Sample(blocks={(0, 0): 1.0, (1, 0): 2.0}, calibrator={}).unrest() is None
+    assert Sample(blocks={(0, 0): 1.0, (1, 0): 2.0}, calibrator={}).block_noise() is None
 
 
-def test_unrest_does_not_shrink_with_more_blocks():
+def test_block_noise_does_not_shrink_with_more_blocks():
     """What disturbs single blocks outlasts a session."""
 
     def variance(rounds):
@@ -88,7 +88,7 @@ def test_unrest_does_not_shrink_with_more_blocks():
     assert variance(30) > (0.5 * 0.04) ** 2
 
 
-def test_one_block_a_process_says_nothing_of_unrest():
+def test_one_block_a_process_says_nothing_of_block_noise():
     one = session(100.0, rounds=1)
     found = sessions.between(one, one, on_cpu=True)
     assert found.variance > 4 * sessions.UNCALIBRATED_SD**2
@@ -144,10 +144,10 @@ def test_calibrators_of_other_worlds_end_in_a_number():
 # --- simulated: host, session, process, block ---------------------------------------------------
 
 
-def simulated(rng, points, ratio, *, host_sd, session_sd, unrest, rounds=5, share=1.0):
+def simulated(rng, points, ratio, *, host_sd, session_sd, block_noise, rounds=5, share=1.0):
     """One session of several points, and the calibrator beside them; each level moves the time."""
     host = rng.gauss(0, host_sd)
-    own = rng.gauss(0, math.hypot(session_sd, 0.5 * unrest))
+    own = rng.gauss(0, math.hypot(session_sd, 0.5 * block_noise))
     calibrator = {
         r: 370 * math.exp(host + rng.gauss(0, 0.015) + (0.4 if rng.random() < 0.1 else 0))
         for r in range(rounds)
@@ -158,7 +158,7 @@ def simulated(rng, points, ratio, *, host_sd, session_sd, unrest, rounds=5, shar
         for p in range(3):
             level = rng.gauss(0, 0.006) + own + share * host
             for r in range(rounds):
-                blocks[p, r] = 1e6 * ratio * math.exp(level + rng.gauss(0, unrest))
+                blocks[p, r] = 1e6 * ratio * math.exp(level + rng.gauss(0, block_noise))
         made.append(Sample(blocks=blocks, calibrator=calibrator))
     return made
 
@@ -171,13 +171,13 @@ def judged(rng, ratio, points=1, **host):
     return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))
 
 
-QUIET = {"host_sd": 0.003, "session_sd": 0.006, "unrest": 0.008}
-DRIFTING = {"host_sd": 0.05, "session_sd": 0.006, "unrest": 0.008}
-RESTLESS = {"host_sd": 0.02, "session_sd": 0.006, "unrest": 0.06}
-HEAVIER = {"host_sd": 0.04, "session_sd": 0.006, "unrest": 0.008, "share": 1.5}
+QUIET = {"host_sd": 0.003, "session_sd": 0.006, "block_noise": 0.008}
+DRIFTING = {"host_sd": 0.05, "session_sd": 0.006, "block_noise": 0.008}
+NOISY = {"host_sd": 0.02, "session_sd": 0.006, "block_noise": 0.06}
+HEAVIER = {"host_sd": 0.04, "session_sd": 0.006, "block_noise": 0.008, "share": 1.5}
 
 
-@pytest.mark.parametrize("host", [QUIET, DRIFTING, RESTLESS, HEAVIER])
+@pytest.mark.parametrize("host", [QUIET, DRIFTING, NOISY, HEAVIER])
 def test_false_alarms_and_coverage(host):
     rng = random.Random(7)
     told = [judged(rng, 1.0, **host)[0] for _ in range(400)]

@@ -16,15 +16,11 @@ METHOD = "isotonic log-interpolated, bootstrap"
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """Return the non-decreasing sequence nearest in squares: pool adjacent violators."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        mean, size = value, 1
-        while pools and pools[-1][0] > mean:
-            other, count = pools.pop()
-            mean, size = (mean * size + other * count) / (size + count), size + count
-        pools.append((mean, size))
-    return [mean for mean, size in pools for _ in range(size)]
+    """Return the non-decreasing sequence nearest in squares."""
+    from scipy.optimize import isotonic_regression  # 0.2 s of import, for curves alone
+
+    nearest: list[float] = isotonic_regression(values).x.tolist()
+    return nearest
 
 
 def free_batch(

@@ -1,13 +1,13 @@
 """Two sessions of one program: what is known of the noise between them.
 
 A session's level is the mean over processes of the median over rounds, log scale. Beyond the spread
-between processes, sessions differ by three things that two of them cannot show. *Unrest*: what
+between processes, sessions differ by three things that two of them cannot show. *Block noise*: what
 disturbs single blocks lasts longer than a session, so that a session whose blocks differ by w is
-itself off by about ``UNREST`` × w, however many blocks it has. *The host's speed*: the calibrator's
-lower quartile, because disturbance only adds time; it is noisy, so that only as much of its
-movement is believed, and taken out, as its noise leaves likely. *The rest*: ``SESSION_SD``. The
-values of ``SESSION_SD`` and ``UNREST`` are near those of greatest likelihood on one half of the
-recordings of ``benchmarks/calibration.py``, which judges them on the other.
+itself off by about ``BLOCK_NOISE`` × w, however many blocks it has. *The host's speed*: the
+calibrator's lower quartile, because disturbance only adds time; it is noisy, so that only as much
+of its movement is believed, and taken out, as its noise leaves likely. *The rest*: ``SESSION_SD``.
+The values of ``SESSION_SD`` and ``BLOCK_NOISE`` are near those of greatest likelihood on one half
+of the recordings of ``benchmarks/calibration.py``, which judges them on the other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from frameworktax.analysis.compare.contrasts import PROCESS_SD, Blocks, Contrast
 from frameworktax.stats import MIN_PROCESSES
 
 SESSION_SD = 0.006
-"""Between sessions of one program, beyond its processes, its unrest and the host's speed."""
+"""Between sessions of one program, beyond its processes, block noise and the host's speed."""
 DEVICE_SESSION_SD = 0.01
 """The same on a device; not yet measured on one."""
 UNCALIBRATED_SD = 0.03
-"""Where no calibrator tells what the host did, or no blocks how restless it was: for either."""
-UNREST = 0.5
+"""Where no calibrator shows what the host did, or no second block how noisy it was: for either."""
+BLOCK_NOISE = 0.5
 """How far a session is off, as a share of the spread of its blocks."""
 DRIFT_SD = 1.0
 """How far from one the share of the host's drift can be that reaches a program on the CPU: seven
@@ -36,11 +36,11 @@ models moved by 0.4 to 5 times as much as the calibrator."""
 DEVICE_DRIFT_SD = 0.5
 """How much of it may reach a program on a device, of which nothing is taken out."""
 DRIFTS = (0.003, 0.3)
-"""Standard deviations of a host between sessions, log-uniform: from a quiet one to a shared one."""
+"""Standard deviations of a host between sessions, log-uniform: from an idle one to a shared one."""
 STEPS = 60
 QUARTILE = 0.25
 MIN_CALIBRATIONS = 3
-"""Rounds of the calibrator below which its noise cannot be told."""
+"""Rounds of the calibrator below which its noise is not known."""
 NORMAL_MAD = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
 MAD_EFFICIENCY = 0.37
@@ -58,7 +58,7 @@ class Sample:
         """Return the median of log blocks of each process."""
         return [median(values) for values in self._logs().values()]
 
-    def unrest(self) -> tuple[float, float] | None:
+    def block_noise(self) -> tuple[float, float] | None:
         """Return (robust spread of blocks in their process, degrees of freedom), log scale.
 
         The block next to a process's median is left out: it is the median, or as near as one can
@@ -74,7 +74,7 @@ class Sample:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the calibrator ran often enough to tell its noise."""
+        """Whether the calibrator ran often enough for its noise to be known."""
         return len(self.calibrator) >= MIN_CALIBRATIONS
 
     def _logs(self) -> Mapping[int, list[float]]:
@@ -100,11 +100,11 @@ def between(
     sides = (before, after)
     parts = [(2 * (SESSION_SD if on_cpu else DEVICE_SESSION_SD) ** 2, math.inf)]
     for side in sides:
-        restless = side.unrest()
-        if restless is None:
+        noisy = side.block_noise()
+        if noisy is None:
             parts.append((UNCALIBRATED_SD**2, math.inf))
         else:
-            parts.append(((UNREST * restless[0]) ** 2, restless[1]))
+            parts.append(((BLOCK_NOISE * noisy[0]) ** 2, noisy[1]))
     drift = None
     if same_calibrator and before.calibrated and after.calibrated:
         drift, noise = moved(before.calibrator, after.calibrator)
@@ -146,17 +146,17 @@ def moved(before: Mapping[int, float], after: Mapping[int, float]) -> tuple[floa
     (old, old_noise), (new, new_noise) = (quartile(side.values()) for side in (before, after))
     seen, noise = new - old, old_noise + new_noise
     low, high = map(math.log, DRIFTS)
-    told = []
+    weighted = []
     for step in range(STEPS):
         host = 2 * math.exp(low + (high - low) * step / (STEPS - 1)) ** 2
         likely = math.exp(-(seen**2) / (host + noise) / 2) / math.sqrt(host + noise)
         believed = host / (host + noise)
-        told.append((likely, believed * seen, believed * noise))
-    whole = sum(likely for likely, _, _ in told)
+        weighted.append((likely, believed * seen, believed * noise))
+    whole = sum(likely for likely, _, _ in weighted)
     if whole == 0:  # a calibrator far outside every prior: nothing of it is noise
         return seen, noise
-    value = sum(likely * mean for likely, mean, _ in told) / whole
-    square = sum(likely * (own + mean**2) for likely, mean, own in told) / whole
+    value = sum(likely * mean for likely, mean, _ in weighted) / whole
+    square = sum(likely * (own + mean**2) for likely, mean, own in weighted) / whole
     return value, square - value**2
 
 

@@ -1,4 +1,4 @@
-"""Did it change? Two documents point by point, with the error of the whole family held.
+"""Did it change? Two documents point by point, with one error bound for all points together.
 
 The rule, per point: *slower* or *faster* where the ratio is proven to differ from one over all
 points together (Holm, 0.05); *same* where its 95 % interval lies within the margin; otherwise
@@ -19,23 +19,39 @@ from frameworktax.analysis.compare.comparison import (
     Gate,
     Metric,
     Verdict,
+    share,
+    signed,
 )
 from frameworktax.analysis.compare.contrasts import Contrast, holm, moderate, p_value, ratio
-from frameworktax.analysis.compare.differences import environments
 from frameworktax.analysis.compare.quantities import (
     COUNTS,
     contrast,
-    count,
     loaded,
     quantity,
     why_not,
 )
-from frameworktax.analysis.compare.verdict import ERROR, exit_code, headline, judged
 from frameworktax.errors import UsageError
-from frameworktax.records import FLOOR, Estimate, Measurement, Note, Point, Run, point_name
+from frameworktax.records import (
+    FLOOR,
+    Environment,
+    Estimate,
+    Measurement,
+    Note,
+    Point,
+    Run,
+    point_name,
+)
 
+ERROR = 0.05
+"""Chance that noise alone makes any point of a comparison faster or slower."""
 MARGIN = 0.05
-"""What counts as the same where no gate says it."""
+"""Change that counts as none where there is no gate."""
+SHOWN_DRIFT = 0.01
+"""Movement of the host between two sessions from which on it is named."""
+MACHINE = ("host", "cpu", "cores", "threads_per_core", "gpus")
+"""Fields of the environment that make timings another machine's."""
+SOFTWARE = ("system", "python", "virtualization", "governor", "turbo", "libraries")
+"""Fields that are named: an upgrade is often what is compared."""
 CALIBRATOR = ("python", "libraries.numpy")
 """What the calibrator's own speed hangs on, beside the machine."""
 
@@ -83,7 +99,7 @@ def compare(
         gate: regression that fails, a fraction; None for no gate.
         across: timings of different machines may be compared.
         renames: runtimes and models that stand for one another.
-        names: of the two sides, for telling.
+        names: of the two sides, for messages.
 
     Raises:
         UsageError: no common points, or timings of different machines without ``across``.
@@ -111,8 +127,8 @@ def compare(
         gate=gate,
         margin=margin,
         confidence=1 - ERROR,
-        headline=headline(changes, metric, gate),
-        exit_code=exit_code(changes, gate),
+        headline=_headline(changes, metric, gate),
+        exit_code=_exit_code(changes, gate),
         points=tuple(changes),
         unpaired_before=tuple(point_name(p) for p in old if p not in new),
         unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
@@ -121,14 +137,35 @@ def compare(
     )
 
 
+def environments(before: Environment | None, after: Environment | None) -> list[Difference]:
+    """Return the fields that differ; libraries one by one."""
+    if before is None or after is None:
+        return []
+    found: list[tuple[str, object, object]] = []
+    for name in (*MACHINE, *SOFTWARE):
+        a, b = getattr(before, name), getattr(after, name)
+        if name == "libraries":
+            found += [
+                (f"libraries.{library}", a.get(library, "none"), b.get(library, "none"))
+                for library in sorted((a.keys() | b.keys()) - {"frameworktax"})
+            ]
+        elif name == "gpus":
+            a, b = (", ".join(str(gpu.get("name")) for gpu in gpus) or "none" for gpus in (a, b))
+            found.append((name, a, b))
+        else:
+            found.append((name, a, b))
+    return [
+        Difference(field=name, before=str(a), after=str(b), machine=name in MACHINE)
+        for name, a, b in found
+        if a != b
+    ]
+
+
 def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]:
     """Return what can be compared by its name on the side after; the harness's floor cannot."""
     found = {}
     for m in run.measurements:
-        point = Point(
-            workload=m.workload, runtime=m.runtime, platform=m.platform, threads=m.threads
-        )
-        named = renames.apply(point)
+        named = renames.apply(m.point)
         if m.runtime != FLOOR and named is not None:
             found[named] = m
     return found
@@ -156,7 +193,7 @@ def _change(a: Measurement, b: Measurement) -> Change:
     ]
     changed = {}
     for name in COUNTS:
-        old, new = count(a, name), count(b, name)
+        old, new = getattr(a, name), getattr(b, name)
         if old is not None and new is not None and old != new:
             changed[name] = (old, new)
     return Change(
@@ -172,7 +209,7 @@ def _change(a: Measurement, b: Measurement) -> Change:
 def _counted(a: Measurement, b: Measurement, gate: float | None) -> Change:
     """Compare the launches of one point: counts have no noise and are compared exactly."""
     change = _change(a, b)
-    old, new = count(a, "launches"), count(b, "launches")
+    old, new = a.launches, b.launches
     if old is None or new is None:
         why = f"launches are counted on a GPU; {why_not(a, b) or 'none were counted here'}"
         return replace(change, reason=why, gate="undecided" if gate is not None else None)
@@ -223,7 +260,7 @@ def _timed(
             measured_ratio=None if c.measured is None else math.exp(c.measured),
             method=c.method,
         )
-        changes.append(judged(change, gate, margin, len(values), b))
+        changes.append(_judged(change, gate, margin, len(values), b))
     return changes
 
 
@@ -254,3 +291,93 @@ def _notes(
         text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
         found.append(Note("no-calibrator", text))
     return found
+
+
+def _judged(
+    change: Change, gate: float | None, margin: float, family: int, after: Measurement
+) -> Change:
+    """Return the point with its verdict; one without a ratio stays as it is.
+
+    Args:
+        change: with ratio and p values.
+        gate: regression that fails, a fraction.
+        margin: what counts as the same, a fraction.
+        family: points compared together.
+        after: the side after, for what else is to be said of it.
+    """
+    estimate = change.ratio
+    if estimate is None or change.p_adjusted is None:
+        return change
+    proven = change.p_adjusted < ERROR
+    within = 1 / (1 + margin) <= estimate.low and estimate.high <= 1 + margin
+    verdict: Verdict = "same" if within else "cannot tell"
+    if proven:
+        verdict = "slower" if estimate.value > 1 else "faster"
+    state: Gate | None = None
+    if gate is not None:
+        passed = estimate.high <= 1 + gate or (proven and estimate.value <= 1 + gate)
+        beyond = proven and estimate.value > 1 + gate
+        state = "regressed" if beyond else "passed" if passed else "undecided"
+    said = [f"{signed(estimate.value)} ({signed(estimate.low)} to {signed(estimate.high)})"]
+    if verdict == "same":
+        said.append(f"within {share(margin)}")
+    elif verdict == "cannot tell":
+        said.append(_open(change, margin, family))
+    said += _beside(change, after)
+    return replace(change, verdict=verdict, gate=state, reason="; ".join(said))
+
+
+def _open(change: Change, margin: float, family: int) -> str:
+    if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
+        return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
+    advice = "measure both in one session, for longer, or with more --processes"
+    if change.method is not None and change.method.startswith("paired"):
+        advice = "measure for longer, or with more --processes"
+    return f"noise reaches beyond {share(margin)}; {advice}"
+
+
+def _beside(change: Change, after: Measurement) -> list[str]:
+    """Return what the host did meanwhile, and whether the outputs are still right."""
+    said = []
+    host = change.host_ratio
+    if host is not None and abs(host - 1) >= SHOWN_DRIFT:
+        taken = "not taken out"
+        if change.measured_ratio is not None:
+            taken = f"taken out of {signed(change.measured_ratio)} as measured"
+        said.append(f"the host itself {signed(host)}, {taken}")
+    if after.parity is not None and after.parity.within_tolerance is False:
+        said.append(f"its outputs differ from {after.parity.reference}'s")
+    return said
+
+
+# --- all points ---------------------------------------------------------------------------------
+
+
+def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
+    """Return 1 for a regression beyond the gate, 3 where something cannot be told, otherwise 0."""
+    if any(c.gate == "regressed" for c in changes):
+        return 1
+    open_ = [
+        c.gate == "undecided" if gate is not None else c.verdict == "cannot tell" for c in changes
+    ]
+    return 3 if any(open_) else 0
+
+
+def _headline(changes: Sequence[Change], metric: Metric, gate: float | None) -> str:
+    """Return the whole comparison in a sentence."""
+    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    counts["cannot be told"] = sum(c.verdict == "cannot tell" for c in changes)
+    said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    points = f"{len(changes)} point{'s' if len(changes) != 1 else ''}"
+    text = f"{metric} of {points}: {said}"
+    if gate is None:
+        return text
+    beyond = [c for c in changes if c.gate == "regressed"]
+    if beyond:
+        worst = max(beyond, key=lambda c: c.ratio.value if c.ratio else 0.0)
+        by = f", the worst by {signed(worst.ratio.value)}" if worst.ratio else ""
+        return f"{text}; {len(beyond)} beyond the gate of {share(gate)}{by}"
+    undecided = sum(c.gate == "undecided" for c in changes)
+    if undecided:
+        return f"{text}; none is proven beyond the gate of {share(gate)}, {undecided} may be"
+    return f"{text}; none beyond the gate of {share(gate)}"

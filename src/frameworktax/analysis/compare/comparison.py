@@ -23,7 +23,7 @@ class Change:
     Attributes:
         workload: of the side after.
         runtime: of the side after.
-        against: what stood on the side before where it has another name, in words.
+        against: the name on the side before, where it differs.
         before: the metric, ns or a count; None if not measured.
         after: the same.
         ratio: after over before, with its own 95 % interval; None where there is none.
@@ -32,8 +32,8 @@ class Change:
         verdict: faster, slower, same, cannot tell; for launches, fewer is faster.
         gate: against the gate; None without one.
         reason: the verdict in words.
-        host_ratio: the host after over before, as far as calibrators tell it from their noise; None
-            if not known, or if both sides were measured in one session.
+        host_ratio: the host's speed after over before, as far as calibrators show it above their
+            noise; None if not known, or if both sides were measured in one session.
         measured_ratio: after over before with the host's part in it; None where nothing was taken
             out, and ``ratio`` is as measured.
         method: how the ratio was got.
@@ -81,7 +81,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The whole of it.
+    """All points, and what is to know about both sides.
 
     Attributes:
         gate: regression that fails, a fraction; None: no gate.
@@ -89,7 +89,7 @@ class Comparison:
         confidence: one less the error of the whole family of points.
         unpaired_before: points that only the side before has, in words.
         unpaired_after: points that only the side after has.
-        exit_code: 0; 1 a regression beyond the gate; 3 something cannot be told.
+        exit_code: 0; 1 a regression beyond the gate; 3 a verdict is missing.
     """
 
     schema: str = COMPARISON_SCHEMA
@@ -107,3 +107,14 @@ class Comparison:
     unpaired_after: tuple[str, ...] = ()
     environment: tuple[Difference, ...] = ()
     notes: tuple[Note, ...] = ()
+
+
+def signed(factor: float) -> str:
+    """Return a ratio as a signed change: ``+10.3 %``."""
+    text = f"{100 * (factor - 1):+.1f}".replace("-", "−")
+    return f"{text} %"
+
+
+def share(margin: float) -> str:
+    """Return a margin as text: ``5 %``."""
+    return f"{100 * margin:.3g} %"

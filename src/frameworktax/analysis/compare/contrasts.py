@@ -1,7 +1,7 @@
 """Is one latency another? Log ratios, what is known of their noise, and many at once.
 
 Here of two sides measured in one session: blocks of one round share what the host did. Of two
-sessions: ``sessions.py``.
+sessions: ``between_sessions``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
 
 PROCESS_SD = 0.012
-"""Between processes of one program, where too few were measured to tell."""
+"""Between processes of one program, where too few were measured for an estimate."""
 LEAST_SD = 0.001
-"""Nothing is told apart below this: block medians of fast calls are equal to the nanosecond."""
+"""Noise is never less than this: block medians of fast calls are equal to the nanosecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Contrast:
         parts: further (variance, degrees of freedom) of ``value``.
         n: independent values on the smaller side.
         method: how it was got.
-        drift: log ratio of the host, told by calibrators; None where they cannot be compared.
+        drift: log ratio of the host, from calibrators; None where they cannot be compared.
         measured: log (after / before) before the host's drift was taken out; None where it was not.
     """
 
@@ -102,16 +102,16 @@ def moderate(contrasts: Sequence[Contrast]) -> list[Contrast]:
     and each moves towards it as far as they resemble each other (Smyth 2004, empirical Bayes). The
     common one counts for no more than the degrees of freedom of the other points together.
     """
-    told = [c for c in contrasts if c.spread > 0 and math.isfinite(c.degrees)]
-    if len(told) < 2:
+    varied = [c for c in contrasts if c.spread > 0 and math.isfinite(c.degrees)]
+    if len(varied) < 2:
         return list(contrasts)
     from scipy.special import digamma, polygamma
 
     logs = [
-        math.log(c.spread) - float(digamma(c.degrees / 2)) + math.log(c.degrees / 2) for c in told
+        math.log(c.spread) - float(digamma(c.degrees / 2)) + math.log(c.degrees / 2) for c in varied
     ]
-    excess = variance(logs) - fmean(float(polygamma(1, c.degrees / 2)) for c in told)
-    total = sum(c.degrees for c in told)
+    excess = variance(logs) - fmean(float(polygamma(1, c.degrees / 2)) for c in varied)
+    total = sum(c.degrees for c in varied)
     prior = 2 * _trigamma_inverse(excess) if excess > 0 else math.inf
     shift = digamma(prior / 2) - math.log(prior / 2) if math.isfinite(prior) else 0.0
     common = math.exp(fmean(logs) + float(shift))
@@ -163,7 +163,7 @@ def p_value(contrast: Contrast) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values that hold the error of the whole family (Holm 1979).
+    """Return p values that bound the error over all points together (Holm 1979).
 
     Step-down Bonferroni: valid however the points depend on each other, as points of one session
     do, and never weaker than Bonferroni.

@@ -24,12 +24,6 @@ def quantity(m: Measurement, metric: Metric) -> Estimate | None:
     return {"latency": m.latency_ns, "tax": m.tax_ns, "kernel": m.kernel_ns}.get(metric)
 
 
-def count(m: Measurement, name: str) -> int | None:
-    """Return one of ``COUNTS``."""
-    found: int | None = getattr(m, name)
-    return found
-
-
 def why_not(a: Measurement, b: Measurement) -> str | None:
     """Return why a point has no ratio: which side was not measured, and the reason recorded."""
     for side, m in (("before", a), ("after", b)):
