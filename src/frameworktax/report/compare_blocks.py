@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from frameworktax.analysis.compare.comparison import Change, Comparison
-from frameworktax.analysis.compare.verdict import share, signed
+from frameworktax.analysis.compare.comparison import Change, Comparison, share, signed
 from frameworktax.records import Estimate, point_name
 from frameworktax.report.blocks import (
     Block,
