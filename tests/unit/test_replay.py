@@ -78,6 +78,25 @@ def test_uniform_gives_the_measured_latency_at_factor_one():
     assert latency(q, graphs=True) < latency(q, host_speed=2) < 560
 
 
+@given(
+    host=st.lists(st.floats(0, 1e4), min_size=1, max_size=30),
+    kernel=st.floats(1, 1e4),
+    gap=st.floats(-10, 1e3),
+    graphs=st.booleans(),
+)
+def test_one_stream_at_once_is_one_kernel_after_the_other(host, kernel, gap, graphs):
+    """With a pause that is no pause, the general way is taken; both give the same times."""
+    one = replay.uniform(
+        launches=len(host), host_ns=1.0, kernel_ns=kernel, span_ns=None, latency_ns=1e6
+    )
+    one = replace(one, host_ns=np.array(host), gap_ns=gap, launch_ns=7.0, tail_ns=3.0)
+    one = replay.changed(one, device_speed=2.0, host_speed=3.0, graphs=graphs)
+    apart = replace(one, extra_ns=np.full(len(host), 1e-300))
+    found, wanted = replay.run(one), replay.run(apart)
+    for name in ("latency_ns", "launch_ns", "start_ns", "end_ns"):
+        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-9)
+
+
 def test_uniform_of_one_launch_has_no_gap():
     q = replay.uniform(launches=1, host_ns=5, kernel_ns=90, span_ns=99, latency_ns=100)
     assert q.gap_ns == 0

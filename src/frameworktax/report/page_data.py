@@ -285,9 +285,8 @@ def _answered(
     group = Run(measurements=tuple(points))
     for change, asked in stops.items():
         for stop, one in asked.items():
-            for found in predict(one, group):
-                if found.change == one.words():  # several at once are answered alone as well
-                    answers[found.subject][change][stop] = _texts(found, texts)
+            for found in predict(one, group, alone=False):
+                answers[found.subject][change][stop] = _texts(found, texts)
     return [
         {
             "name": name,

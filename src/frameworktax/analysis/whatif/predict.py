@@ -45,6 +45,8 @@ def predict(
     steps: Sequence[Step] = (),
     subject: str = "step",
     table: Table | None = None,
+    *,
+    alone: bool = True,
 ) -> tuple[Prediction, ...]:
     """Return one prediction for each change asked and each subject it can start from.
 
@@ -55,6 +57,7 @@ def predict(
         steps: of a trace, all of one kind: together they give one interval.
         subject: what the steps are called.
         table: errors that formulas have shown; the committed table unless given.
+        alone: whether each of several changes is answered; otherwise all of them at once only.
 
     Returns:
         Predictions and refusals, subject by subject.
@@ -79,7 +82,7 @@ def predict(
         families.setdefault(m.point.family(), []).append(m)
     found: list[Prediction] = []
     for m in first.values():
-        for one in changes(asked):
+        for one in changes(asked) if alone else [asked]:
             answer = _answer(m, families[m.point.family()], measured, one)
             if answer is not None:
                 name = point_name(m.point)

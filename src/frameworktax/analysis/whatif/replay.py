@@ -128,6 +128,8 @@ def uniform(
 def run(queues: Queues) -> Played:
     """Play both queues forward."""
     count = queues.kernel_ns.size
+    if 0 < count <= queues.depth and _one_stream_alone(queues):
+        return _run_at_once(queues)
     launch, start, end = np.zeros(count), np.zeros(count), np.zeros(count)
     host, kernel = queues.host_ns.tolist(), queues.kernel_ns.tolist()
     stream, after = queues.stream.tolist(), queues.after.tolist()
@@ -155,6 +157,33 @@ def run(queues: Queues) -> Played:
         done = max(done, ended)
         launch[i], start[i], end[i] = now, begun, ended
     latency = max(done, now + queues.tail_ns) + queues.sync_ns
+    return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
+
+
+def _one_stream_alone(queues: Queues) -> bool:
+    """Return whether only launches and the kernel before hold a kernel back, as in ``uniform``."""
+    return (
+        bool((queues.stream == queues.stream[0]).all())
+        and not (queues.after >= 0).any()
+        and not queues.blocked.any()
+        and not queues.extra_ns.any()
+        and not queues.late_ns.any()
+    )
+
+
+def _run_at_once(queues: Queues) -> Played:
+    """Return what ``run`` does, for all kernels of one stream at once; its queue is never full.
+
+    A kernel starts at s_i = b_i + max over j <= i of (e_j + λ - b_j), where b_i is the sum of k + g
+    before it.
+    """
+    kernel = queues.kernel_ns
+    launch = np.cumsum(queues.host_ns)
+    before = np.concatenate(([0.0], np.cumsum(kernel[:-1] + queues.gap_ns)))
+    start = before + np.maximum.accumulate(launch + queues.launch_ns - before)
+    end = start + kernel
+    done = max(0.0, float(end.max()))
+    latency = max(done, float(launch[-1]) + queues.tail_ns) + queues.sync_ns
     return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
 
 
