@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -315,7 +315,10 @@ def _beside(comparison: Comparison, drawn: dict[str, Any]) -> dict[str, Any]:
         "head": [Text(flat(comparison.headline)), Text(about, style="dim")],
         "drawn": wide is not None,
         "title": "What changed, after over before",
-        "body": compare_blocks.compare_blocks(comparison)[1:],
+        "body": [
+            replace(compare_blocks.changes(comparison), title="Both sides, point by point"),
+            *compare_blocks.compare_blocks(comparison)[2:],
+        ],
     }
 
 

@@ -74,7 +74,7 @@
       const rows = [...body.rows].sort((a, b) => compare(text(a.cells[i]), text(b.cells[i]), down));
       body.append(...rows);
     });
-    const about = table.caption.textContent;
+    const about = table.caption?.textContent ?? "table";
     const name = about.toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 40) || `table-${n}`;
     const all = () => [...table.rows].map((row) => [...row.cells].map(text));
     table.parentElement.after(tools(name, about, all));
