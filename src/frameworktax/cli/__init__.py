@@ -23,8 +23,9 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     store,
     sweep,
 )
-from frameworktax.cli.app import QUIET, VERBOSE, app, replacement
+from frameworktax.cli.app import app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
+from frameworktax.cli.options import QUIET, VERBOSE
 from frameworktax.errors import FrameworktaxError
 from frameworktax.version import __version__
 

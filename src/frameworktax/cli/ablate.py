@@ -9,25 +9,8 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import (
-    STORE,
-    Depth,
-    Device,
-    ImageSize,
-    JsonFile,
-    Length,
-    ModelName,
-    Phase,
-    Processes,
-    Quiet,
-    Store,
-    TimeBudget,
-    Until,
-    Verbose,
-    Width,
-    app,
-    check_loudness,
-)
+from frameworktax.cli import options
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import (
     PAGES,
     check_suffix,
@@ -42,36 +25,36 @@ from frameworktax.sweep.values import seconds, share, words
 
 @app.command("ablate")
 def ablate_command(
-    model: ModelName,
+    model: options.ModelName,
     batch: Annotated[int, typer.Option(help="Samples per call.", min=1)] = 1,
-    length: Length = None,
-    image_size: ImageSize = None,
-    width: Width = 1.0,
-    depth: Depth = 1.0,
+    length: options.Length = None,
+    image_size: options.ImageSize = None,
+    width: options.Width = 1.0,
+    depth: options.Depth = 1.0,
     precision: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
-    phase: Phase = "forward",
+    phase: options.Phase = "forward",
     paths: Annotated[
         str, typer.Option(help="eager,torchscript,inductor,onnxruntime,device: some, or all.")
     ] = "all",
-    device: Device = "auto",
+    device: options.Device = "auto",
     threads: Annotated[
         int | None,
         typer.Option(help="For the multi-threaded step: all processors; 1 skips it.", min=1),
     ] = None,
-    time_budget: TimeBudget = "10min",
-    until: Until = "3%",
-    processes: Processes = 3,
-    store: Store = STORE,
+    time_budget: options.TimeBudget = "10min",
+    until: options.Until = "3%",
+    processes: options.Processes = 3,
+    store: options.Store = options.STORE,
     redraw: Annotated[
         bool, typer.Option("--redraw", help="Measure nothing: show the newest result in the store.")
     ] = False,
-    json_file: JsonFile = None,
+    json_file: options.JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write .md (the ladder) or .html (all its points).")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the waterfall: .svg .png .pdf.")] = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Measure optimisations one by one, alone and combined: which buys what?
 
@@ -90,7 +73,7 @@ def ablate_command(
     from frameworktax.report.run_blocks import run_blocks
     from frameworktax.report.vega import PICTURES
 
-    check_loudness(quiet, verbose)
+    options.check_loudness(quiet, verbose)
     check_writable(json_file, report, figure)
     check_suffix(report, PAGES)
     check_suffix(figure, PICTURES)

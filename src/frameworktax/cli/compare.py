@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import JsonFile, Quiet, Verbose, app, check_loudness
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, console, write_json
+from frameworktax.cli.options import JsonFile, Quiet, Verbose, check_loudness
 from frameworktax.cli.parse import parse_pairs
 from frameworktax.errors import UsageError
 from frameworktax.sweep.values import share

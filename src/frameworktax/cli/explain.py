@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import HtmlReport, JsonFile, Quiet, Verbose, app, check_loudness
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, deliver_run
+from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose, check_loudness
 
 
 @app.command("explain")

@@ -8,26 +8,8 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import (
-    STORE,
-    Depth,
-    Device,
-    HtmlReport,
-    ImageSize,
-    JsonFile,
-    Length,
-    ModelName,
-    Phase,
-    Processes,
-    Quiet,
-    Store,
-    TimeBudget,
-    Until,
-    Verbose,
-    Width,
-    app,
-    check_loudness,
-)
+from frameworktax.cli import options
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import (
     check_writable,
     deliver,
@@ -41,37 +23,37 @@ from frameworktax.sweep.values import numbers, seconds, share, words
 
 @app.command()
 def measure(
-    model: ModelName,
+    model: options.ModelName,
     runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
     batch: Annotated[str, typer.Option(help="1,2,4 or 1..64 (powers of two).")] = "1..64",
-    length: Length = None,
-    image_size: ImageSize = None,
+    length: options.Length = None,
+    image_size: options.ImageSize = None,
     input_: Annotated[
         str, typer.Option("--input", help="dense, or ragged, or ragged:MEAN,SD in tokens.")
     ] = "dense",
-    phase: Phase = "forward",
+    phase: options.Phase = "forward",
     new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (16).")] = None,
     kv_cache: Annotated[str | None, typer.Option(help="none, dynamic or static (dynamic).")] = None,
     channels_last: Annotated[bool, typer.Option(help="Images in that memory format.")] = False,
     precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
-    device: Device = "auto",
+    device: options.Device = "auto",
     threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
-    width: Width = 1.0,
-    depth: Depth = 1.0,
+    width: options.Width = 1.0,
+    depth: options.Depth = 1.0,
     batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let a hub model's own code run.")
     ] = False,
-    time_budget: TimeBudget = "60s",
-    until: Until = "3%",
-    processes: Processes = 3,
+    time_budget: options.TimeBudget = "60s",
+    until: options.Until = "3%",
+    processes: options.Processes = 3,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
-    store: Store = STORE,
+    store: options.Store = options.STORE,
     resume: Annotated[bool, typer.Option(help="Skip points that the store already has.")] = False,
-    json_file: JsonFile = None,
-    report: HtmlReport = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    json_file: options.JsonFile = None,
+    report: options.HtmlReport = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Measure one model in several runtimes: latency, tax, regime, advice.
 
@@ -87,7 +69,7 @@ def measure(
     """
     from frameworktax import api
 
-    check_loudness(quiet, verbose)
+    options.check_loudness(quiet, verbose)
     check_writable(json_file, report)
     budget_s = seconds(time_budget, "--time-budget")
     kind, mean, deviation = parse_input(input_)

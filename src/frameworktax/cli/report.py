@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import Conditions, JsonFile, Quiet, Verbose, app, check_loudness
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import check_writable, deliver
+from frameworktax.cli.options import Conditions, JsonFile, Quiet, Verbose, check_loudness
 from frameworktax.errors import UsageError
 
 

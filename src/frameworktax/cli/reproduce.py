@@ -1,9 +1,7 @@
-"""`frameworktax reproduce`: the paper's studies here, its claims judged."""
+"""`frameworktax reproduce`: repeat the paper's studies and judge its claims."""
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,8 +9,18 @@ from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import Quiet, Verbose, app, check_loudness
-from frameworktax.cli.deliver import INTERRUPTED, check_writable, console, fail, introduce
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import (
+    PAGES,
+    check_suffix,
+    check_writable,
+    console,
+    interrupted,
+    introduce,
+    this_command,
+    write_json,
+)
+from frameworktax.cli.options import JsonFile, Quiet, Store, Verbose, check_loudness
 from frameworktax.errors import UsageError
 from frameworktax.sweep.values import seconds
 
@@ -26,23 +34,19 @@ def reproduce_command(
     ],
     scale: Annotated[
         str | None,
-        typer.Option(help="full: the paper's sizes; small: minutes on two cores. By the device."),
+        typer.Option(help="full: the paper's sizes (default with a GPU); small: for two cores."),
     ] = None,
-    store: Annotated[
-        Path, typer.Option(help="Folder that keeps every sample; studies share it.")
-    ] = Path("frameworktax-results/paper"),
+    store: Store = Path("frameworktax-results/paper"),
     redraw: Annotated[
-        bool, typer.Option("--redraw", help="Measure nothing: tell what the store holds.")
+        bool, typer.Option("--redraw", help="Measure nothing: show the results in the store.")
     ] = False,
     time_budget: Annotated[
-        str | None, typer.Option(help="Wall time for everything; what the studies say if not.")
+        str | None, typer.Option(help="Wall time for everything (default: that of the studies).")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how much there is to measure, and stop.")
+        bool, typer.Option("--dry-run", help="Print how much there is to measure, and stop.")
     ] = False,
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the document; - for standard output.")
-    ] = None,
+    json_file: JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the page: .md beside its figures, or .html.")
     ] = None,
@@ -60,8 +64,7 @@ def reproduce_command(
     """
     if scale not in (None, *SCALES):
         raise UsageError(f"no scale '{scale}'; choose {' or '.join(SCALES)}")
-    if report is not None and report.suffix not in (".md", ".html"):
-        raise UsageError(f"cannot write '{report.name}'; choose .md or .html")
+    check_suffix(report, PAGES)
     check_loudness(quiet, verbose)
     check_writable(json_file, report)
     from frameworktax.reproduce.studies import chosen
@@ -89,19 +92,12 @@ def reproduce_command(
                 command=sys.argv[1:],
             )
     except KeyboardInterrupt:
-        fail(
-            f"interrupted; what was measured is kept in {store}. "
-            f"Go on: frameworktax {shlex.join(sys.argv[1:])}",
-            INTERRUPTED,
-        )
+        interrupted(store, f"Go on: {this_command()}")
     from frameworktax.report.render_terminal import print_blocks
     from frameworktax.reproduce import figures, page
 
-    text = json.dumps(page.document(found), allow_nan=False) if json_file else ""
-    if json_file == "-":
-        print(text)
-    elif json_file:
-        Path(json_file).write_text(text + "\n")
+    if json_file:
+        write_json(page.document(found), json_file)
     written: list[Path] = []
     if out is not None:
         written = figures.write(found, out)
@@ -126,6 +122,6 @@ def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> Non
     print_rows(console(), ["about", "points", "session"], rows)
     done = sum(one.status == "measured" for one in plan.statuses.values())
     print(
-        f"{len(plan.chosen)} points at the {size} scale, {done} held by {store}; "
+        f"{len(plan.chosen)} points at the {size} scale, {done} in {store}; "
         f"about {plan.estimate_s / 60:.0f} minutes to go"
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from frameworktax.cli.app import Quiet, Verbose, app, check_loudness
+from frameworktax.cli.app import app
 from frameworktax.cli.deliver import (
     check_writable,
     console,
@@ -26,6 +26,7 @@ from frameworktax.cli.deliver import (
     writable,
     write_whole,
 )
+from frameworktax.cli.options import Quiet, Verbose, check_loudness
 
 if TYPE_CHECKING:
     from rich.console import Console
