@@ -57,7 +57,7 @@ class FakeSession:
         self._writer.write(replace(record, session=self._session))
 
     def _floor(self) -> None:
-        point = Point(workload=Workload(model="null"), runtime=runtimes.FLOOR)
+        point = Point(workload=Workload(model="null"), runtime="null")
         self._write(Subject(session="", point=point, paradigm="floor"))
         for block in data.blocks(point, 200):
             self._write(block)

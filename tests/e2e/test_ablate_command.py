@@ -26,7 +26,7 @@ def test_a_store_is_redrawn_in_every_form(shell):
     [
         (["bert-base", "--paths", "onnx"], "no path 'onnx', did you mean 'onnxruntime'?"),
         (["onnx:m.onnx"], "onnx:m.onnx is no torch module"),
-        (["mlp", "--figure", "r.gif"], "cannot draw 'r.gif'; choose .svg, .png, .pdf"),
+        (["mlp", "--figure", "r.gif"], "cannot write 'r.gif'; choose .svg, .png, .pdf"),
         (["mlp", "--redraw", "--store", "absent"], "absent"),
     ],
 )

@@ -57,10 +57,9 @@ def test_both_are_an_error_of_one_line(run, verb):
     assert err == "frameworktax: --quiet and --verbose are opposites; give one of them\n"
 
 
-def test_a_report_in_full_tells_every_note_and_where(run):
+def test_a_report_in_full_has_every_note_and_the_environment(run):
     _, brief, _ = run("report", "store")
     _, full, _ = run("report", "store", "--verbose")
-    assert "more like it" in brief and "more like it" not in full
     assert full.count("was odd") > brief.count("was odd")
     assert "Environment" in full and "Environment" not in brief
     assert data.ENVIRONMENT.cpu in full
@@ -72,9 +71,8 @@ def test_a_comparison_in_full_names_every_point(run):
     words = ("compare", "before", "after", "--gate", "5%")
     _, brief, _ = run(*words)
     _, full, _ = run(*words, "--verbose")
-    assert "  6 points: beyond the gate" in brief.splitlines()
-    assert "6 points: beyond the gate" not in full and "beyond the gate" in full
-    assert " ".join(full.split()).count("eager, batch 2, length 128") >= 1
+    assert len(full.splitlines()) > len(brief.splitlines())
+    assert "eager, batch 2, length 128" in " ".join(full.split())
 
 
 def test_an_error_is_traced_on_request_alone(run):

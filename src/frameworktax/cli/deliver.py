@@ -61,7 +61,7 @@ def check_writable(*files: str | Path | None) -> None:
 def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
     """Raise UsageError if a file to write has none of these suffixes."""
     if path is not None and path.suffix not in suffixes:
-        raise UsageError(f"cannot write '{path.name}'; choose {' or '.join(suffixes)}")
+        raise UsageError(f"cannot write '{path.name}'; choose {', '.join(suffixes)}")
 
 
 def write_whole(path: Path, text: str) -> None:
