@@ -34,7 +34,7 @@ from frameworktax.measure.inline_profiler import (
     perf_event_sampler,
 )
 from frameworktax.measure.protocol import attribution
-from frameworktax.notebook import Shown
+from frameworktax.notebook import HtmlRepr
 from frameworktax.records import Estimate, Note
 from frameworktax.stats import mean_interval
 
@@ -45,7 +45,7 @@ TRIALS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTax(Shown):
+class BlockTax(HtmlRepr):
     """What is known of a block; times in ns.
 
     Attributes:

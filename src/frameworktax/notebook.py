@@ -7,12 +7,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 FEW = 8
-"""Entries that are shown one by one; of more, the number is told."""
+"""Entries that are shown one by one; of more, only their number is."""
 LONGEST = 300
 """Characters of one cell."""
 
 
-class Shown:
+class HtmlRepr:
     """A dataclass that a notebook shows as a table; names and texts in it are escaped."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from frameworktax.notebook import Shown
+from frameworktax.notebook import HtmlRepr
 
 STORE_SCHEMA = "frameworktax.store"
 STORE_VERSION = 1
@@ -223,7 +223,7 @@ def _phase_name(w: Workload) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment(Shown):
+class Environment(HtmlRepr):
     """Where a session ran: everything that moves a number."""
 
     host: str
@@ -245,7 +245,7 @@ class Environment(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Shown):
+class Estimate(HtmlRepr):
     """A value with its interval.
 
     ``method`` names how it was got; ``n`` is the number of independent values behind it.
@@ -457,7 +457,7 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement(Shown):
+class Measurement(HtmlRepr):
     """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``.
 
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
@@ -520,7 +520,7 @@ class Measurement(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve(Shown):
+class Curve(HtmlRepr):
     """One axis of one model in one runtime, everything else fixed."""
 
     model: str
@@ -537,7 +537,7 @@ class Curve(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice(Shown):
+class Advice(HtmlRepr):
     """What to do, with its evidence; ``gain`` is a factor on latency (1.9 = 1.9 times faster)."""
 
     action: str
@@ -547,7 +547,7 @@ class Advice(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(Shown):
+class Prediction(HtmlRepr):
     """What a change nobody measured would give; refused where no formula has earned trust.
 
     Attributes:

@@ -25,7 +25,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import predict as whatif
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.report import charts, trace_blocks, words
-from frameworktax.report.tables import families
+from frameworktax.report.families import families
 
 DARK = {"color_scheme": "dark"}
 PHONE = {"width": 360, "height": 740}

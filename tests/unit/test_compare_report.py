@@ -1,4 +1,4 @@
-"""A comparison told: terminal, Markdown, JUnit, benchmark action, HTML, JSON; hostile names."""
+"""A comparison in every format, with hostile names."""
 
 import io
 import json
@@ -140,12 +140,12 @@ def test_terminal_is_not_driven_by_a_name(hostile):
 
 
 def test_formats_by_name_and_suffix(found):
-    told = Compared(found)
-    assert told.text("junit") == compare_export.junit(found)
-    assert told.exit_code == 1 and "beyond the gate" in repr(told)
-    assert "<table>" in told._repr_html_()
+    compared = Compared(found)
+    assert compared.text("junit") == compare_export.junit(found)
+    assert compared.exit_code == 1 and "beyond the gate" in repr(compared)
+    assert "<table>" in compared._repr_html_()
     with pytest.raises(UsageError, match="did you mean 'junit'"):
-        told.text("junti")
+        compared.text("junti")
     assert compare_export.form_of(Path("a.md")) == "markdown"
     with pytest.raises(UsageError, match="--format"):
         compare_export.form_of(Path("a.txt"))

@@ -107,7 +107,7 @@ def test_a_log_tells_the_end_of_a_session(shard):
     view.records(shard, ended=True)
     last = out.getvalue().splitlines()[-1]
     assert last.startswith("  30 of 40 points measured, 5 failed, 5 left; last: bert-mini, batch ")
-    assert " ms ± " in last and "tax " in last
+    assert " ms ±" in last and "tax " in last
 
 
 def test_many_sessions_side_by_side_are_not_told_one_by_one(tmp_path):
@@ -138,7 +138,7 @@ def test_verbose_tells_every_phase_and_every_verdict(shard):
     lines = out.getvalue().splitlines()
     assert [line.split(";")[0].strip() for line in lines[1:2]] == ["setting up"]
     assert sum(line.strip().startswith("measuring") for line in lines) == 1
-    assert sum("bert-mini, batch" in line and " ms ± " in line for line in lines) == SHOWN + 1
+    assert sum("bert-mini, batch" in line and " ms ±" in line for line in lines) == SHOWN + 1
 
 
 # --- on a terminal ----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_the_picture_says_what_runs_what_is_done_and_what_was_found(shard):
     assert "session 2 of 5: bert-base and 6 more (2 of 2)" in lines
     assert "  measuring, 3 of 90, round 4" in lines
     assert "  next: bert-base, onnxruntime, batch 8" in lines
-    assert text.count(" ms ± ") == SHOWN
+    assert text.count(" ms ±") == SHOWN
     assert text.count("tax ≥ ") == text.count("mixed") == SHOWN
     assert max(map(len, lines)) <= 80
 
@@ -299,8 +299,13 @@ def test_the_latest_are_told_as_a_report_tells_them(shard):
         assert (m.latency_ns, m.tax_share, m.regime) == (
             same.latency_ns, same.tax_share, same.regime,
         )  # fmt: skip
-    point, runtime, told, tax, regime = verdict(whole["eager", 1])
-    assert (runtime, told, tax, regime) == ("eager", "4.40 ms ± 3%", "tax 62 %", "framework-bound")
+    point, runtime, latency, tax, regime = verdict(whole["eager", 1])
+    assert (runtime, latency, tax, regime) == (
+        "eager",
+        "4.40 ms ±3 %",
+        "tax 62 %",
+        "framework-bound",
+    )
     assert point.startswith("bert-mini, batch 1")
 
 

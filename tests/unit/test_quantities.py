@@ -15,10 +15,10 @@ import sample_records as data
 from frameworktax.analysis.document import build
 from frameworktax.records import Estimate, Note
 from frameworktax.report import html, json_document, run_blocks
+from frameworktax.report.families import families
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.render_terminal import print_blocks
 from frameworktax.report.rows import csv_text
-from frameworktax.report.tables import families
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
 from frameworktax.report import charts, html, overview, page_data, trace_blocks
 from frameworktax.report.blocks import table as made_table
-from frameworktax.report.tables import families
+from frameworktax.report.families import families
 
 
 @pytest.fixture(scope="module")

@@ -108,9 +108,9 @@ def test_blocks_and_calls_stand_end_to_end_in_their_order():
 
 
 def test_what_is_known_of_a_slice_stands_beside_it():
-    told = {e["name"]: e["args"] for e in timeline.events(RECORDS) if e["ph"] == "X"}
-    assert told["where the time goes, batch 4"]["samples"] == {"kernel": 3, "python": 1}
-    assert told["batch 4"] == {
+    found = {e["name"]: e["args"] for e in timeline.events(RECORDS) if e["ph"] == "X"}
+    assert found["where the time goes, batch 4"]["samples"] == {"kernel": 3, "python": 1}
+    assert found["batch 4"] == {
         "point": POINT.key(),
         "process": 0,
         "round": 1,
@@ -129,8 +129,8 @@ def test_on_a_device_the_pipelined_calls_are_others():
         ("call", 5_100, 101),
         ("pipelined, batch 4", 5_201, 150),
     ]
-    told = [e["args"] for e in timeline.events([device]) if e["name"] == "call"]
-    assert told == [{"enqueue_ns": 40}, {"enqueue_ns": 41}]
+    found = [e["args"] for e in timeline.events([device]) if e["name"] == "call"]
+    assert found == [{"enqueue_ns": 40}, {"enqueue_ns": 41}]
 
 
 def test_a_set_up_of_an_earlier_session_was_not_in_this_one():

@@ -1,4 +1,4 @@
-"""What is told of a trace: totals, steps, operators by tax, trust notes."""
+"""The document of a trace: totals, steps, operators by tax, trust notes."""
 
 import io
 import json
@@ -25,7 +25,7 @@ SHARED = Path(
 )  # fmt: skip
 
 
-def told(tmp_path, *events, **options):
+def explained(tmp_path, *events, **options):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
     return explain_run(path, **options)
@@ -36,7 +36,7 @@ def codes(run):
 
 
 def test_the_document_of_a_known_step(tmp_path):
-    run = told(tmp_path, *cases.one_step())
+    run = explained(tmp_path, *cases.one_step())
     trace = run.trace
     assert trace["devices"] == {
         "0": {
@@ -68,7 +68,7 @@ def test_operators_are_ranked_by_tax_and_not_by_time(tmp_path):
         cases.event("cpu_op", "short and idle", 9_000, 10_000),
     ]
     mark = cases.event("user_annotation", "ProfilerStep#1", 0, 10_000)
-    found = told(tmp_path, mark, *busy).trace["operators"]
+    found = explained(tmp_path, mark, *busy).trace["operators"]
     assert [(o["name"], o["tax_ns"], o["host_ns"], o["kernel_ns"]) for o in found] == [
         ("short and idle", 1_000, 1_000, 0),
         # 20 to 40 before the launch has returned, and 100 after its kernel
@@ -77,7 +77,7 @@ def test_operators_are_ranked_by_tax_and_not_by_time(tmp_path):
 
 
 def test_the_line_of_python_that_starves_the_device_most(tmp_path):
-    run = told(tmp_path, *cases.one_step())
+    run = explained(tmp_path, *cases.one_step())
     assert run.trace["starved_by"]["python"] == [{"name": "model.py(7): forward", "ns": 3_900}]
     assert run.trace["starved_by"]["module"] == [{"name": "nn.Module: Linear_0", "ns": 3_400}]
     assert [o["name"] for o in run.trace["starved_by"]["operator"]] == [
@@ -100,7 +100,7 @@ def test_share_has_an_interval_from_five_steps_on(tmp_path):
             yield cases.launch(at, at + 10, n + 1)
             yield cases.kernel(at + 20, at + 420 + n, n + 1)
 
-    few, many = told(tmp_path, *steps(4)).trace, told(tmp_path, *steps(8)).trace
+    few, many = explained(tmp_path, *steps(4)).trace, explained(tmp_path, *steps(8)).trace
     assert few["tax_share"]["low"] == few["tax_share"]["high"]
     assert many["tax_share"]["low"] < many["tax_share"]["value"] < many["tax_share"]["high"]
     assert (many["tax_share"]["n"], many["regime"]) == (8, "framework-bound")
@@ -134,8 +134,8 @@ def test_share_has_an_interval_from_five_steps_on(tmp_path):
     ],
 )
 def test_what_cannot_be_trusted_is_noted(tmp_path, events, code):
-    assert code in codes(told(tmp_path, *events))
-    assert code not in codes(told(tmp_path, *cases.one_step()))
+    assert code in codes(explained(tmp_path, *events))
+    assert code not in codes(explained(tmp_path, *cases.one_step()))
 
 
 def test_a_file_that_is_cut_off_is_noted(tmp_path):
@@ -147,7 +147,7 @@ def test_a_file_that_is_cut_off_is_noted(tmp_path):
 
 
 def test_it_is_a_document_of_the_schema_and_comes_back_as_it_was(tmp_path):
-    run = told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2))
+    run = explained(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2))
     document = json.loads(json_document.text(run))
     jsonschema.validate(document, json_document.schema())
     path = tmp_path / "run.json"
@@ -156,7 +156,9 @@ def test_it_is_a_document_of_the_schema_and_comes_back_as_it_was(tmp_path):
 
 
 def test_predictions_come_from_the_steps(tmp_path):
-    run = told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2, runtime="onnxruntime"))
+    run = explained(
+        tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2, runtime="onnxruntime")
+    )
     faster, refused = run.predictions
     assert faster.change == "--device-speed 2"
     assert faster.latency_ns.value < 10_000
@@ -165,7 +167,7 @@ def test_predictions_come_from_the_steps(tmp_path):
 
 def test_a_step_without_a_device_predicts_nothing(tmp_path):
     events = [e for e in cases.one_step() if '"device"' not in e]
-    (refused,) = told(tmp_path, *events, what_if=WhatIf(device_speed=2)).predictions
+    (refused,) = explained(tmp_path, *events, what_if=WhatIf(device_speed=2)).predictions
     assert refused.latency_ns is None
     assert "no kernel with its launch" in refused.reason
 
@@ -177,7 +179,7 @@ def shown(run, width=80):
 
 
 def test_the_terminal_tells_bill_causes_operators_and_predictions(tmp_path):
-    text = shown(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
+    text = shown(explained(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
     for word in ("ProfilerStep#3", "host starvation", "aten::linear", "--device-speed 2"):
         assert word in text
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -187,7 +189,7 @@ def test_names_from_a_file_are_only_text(tmp_path):
     evil = "<script>alert(1)</script>[red]\x1b[2J\n"
     events = [e.replace("aten::linear", "X").replace("model.py", "Y") for e in cases.one_step()]
     encoded = json.dumps(evil)[1:-1]
-    run = told(tmp_path, *(e.replace('"name": "X"', f'"name": "{encoded}"') for e in events))
+    run = explained(tmp_path, *(e.replace('"name": "X"', f'"name": "{encoded}"') for e in events))
     assert run.trace["operators"][0]["name"] == evil
     page = html.fragment(run)
     assert "<script>" not in page
@@ -198,7 +200,7 @@ def test_names_from_a_file_are_only_text(tmp_path):
 
 
 def test_the_page_has_the_tables_and_the_predictions(tmp_path):
-    page = html.fragment(told(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
+    page = html.fragment(explained(tmp_path, *cases.one_step(), what_if=WhatIf(device_speed=2)))
     for word in ("The trace", "Operators", "What if", "ProfilerStep#3", "host starvation"):
         assert word in page
 

@@ -7,98 +7,46 @@ from pathlib import Path
 from frameworktax.ablate.blocks import change
 from frameworktax.ablate.steps import Ablation, Step
 from frameworktax.errors import UsageError
-from frameworktax.report import vega
-from frameworktax.report.palette import SCHEMA, Spec
+from frameworktax.report import charts, vega
+from frameworktax.report.palette import Spec
 from frameworktax.report.words import TWIN, milliseconds
 
 KERNEL, TAX, WHOLE = "#3f6fa8", "#e0702a", "#9aa3ad"
 FASTER, SLOWER = "#009e73", "#c0504d"
 ROW = 26
 """Pixels of a step."""
-WIDTH = 760
 PREFIX = {"torchscript": "TorchScript: ", "inductor": "Inductor: ", "onnxruntime": "ORT: "}
-PARTS = ("kernel time", "framework tax", "not told apart")
+PARTS = ("kernel time", "framework tax", "not separated")
 
 
 def waterfall(ablation: Ablation) -> Spec:
     """Return the picture: bars as they are measured, a rule from the step before to this one.
 
-    A whisker is the interval of the change over the step before. A bar of pale colours is told by
-    the twin: its tax is a lower figure.
+    A whisker is the interval of the change over the step before. In a bar of pale colours the tax
+    is a lower bound, from the twin.
 
     Raises:
         UsageError: no step was measured.
     """
-    told = [s for s in ablation.steps if s.reason is None and s.measured is not None]
-    if not told:
+    steps = [s for s in ablation.steps if s.reason is None and s.measured is not None]
+    if not steps:
         raise UsageError("no step was measured; there is nothing to draw")
-    by_name = {s.rung.name: s for s in told}
-    names = [_name(s) for s in told]
-    segments = [segment for s in told for segment in _segments(s)]
-    moves = [move for s in told if (move := _move(s, by_name)) is not None]
-    totals = [_total(s) for s in told]
-    longest = max(total["end"] for total in totals)
-    y = {
-        "field": "step",
-        "type": "nominal",
-        "sort": names,
-        "title": None,
-        "axis": {"labelLimit": 260, "labelFontSize": 12, "domain": False, "ticks": False},
-    }
-    x = {
-        "field": "start",
-        "type": "quantitative",
-        "title": "latency of one call, ms",
-        "scale": {"domain": [0, longest * 1.42], "nice": False},
-        "axis": {"format": "~g"},
-    }
-    colours = {
-        "field": "part",
-        "type": "nominal",
-        "scale": {"domain": list(PARTS), "range": [KERNEL, TAX, WHOLE]},
-        "legend": {"title": None, "orient": "top"},
-    }
-    return {
-        "$schema": SCHEMA,
-        "width": WIDTH,
-        "height": ROW * len(names),
-        "background": "white",
-        "encoding": {"y": y},
-        "layer": [
-            {
-                "data": {"values": segments},
-                "mark": {"type": "bar", "height": {"band": 0.62}},
-                "encoding": {
-                    "x": x,
-                    "x2": {"field": "end"},
-                    "color": colours,
-                    "opacity": {"field": "opacity", "type": "quantitative", "scale": None},
-                },
-            },
-            {
-                "data": {"values": moves},
-                "mark": {"type": "rule", "strokeWidth": 3, "yOffset": 11},
-                "encoding": {
-                    "x": x,
-                    "x2": {"field": "end"},
-                    "color": {"field": "colour", "type": "nominal", "scale": None},
-                },
-            },
-            {
-                "data": {"values": totals},
-                "mark": {"type": "rule", "strokeWidth": 1.5, "color": "#111111"},
-                "encoding": {"x": x, "x2": {"field": "end"}},
-            },
-            {
-                "data": {"values": totals},
-                "mark": {"type": "text", "align": "left", "dx": 6, "fontSize": 11},
-                "encoding": {
-                    "x": {**x, "field": "end"},
-                    "text": {"field": "text"},
-                },
-            },
-        ],
-    }
+    by_name = {s.rung.name: s for s in steps}
+    totals = [_total(s) for s in steps]
+    spec: Spec = charts.fill(
+        charts.template("waterfall"),
+        {
+            "height": ROW * len(steps),
+            "names": [_name(s) for s in steps],
+            "longest": max(total["end"] for total in totals) * 1.42,
+            "parts": list(PARTS),
+            "colours": [KERNEL, TAX, WHOLE],
+            "segments": [segment for s in steps for segment in _segments(s)],
+            "moves": [move for s in steps if (move := _move(s, by_name)) is not None],
+            "totals": totals,
+        },
+    )
+    return spec
 
 
 def _name(step: Step) -> str:
@@ -138,8 +86,8 @@ def _total(step: Step) -> Spec:
     m = step.measured
     if m is None or m.latency_ns is None:
         raise ValueError("a step without latency cannot be drawn")
-    said = milliseconds(m.latency_ns.value)
-    told = change(step.added)
+    latency = milliseconds(m.latency_ns.value)
+    effect = change(step.added)
     here, low, high = m.latency_ns.value / 1e6, 1.0, 1.0
     if step.added is not None and step.added.ratio is not None:
         ratio = step.added.ratio  # the whisker: the host's drift, common to all bars, is not in it
@@ -148,7 +96,7 @@ def _total(step: Step) -> Spec:
         "step": _name(step),
         "start": here * low,
         "end": here * high,
-        "text": f"{said}  {told}" if told else said,
+        "text": f"{latency}  {effect}" if effect else latency,
     }
 
 

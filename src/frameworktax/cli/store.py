@@ -79,11 +79,11 @@ def list_points(
 
 def _row(line: PointSummary) -> list[str]:
     from frameworktax.records import point_name
-    from frameworktax.report.words import half_width, milliseconds
+    from frameworktax.report.words import plus_minus, time_text
 
     latency = "–"
     if line.latency_ns is not None:
-        latency = f"{milliseconds(line.latency_ns.value)} ±{half_width(line.latency_ns)}"
+        latency = f"{time_text(line.latency_ns.value)} {plus_minus(line.latency_ns)}"
     status = line.status if line.reason is None else f"{line.status}: {line.reason}"
     counts = [f"{line.blocks}", f"{line.sessions}"]
     return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, status]

@@ -2,7 +2,7 @@
 
 Both get the same: a run for the whole with the document and the report as files, and a run for
 each point with what was asked for as parameters and what was measured as metrics, intervals
-beside them as ``_low`` and ``_high``. Where it goes is told by the tracker's own settings
+beside them as ``_low`` and ``_high``. The tracker's own settings say where it goes
 (``MLFLOW_TRACKING_URI``, ``WANDB_PROJECT``, ``WANDB_MODE`` …).
 """
 

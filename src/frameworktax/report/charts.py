@@ -22,6 +22,7 @@ from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import compare_blocks, vega
+from frameworktax.report.families import Family, families
 from frameworktax.report.palette import (
     BANDS,
     LINE_COLOURS,
@@ -31,7 +32,6 @@ from frameworktax.report.palette import (
     Spec,
     colours,
 )
-from frameworktax.report.tables import Family, families
 from frameworktax.report.words import TWIN, duration, interval, label, milliseconds, percent
 
 AXES: dict[str, dict[str, str]] = {

@@ -19,7 +19,7 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.report.compare_blocks import change_name, compare_blocks, reason, verdict
 from frameworktax.report.json_document import described_as, plain
 from frameworktax.report.render_markdown import markdown
-from frameworktax.report.words import flat, half_width
+from frameworktax.report.words import flat, plus_minus
 
 
 def dump(comparison: Comparison) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def benchmark(comparison: Comparison) -> str:
             "name": f"{change_name(change)}, {comparison.metric}",
             "unit": "launches" if comparison.metric == "launches" else "ms",
             "value": change.after.value / (1 if comparison.metric == "launches" else 1e6),
-            "range": f"± {half_width(change.after)}",
+            "range": plus_minus(change.after),
             "extra": f"{verdict(change)}: {reason(change)}",
         }
         for change in comparison.points

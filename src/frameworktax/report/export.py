@@ -27,9 +27,9 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
     """Write the run.
 
     Args:
-        run: to tell of.
+        run: what is written.
         path: its suffix names the format.
-        beside: a comparison whose side after is the run; a page alone can tell it.
+        beside: a comparison whose side after is the run; only a page shows it.
         picture: which of ``charts.FIGURES``, where the suffix is that of a picture.
 
     Raises:

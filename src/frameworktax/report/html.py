@@ -34,9 +34,9 @@ from frameworktax.report import (
     words,
 )
 from frameworktax.report.blocks import Block, Heading, Text
+from frameworktax.report.families import Family, families
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
-from frameworktax.report.tables import Family, families
 from frameworktax.report.words import TWIN, duration, flat, label, percent, time_text
 from frameworktax.version import __version__
 

@@ -21,13 +21,13 @@ from frameworktax.records import (
     Subject,
     point_name,
 )
-from frameworktax.report.words import half_width, milliseconds, tax
+from frameworktax.report.words import plus_minus, tax, time_text
 from frameworktax.stats import MIN_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """What a session has told so far.
+    """What a session has found so far.
 
     Attributes:
         measured: points with blocks enough for an interval.
@@ -60,7 +60,7 @@ def latest(shard: Path, most: int) -> Latest:
         if isinstance(record, Block) and record.point in points:
             blocks[record.point] += 1
             last[record.point] = number
-    told = [key for key in sorted(last, key=last.__getitem__) if blocks[key] >= MIN_BLOCKS]
+    done = [key for key in sorted(last, key=last.__getitem__) if blocks[key] >= MIN_BLOCKS]
     ends = {
         r.point: r.status
         for r in records
@@ -69,11 +69,11 @@ def latest(shard: Path, most: int) -> Latest:
     lost = Counter(ends.values())
     lost.pop("ok", None)
     unavailable = lost.pop("unavailable", 0)
-    chosen = {points[key] for key in told[-most:]}
+    chosen = {points[key] for key in done[-most:]}
     found = {m.point: m for m in build(_records_of(records, chosen)).measurements}
-    verdicts = (found.get(points[key]) for key in told[-most:])
+    verdicts = (found.get(points[key]) for key in done[-most:])
     return Latest(
-        measured=len(told),
+        measured=len(done),
         failed=lost.total(),
         unavailable=unavailable,
         verdicts=tuple(m for m in verdicts if m is not None),
@@ -83,7 +83,7 @@ def latest(shard: Path, most: int) -> Latest:
 def verdict(m: Measurement) -> tuple[str, str, str, str, str]:
     """Return a point, its runtime, latency with half-width, tax share and regime in words."""
     known = m.latency_ns
-    latency = f"{milliseconds(known.value)} ms ± {half_width(known)}" if known else m.status
+    latency = f"{time_text(known.value)} {plus_minus(known)}".rstrip() if known else m.status
     return point_name(m.point, runtime=False), m.runtime, latency, f"tax {tax(m)}", m.regime or ""
 
 
@@ -92,7 +92,7 @@ def _asked(point: Point) -> bool:
 
 
 def _records_of(records: list[Record], chosen: set[Point]) -> list[Record]:
-    """Return what tells of some points: theirs, their twins', and the session's own."""
+    """Return the records of some points: theirs, their twins', and the session's own."""
     twins = {replace(p, workload=replace(p.workload, twin=True)) for p in chosen}
     keys = {point.key() for point in chosen | twins}
 

@@ -11,7 +11,7 @@ from frameworktax.records import Measurement, Run
 from frameworktax.report import words
 from frameworktax.report.blocks import Table, right, table
 from frameworktax.report.charts import Slice
-from frameworktax.report.tables import Family, families
+from frameworktax.report.families import Family, families
 from frameworktax.report.words import is_reference, milliseconds, parity_mark, parity_words
 
 MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
@@ -136,7 +136,8 @@ def _latency(m: Measurement | None) -> str:
     if m is None or m.latency_ns is None:
         return "–"
     tax = "" if m.tax_share is None else f", {words.percent(m.tax_share.value)}"
-    return f"{milliseconds(m.latency_ns.value)} {words.about(m.latency_ns)}{tax}"
+    latency = f"{milliseconds(m.latency_ns.value)} {words.plus_minus(m.latency_ns)}"
+    return latency.rstrip() + tax
 
 
 def matrix(run: Run) -> Table | None:

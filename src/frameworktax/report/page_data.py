@@ -17,10 +17,10 @@ from frameworktax.analysis.whatif.predict import predict
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
 from frameworktax.report.charts import AXES, Slice, frame, latency_looks, slices, template
+from frameworktax.report.families import Family, families
 from frameworktax.report.json_document import dump
 from frameworktax.report.palette import SHAPES, colours
 from frameworktax.report.rows import csv_rows, csv_text
-from frameworktax.report.tables import Family, families
 from frameworktax.report.trace_blocks import latency_text, proof_text
 from frameworktax.report.words import factor, parity_mark
 

@@ -20,7 +20,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.tables import Family, families
+from frameworktax.report.families import Family, families
 from frameworktax.report.trace_blocks import prediction_blocks, trace_blocks
 from frameworktax.report.words import (
     REGIME_MARKS,

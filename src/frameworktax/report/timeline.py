@@ -154,8 +154,8 @@ class _Drawn:
         }
         more = {"enqueue_ns": block.enqueue_ns, "first_token_ns": block.first_token_ns}
         calls = len(block.latency_ns)
-        told = {name: times for name, times in more.items() if times and len(times) == calls}
-        yield from self._calls(track, self._size(block.point), block.latency_ns, about, told)
+        known = {name: times for name, times in more.items() if times and len(times) == calls}
+        yield from self._calls(track, self._size(block.point), block.latency_ns, about, known)
         if block.enqueue_ns is not None:  # elsewhere the same calls are both kinds
             name = f"pipelined, {self._size(block.point)}"
             yield self._next(track, name, block.pipelined_ns, {"calls": block.pipelined_calls})
@@ -183,8 +183,8 @@ class _Drawn:
         yield _slice(track, name, self.at_ns, sum(latency_ns), about | head)
         for i, length in enumerate(latency_ns):
             if self.each_call:
-                told = {key: times[i] for key, times in (more or {}).items()}
-                yield _slice(track, "call", self.at_ns, length, told)
+                known = {key: times[i] for key, times in (more or {}).items()}
+                yield _slice(track, "call", self.at_ns, length, known)
             self.at_ns += length
 
     def _next(self, track: tuple[int, int], name: str, length: int, about: Event) -> Event:

@@ -1,4 +1,4 @@
-"""How numbers and names are written, the same in every format."""
+"""How numbers are written, the same in every format."""
 
 from __future__ import annotations
 
@@ -70,21 +70,10 @@ def percent(share: float | None) -> str:
 
 
 def tax(m: Measurement) -> str:
-    """Return the tax share, ``≥`` before the lower figure that a twin gives."""
+    """Return the tax share, ``≥`` before the lower bound that a twin gives."""
     if m.tax_share is None:
         return "–"
     return ("≥ " if m.bill_method == TWIN else "") + percent(m.tax_share.value)
-
-
-def half_width(estimate: Estimate) -> str:
-    """Return the half-width of the interval as whole per cent of the value, at most four signs.
-
-    A dash where there is none: one value has no spread to tell an interval from.
-    """
-    if not estimate.value or not has_interval(estimate):
-        return "–"
-    share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
-    return "<1%" if share < 0.95 else f"{share:.0f}%"
 
 
 def plus_minus(estimate: Estimate) -> str:
@@ -95,13 +84,8 @@ def plus_minus(estimate: Estimate) -> str:
     return f"±{share:.0f} %" if share >= 0.95 else f"±{max(share, 0.1):.1f} %"
 
 
-def about(estimate: Estimate) -> str:
-    """Return ``± 3%``, or that no interval is known."""
-    return f"± {half_width(estimate)}" if has_interval(estimate) else "no interval"
-
-
 def has_interval(estimate: Estimate) -> bool:
-    """Return whether ends were told, or only a value."""
+    """Return whether there is an interval, or only a value."""
     return not estimate.low == estimate.value == estimate.high
 
 

@@ -1,4 +1,4 @@
-"""A run laid out for telling: families of points that belong in one table or picture."""
+"""A run in families: points that belong in one table or picture."""
 
 from __future__ import annotations
 
