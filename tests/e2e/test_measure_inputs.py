@@ -14,7 +14,7 @@ QUICK = (
     "--until",
     "50%",
     "--time-budget",
-    "90s",
+    "900s",
     "--twin",
     "none",
 )
@@ -22,7 +22,7 @@ DECODER = ("gpt2", "--width", "0.1", "--depth", "0.2", "--length", "8", "--phase
 
 
 def measured(shell, *words):
-    ran = shell("measure", *words, *QUICK, "--json", "run.json")
+    ran = shell("measure", *words, *QUICK, "--json", "run.json", timeout=1800)
     assert ran.code == 0, ran.err
     run = json.loads((shell.folder / "run.json").read_text())
     return ran.out, {m["runtime"]: m for m in run["measurements"]}

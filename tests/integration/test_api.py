@@ -27,7 +27,8 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
         torch.randn(1, 16),
         runtimes=["eager", "inference-mode"],
         batch=[1, 4],
-        time_budget=15,
+        time_budget=600,
+        until=0.5,
         processes=1,
         store=tmp_path / "s",
     )
@@ -52,7 +53,13 @@ def test_a_module_that_cannot_travel_is_measured_in_place_with_a_note(tmp_path):
 
     module.__deepcopy__ = lambda memo: module
     results = ft.measure(
-        module, torch.randn(1, 16), runtimes="eager", batch=1, time_budget=6, store=tmp_path / "s"
+        module,
+        torch.randn(1, 16),
+        runtimes="eager",
+        batch=1,
+        time_budget=600,
+        until=0.5,
+        store=tmp_path / "s",
     )
     (found,) = [m for m in results if m.runtime == "eager"]
     assert found.status == "ok"

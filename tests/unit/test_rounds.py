@@ -19,9 +19,11 @@ from frameworktax.measure.schedule import (
     SAMPLE_SHARE,
     Rounds,
     processes_differ,
+    rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
+from frameworktax.stats import process_interval, relative_half_width
 from frameworktax.testing import FakeRuntime
 
 FOREVER = float("inf")
@@ -179,7 +181,7 @@ def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
 
 
 def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
-    """A device profile slows down what is timed after it, in any wave of the same processes."""
+    """A device profile slows down what is timed after it, in any later batch of points."""
     workload = Workload(model="m", batch=1)
     point = Point(workload=workload, runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
@@ -213,6 +215,15 @@ def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
 def test_no_calibrator_no_calibration(tmp_path):
     records, _ = run(tmp_path, [[100]])
     assert not [r for r in records if isinstance(r, Calibration)]
+
+
+def test_rounds_left_follow_from_the_width_of_the_interval():
+    medians = [[100.0], [110.0], [120.0]]
+    width = relative_half_width(process_interval(medians))
+    assert rounds_left(medians, 1.001 * width / 2) == 3  # half the width: four times the blocks
+    assert rounds_left(medians, 0.0001) == (MAX_BLOCKS - 3) // 3
+    assert rounds_left(medians, 1.0) == 1  # up to the fewest blocks that are judged
+    assert rounds_left([[100.0]], 0.03) == MAX_BLOCKS - 1  # one block has no interval
 
 
 @pytest.mark.parametrize(

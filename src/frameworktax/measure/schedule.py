@@ -333,23 +333,19 @@ class Rounds:
             return
         self._recorder.block(run, self._round, timed)
 
-    def _groups(self) -> list[list[list[PointRun]]]:
-        """Return active runs by point, and points by what they are compared with.
+    def _drop_converged(self, rounds: int) -> None:
+        """Take out the points that are known well enough, or that more rounds cannot improve.
 
-        The runtimes at one batch size leave together: a ratio is taken over the rounds that both
-        were in.
+        Points that are compared with one another, the runtimes at one batch size, leave together:
+        a ratio is taken over the rounds that both were in.
         """
         groups: dict[tuple[Workload, bool], dict[str, list[PointRun]]] = {}
         for series, run in self._active():
             points = groups.setdefault((run.point.workload, series.is_floor), {})
             points.setdefault(run.point.key(), []).append(run)
-        return [list(points.values()) for points in groups.values()]
-
-    def _drop_converged(self, rounds: int) -> None:
-        """Take out the points that are known well enough, or that more rounds cannot improve."""
-        for points in self._groups():
-            if rounds >= FIRST_ROUNDS and all(map(self._has_converged, points)):
-                for run in chain.from_iterable(points):
+        for points in groups.values():
+            if rounds >= FIRST_ROUNDS and all(map(self._has_converged, points.values())):
+                for run in chain.from_iterable(points.values()):
                     run.done = True
         left = self._active()
         if rounds >= MIN_BLOCKS and all(s.is_floor or s.is_twin for s, _ in left):
@@ -365,14 +361,12 @@ class Rounds:
         return narrow or count >= MAX_BLOCKS or processes_differ(medians)
 
     def _rounds_left(self) -> int:
-        """Estimate the rounds until every point has converged."""
-        return max(
-            (
-                rounds_left([run.medians for run in runs], self._plan.until)
-                for runs in chain.from_iterable(self._groups())
-            ),
-            default=0,
-        )
+        """Estimate the rounds until every point that was asked for has converged."""
+        points: dict[str, list[list[float]]] = {}
+        for series, run in self._active():
+            if not (series.is_floor or series.is_twin):
+                points.setdefault(run.point.key(), []).append(run.medians)
+        return max((rounds_left(one, self._plan.until) for one in points.values()), default=0)
 
     def _attribute(self, deadline: float) -> None:
         """Ask every point where its time on the host goes: once, in a run of its own."""
