@@ -1,6 +1,6 @@
 """Which line of the bill a sampled leaf belongs to, and a sampled run as fields of a record.
 
-Libraries are told apart by their basename, never by their path: ``python3.11`` stands in the path
+Libraries are known by their basename, never by their path: ``python3.11`` is part of the path
 of every file of a virtual environment. Inside torch's libraries the demangled symbol decides.
 Rules are tried in order; what has no symbol where a symbol is needed is ``remainder``.
 """
@@ -23,7 +23,7 @@ DETAILS = (
     "gemm", "packing", "convolution", "vectorised", "compiled", "jit", "memory", "libm", "other",
 )  # fmt: skip
 """Parts of kernel time. ``jit`` is code generated while running (oneDNN's loops and products);
-``compiled`` are Inductor's loops; ``other`` a library nobody named: a user's own operator."""
+``compiled`` are Inductor's loops; ``other`` an unknown library: a user's own operator."""
 
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
@@ -34,7 +34,7 @@ def _rules(*rules: tuple[str, str, str]) -> list[tuple[re.Pattern[str], Place]]:
 
 
 # Tried on the whole demangled name, template and function arguments included: loops that live in
-# a callback are told by what they were made from.
+# a callback are known by what they were made from.
 _BY_SIGNATURE = _rules(
     (r"^(void )?c10::function_ref<void \((char\*\*|long, long)", "kernel", "vectorised"),
     (r"\[clone \._omp_fn", "kernel", "vectorised"),  # the body of a parallel region

@@ -54,7 +54,7 @@ SPIN_FACTOR = 4
 MIN_SPIN_NS = 1_000_000
 MAX_SPIN_NS = 1_000_000_000
 """A longer spin would trip the watchdog of a device with a display, and cost too much anyway."""
-HELD = 0.5
+WAITING_SHARE = 0.5
 """A call whose host time grows by this share of what the spin grows by waits for the device."""
 CALIBRATION_CYCLES = (400_000, 4_400_000)
 Notes = list[tuple[str, str]]
@@ -263,7 +263,9 @@ def measure_span(
                 spin_ns=round(median(run.spin_ns for run in runs)),
             )
         now = runs[-1]
-        if before and now.host_ns - before.host_ns >= HELD * (now.spin_ns - before.spin_ns):
+        if before and now.host_ns - before.host_ns >= WAITING_SHARE * (
+            now.spin_ns - before.spin_ns
+        ):
             return SpanRun(reason="the call waits for the device (a synchronise inside the model)")
         before = now
         spin_ns *= SPIN_FACTOR

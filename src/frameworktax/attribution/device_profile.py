@@ -1,7 +1,7 @@
 """Kernel time on a device: a run of its own under a profile of device activity.
 
 Nothing but device activity is recorded, so there are no host operators to assign kernels to. Calls
-are told apart on the device itself: a marker kernel, with a synchronise on either side, stands
+are separated on the device itself: a marker kernel, with a synchronise on either side, lies
 between two calls, and what ran between two markers belongs to the call between them. No host
 clock is compared with the device's clock (they are skewed against each other: kineto#1380).
 
@@ -78,7 +78,7 @@ def profile_device(
         device: what the call runs on.
 
     Raises:
-        TraceError: the profile holds no device activity, or calls cannot be told apart in it.
+        TraceError: the profile holds no device activity, or calls cannot be separated in it.
     """
     walls: list[int] = []
 

@@ -4,7 +4,7 @@ py-spy reads this process's memory and unwinds native stacks, for which it pause
 every sample (``--native`` and ``--nonblocking`` exclude each other), so it runs at 100 Hz instead
 of 1 kHz. It gives Python frames where the interpreter itself is the leaf, and does not see time
 inside the operating system. A pause leaves cold caches behind, from which the host's code suffers
-most: beside ``perf-event`` it told a kernel share of 0.72 instead of 0.83 for a call of 0.1 ms,
+most: beside ``perf-event`` it gave a kernel share of 0.72 instead of 0.83 for a call of 0.1 ms,
 and the same share for one of 2.5 ms. So its records carry a note.
 """
 

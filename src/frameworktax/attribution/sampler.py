@@ -76,7 +76,7 @@ class Pausable(Protocol):
 class Stretch:
     """One stretch: its ticks, and what the clocks say about the same time.
 
-    ``queued_ns`` is time ready to run while others held the processor; None where not known.
+    ``queued_ns`` is time ready to run while others had the processor; None where not known.
     """
 
     ticks: Ticks

@@ -37,7 +37,7 @@ def doctor(
         print(json.dumps([asdict(check) for check in checks], indent=1))
         return
     if fix_hints:
-        for line in host.hints(checks) or ["# nothing to mend: this machine is fit to measure"]:
+        for line in host.hints(checks) or ["# nothing to do: this machine is fit to measure"]:
             print(line)
         return
     print_rows(

@@ -1,8 +1,7 @@
 """The machine: what it is, whether it is fit to measure, and where to measure on it."""
 
 from frameworktax.host.cache import cache_folder
-from frameworktax.host.checks import Check, doctor
-from frameworktax.host.hints import hints
+from frameworktax.host.checks import Check, doctor, hints
 from frameworktax.host.inventory import cpu_model, environment, gpu_present, gpus, libraries
 from frameworktax.host.machine import (
     Load,

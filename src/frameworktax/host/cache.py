@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import UsageError, WorkerError
-from frameworktax.host.private import private_folder
 
 VARIABLE = "FRAMEWORKTAX_CACHE"
 """Names another folder for the cache."""
@@ -60,6 +59,29 @@ def cache_folder() -> Path:
             f"others may write in {folder}, whose files are run; chmod go-w it, "
             f"or name another folder in {VARIABLE}"
         )
+    return folder
+
+
+def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
+    """Return a folder, made private where it is new.
+
+    Args:
+        folder: where it is to be.
+        variable: of the environment, that names another.
+        parents: whether the folders above it may be made too.
+
+    Raises:
+        UsageError: it cannot be made, is a link, or belongs to someone else.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=parents, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {folder}: {error.strerror}; name another folder in {variable}"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise UsageError(f"{folder} is not this user's folder; name another in {variable}")
     return folder
 
 
@@ -109,7 +131,7 @@ def _locked(folder: Path, how: int) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise
-    except OSError as error:  # some network file systems have no locks: then nobody is kept off
+    except OSError as error:  # some network file systems have no locks; go on without one
         logging.getLogger("frameworktax").info("no lock on %s: %s", folder, error)
     return descriptor
 

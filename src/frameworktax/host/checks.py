@@ -134,7 +134,7 @@ def _smt(found: Environment) -> Check:
 
 
 def _huge_pages(root: Path) -> Check:
-    """Tell whether the kernel merges pages of a process behind its back (khugepaged).
+    """Report whether the kernel merges pages of a process behind its back (khugepaged).
 
     Source: Documentation/admin-guide/mm/transhuge.rst of the kernel.
     """
@@ -288,3 +288,17 @@ def doctor(
         *_libraries(found),
         *_gpus(found),
     ]
+
+
+def hints(checks: Sequence[Check]) -> list[str]:
+    """Return lines for a shell: each command that would help, its findings as comments above it.
+
+    Nothing is run. A finding that no single command fixes is a comment alone, with its remedy.
+    """
+    findings: dict[str, list[str]] = {}
+    for check in checks:
+        if check.status != "ok":
+            said = f"# {check.code}: {check.text}"
+            key = check.command or f"# {check.remedy}"
+            findings.setdefault(key, []).append(" ".join(said.split()))
+    return [line for command, said in findings.items() for line in (*said, command)]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from frameworktax.errors import UsageError
-from frameworktax.host.private import private_folder
+from frameworktax.host.cache import private_folder
 
 VARIABLE = "FRAMEWORKTAX_RUNTIME_DIR"
 """Names another folder for the lock: for tests, and for containers that share one host."""
@@ -52,11 +52,11 @@ def runtime_folder() -> Path:
 def host_lock(
     command: Sequence[str] = (), waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold the host while measuring; wait for whoever holds it now.
+    """Keep the host to one session while it measures; wait for the session that has it now.
 
     Args:
         command: what holds it, for the messages of those who wait.
-        waiting: told in one line who is waited for, before the wait begins; else a log is.
+        waiting: called with one line that names the other session, before the wait; default: a log.
 
     Raises:
         UsageError: there is no private folder to put the lock in.
@@ -77,7 +77,7 @@ def host_lock(
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C ends the wait
         said = {"pid": os.getpid(), "command": shlex.join(command), "since": time.time()}
         os.ftruncate(descriptor, 0)
-        with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it
+        with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
             os.pwrite(descriptor, json.dumps(said).encode(), 0)
         yield
     finally:
@@ -85,7 +85,7 @@ def host_lock(
 
 
 def _holder(descriptor: int) -> str:
-    """Return who holds the lock, as far as the file tells."""
+    """Return who has the lock, as far as the file says."""
     try:
         said = json.loads(os.pread(descriptor, 65536, 0))
         pid, since = int(said["pid"]), float(said["since"])

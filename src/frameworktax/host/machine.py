@@ -1,4 +1,4 @@
-"""Processors, memory and limits as the kernel tells them; where to measure, and how to stay there.
+"""Processors, memory and limits as the kernel reports them; where to measure, and how to stay.
 
 Everything is read from ``/proc`` and ``/sys`` under a root that tests replace by a folder.
 """

@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture ``frameworktax`` holds a model to its tax and to its past.
+"""A pytest plugin: the fixture ``frameworktax`` checks a model's tax and its latency's baseline.
 
     def test_tax(frameworktax):
         frameworktax.assert_tax(model, inputs, below=0.5)
@@ -117,17 +117,17 @@ class Checks:
         __tracebackhide__ = True
         if not 0 < below <= 1:
             _fail(f"below={below:g} is no share; give a fraction, as in below=0.5")
-        told = _point(self.measure(model, inputs, runtime=runtime, **options), runtime)
-        share = told.tax_share
+        point = _point(self.measure(model, inputs, runtime=runtime, **options), runtime)
+        share = point.tax_share
         if share is None:
             self._open("the tax was not measured; frameworktax doctor says what sampling lacks")
-            return told
+            return point
         said = f"tax share {share.value:.3f} ({share.low:.3f} to {share.high:.3f})"
         if share.low > below:
-            _fail(f"{told.workload.model} in {runtime}: {said} is above {below:g}")
+            _fail(f"{point.workload.model} in {runtime}: {said} is above {below:g}")
         if share.high > below:
             self._open(f"{said} is on both sides of {below:g}; give it a longer time_budget")
-        return told
+        return point
 
     def assert_latency_within(
         self,
@@ -147,7 +147,7 @@ class Checks:
             model: a live module, a name, or ``file.py:function``.
             inputs: example inputs of a live module.
             gate: a proven regression beyond this fraction fails.
-            name: tells several checks of one test apart.
+            name: distinguishes several checks of one test.
             metric: latency, tax, launches or kernel.
             runtime: in which it is measured.
             across: compare with a baseline of another machine.
@@ -255,6 +255,7 @@ def _write(path: Path, key: str, run: Run) -> None:
     from dataclasses import asdict
 
     from frameworktax.errors import UsageError
+    from frameworktax.host.files import atomic_path
     from frameworktax.report.json_document import plain
 
     known = {**_read(path), key: plain(asdict(run))}
@@ -263,7 +264,8 @@ def _write(path: Path, key: str, run: Run) -> None:
     ]
     head = f'{{"schema": "{BASELINES_SCHEMA}", "version": {BASELINES_VERSION}, "baselines": {{\n'
     try:
-        path.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
+        with atomic_path(path) as partial:
+            partial.write_text(head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; name another: frameworktax_baselines"

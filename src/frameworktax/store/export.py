@@ -20,7 +20,7 @@ from frameworktax.store.shards import Fault
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")
 BATCH = 20_000
-"""Rows held at a time."""
+"""Rows in memory at a time."""
 LISTS = ("latency_ns", "enqueue_ns", "first_token_ns")
 TYPES: dict[str, type] = {
     **dict.fromkeys(("session", "started", "point", "runtime", "paradigm", "platform"), str),
@@ -84,7 +84,7 @@ def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Itera
             key = record.point.key()
             known[record.session, key] = {**_flat(record.point), "paradigm": record.paradigm}
     own = [f.name for f in fields(Block)]
-    # without conditions what nothing describes is told as well: this table leaves nothing out
+    # without conditions blocks that no subject describes are written too: nothing is left out
     for record in unique(found, faults, lambda _, kind: kind == "block"):
         at = (record.session, point_key(record) or "")
         if isinstance(record, Block) and (where is None or at in known):
@@ -166,7 +166,7 @@ def pyarrow() -> tuple[Any, Any]:
 
 
 def measurements(table: Sequence[dict[str, object]], columns: Sequence[str], path: Path) -> None:
-    """Write flat rows of measurements as Parquet, the types told by the values.
+    """Write flat rows of measurements as Parquet, with types found from the values.
 
     Args:
         table: rows with the same columns.

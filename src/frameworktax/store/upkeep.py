@@ -361,7 +361,7 @@ def _old(sessions: dict[str, str], rules: Rules, now: datetime) -> tuple[set[str
         for session in order:
             began = stamp_of(session)
             if began is None:
-                kept.append(f"session {session}: its name tells no time; it stays")
+                kept.append(f"session {session}: its name has no time; it stays")
             elif began < now - rules.older_than:
                 gone.add(session)
     return gone, kept

@@ -27,7 +27,7 @@ class Writer:
     """Appends records to a shard of its own.
 
     The file is not buffered and each record is one ``write``, so a killed process leaves at most
-    one torn line. While the writer lives the shard is locked, which tells ``prune`` to keep off.
+    one torn line. While the writer lives the shard is locked, which keeps ``prune`` off.
     """
 
     def __init__(self, folder: Path, session: str) -> None:

@@ -65,7 +65,7 @@ class _Around(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class _Reader:
-    """Decodes pieces into columns; see ``pieces.Decoder``. Returns how many events a piece held."""
+    """Decodes pieces into columns; see ``pieces.Decoder``. Returns how many events a piece has."""
 
     columns: Columns = field(default_factory=Columns)
     malformed: int = 0

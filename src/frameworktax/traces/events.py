@@ -179,7 +179,7 @@ class Recorded:
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
-        device_names: by number, as far as the file tells.
+        device_names: by number, as far as the file has them.
     """
 
     trace: Trace

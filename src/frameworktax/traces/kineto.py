@@ -39,7 +39,7 @@ Mask = NDArray[np.bool_]
 WIDEST = 24
 """Signs of a number that is read as digits; others are read one by one."""
 EXACT_BELOW_US = 2.0**41
-"""Microseconds below this, as a binary float, still tell every nanosecond: half a unit in the last
+"""Microseconds below this, as a binary float, still keep every nanosecond: half a unit in the last
 place times 1,000, and the rounding of that product, make a quarter of one."""
 _MAX_US = 2**62 // 1000
 ALIASES = {
@@ -233,7 +233,7 @@ def text_to_ns(text: bytes) -> int | None:
 
 
 def from_numbers(values: Sequence[Any]) -> tuple[Ns, Mask] | None:
-    """Return nanoseconds, and which of the numbers are a time; None if only the text can tell.
+    """Return nanoseconds, and which of the numbers are a time; None if only the text is exact.
 
     Args:
         values: integers and floats, microseconds.

@@ -107,7 +107,7 @@ def _by_level(s: Ns, e: Ns) -> tuple[Index, Index, Ns] | None:
     The level of an event is the number of those begun before it and not ended at its start.
     """
     n = len(s)
-    # An event without length ends where it starts: it is open for nobody.
+    # An event without length ends where it starts: it is around no other.
     level = np.arange(n, dtype=np.int32)
     level -= np.searchsorted(np.sort(e), s, side="right").astype(np.int32)
     level += _own_ends(s, e)

@@ -2,7 +2,7 @@
 
 The file may be gzipped.
 
-A piece is guessed from the last ``}, {`` of a buffer and proven by decoding it: what stands
+A piece is guessed from the last ``}, {`` of a buffer and proven by decoding it: what lies
 between two brackets decodes only if it was cut between events. Where that fails (the list ends
 here, a number that JSON does not have, ``}, {`` inside an event) the brackets are counted.
 """
@@ -97,7 +97,7 @@ def _unpacked(parts: Iterator[bytes], path: Path) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Frame:
-    """What stands around the events.
+    """The text around the events.
 
     Attributes:
         head: text before the list, as a JSON object of its own; empty where the list is bare.
@@ -117,7 +117,7 @@ class Decoder(Protocol[T_co]):
         """Decode events with commas between them; None if that is not what the piece is."""
 
     def single(self, piece: bytes, spans: Sequence[tuple[int, int]]) -> T_co:
-        """Decode events one by one; what stands between them may be anything."""
+        """Decode events one by one; the text between them may be anything."""
 
 
 def pieces(source: Iterator[bytes], frame: Frame, where: Path, decoder: Decoder[T]) -> Iterator[T]:
@@ -168,7 +168,7 @@ class _Buffer:
     ended: bool = False
 
     def grow(self) -> None:
-        """Read as much again as is held, at least a block; note where the file ends."""
+        """Double what is in memory, by at least a block; note where the file ends."""
         wanted = max(BLOCK_BYTES, len(self.data))
         parts = [self.data]
         while wanted > 0 and not self.ended:

@@ -126,8 +126,8 @@ def read(path: Path) -> Recorded:
         TraceError: it cannot be read, is no space, or holds no events.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-            view = memoryview(held)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as map_:
+            view = memoryview(map_)
             try:
                 space = _Space(view)
                 _read_space(space)

@@ -76,7 +76,7 @@ def rows(path: Path) -> Table | None:
         if any(cell.strip() for cell in line)
     ]
     if not body:
-        raise UsageError(f"{path}: a header and no rows; nothing to tell")
+        raise UsageError(f"{path}: a header and no rows")
     return Table(source=f"{path.name} (a table of latencies)", rows=columns.gather(body, delimiter))
 
 
@@ -156,7 +156,7 @@ class _Columns:
             if self._kernel is not None and cells[self._kernel[0]].strip():
                 kernel[key].append(self._time(cells, self._kernel, number, delimiter))
         if not latency:
-            raise UsageError(f"{self._path}: kernel times and no latencies; nothing to tell")
+            raise UsageError(f"{self._path}: kernel times and no latencies")
         return tuple(self._row(key, latency[key], kernel.get(key, [])) for key in latency)
 
     def _telling(self, body: Sequence[Sequence[str]]) -> list[int]:

@@ -20,7 +20,7 @@ from frameworktax.records import Environment
 WHOLE, REPORT, CONFIG = "benchmark.json", "benchmark_report.json", "benchmark_config.json"
 MARKS = ("optimum_benchmark", "load_model", "first_forward", "prefill", "forward", "report")
 PHASES = ("forward", "call", "generate", "prefill")
-"""Parts of a report that are a whole call, the first that is there is told."""
+"""Parts of a report that are a whole call, the first one found is used."""
 UNITS = {"s": 1e9, "ms": 1e6}
 MEGABYTE = 1_000_000
 """The tool's MB, by which it divides bytes."""

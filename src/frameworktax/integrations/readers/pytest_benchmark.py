@@ -1,6 +1,6 @@
 """JSON of pytest-benchmark, as ``--benchmark-json`` and ``--benchmark-save`` write it.
 
-What a test measures is told by its parameters and its ``extra_info``: keys that are names of ours
+A test's parameters and its ``extra_info`` say what it measures: keys that are names of ours
 (``model``, ``runtime``, ``batch`` …) are taken for them. A round is one value, the mean of its
 iterations.
 """
@@ -69,7 +69,7 @@ def _row(path: Path, index: int, test: Mapping[str, Any]) -> Row:
     base = label.split("[", 1)[0]
     foreign = f" ({', '.join(unnamed)})" if unnamed else ""
     latency, summary = _times(path, label, mapping(test.get("stats")))
-    # A parameter that is not one of ours still tells two tests apart.
+    # A parameter that is not one of ours still distinguishes two tests.
     parted = set(mapping(test.get("params"))) - {k for k in given if our_name(k)}
     model = words.get("model", base)
     if parted and not unnamed:
