@@ -90,7 +90,7 @@ def _headline(
     if not parts:
         parts.append(f"{len(measurements)} points of {first.workload.model} and no curve")
     if latency_only:
-        parts.append("latencies only, so no tax can be told")
+        parts.append("latencies only, so the tax is unknown")
     return "; ".join(parts)
 
 
