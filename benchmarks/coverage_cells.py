@@ -71,7 +71,7 @@ def answer(request: Row) -> None:
         model = models.build(workload)
     except Exception as error:  # noqa: BLE001 - a model is foreign code
         for name in request["runtimes"]:
-            row = told(error, "the model: ") | {"runtime": name}
+            row = failure_row(error, "the model: ") | {"runtime": name}
             print(json.dumps(row), flush=True)
         return
     for name in request["runtimes"]:
@@ -99,7 +99,7 @@ def forked(name: str, model: Model, workload: Workload, folder: Path, request: R
             row = cell(name, model, workload, folder)
         except BaseException as error:  # noqa: BLE001 - the border to foreign code
             traceback.print_exc()
-            row = told(error)
+            row = failure_row(error)
         result.write_text(json.dumps(row))
         os._exit(0)
     deadline = time.monotonic() + WALL_FACTOR * request["limit_s"]
@@ -194,7 +194,7 @@ def judged(reference: list[Any], outputs: list[Any], workload: Workload) -> Row:
     }
 
 
-def told(error: BaseException, prefix: str = "") -> Row:
+def failure_row(error: BaseException, prefix: str = "") -> Row:
     """Return what an error says, from the root of its chain, and the operator it names."""
     chain = [error]
     while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:

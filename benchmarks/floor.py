@@ -51,7 +51,7 @@ def empty_block(calls: int) -> list[int]:
     """Return what the harness's loop reads when nothing is called: the clock itself.
 
     Its means are compared with the null runtime's, not medians: a clock that ticks every 10 ns
-    and more cannot tell medians apart that lie closer.
+    and more cannot separate medians that lie closer.
     """
     wall, stamps = REAL.wall_ns, [0] * (calls + 1)
     gc.disable()

@@ -6,7 +6,7 @@ Every model is as narrow as it goes (one dimension a head, one channel, a short 
 image): all of its operators, so that latency is the runtime's own. The method's order is eager >
 inference-mode > torch.compile > TorchScript > AOTInductor and ONNX Runtime. Each runtime gets its
 bill, so that the order is explained by measured lines; a neighbouring pair that does not keep it,
-or cannot be told apart, says in which lines the two differ.
+or is not clearly different, says in which lines the two differ.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def measured(name: str, budget_s: float, *, quick: bool) -> Row:
             twin="none",  # the model itself is one
         )
         results = api.run_plan(plan, root, command=["warm_overhead", name])
-        rows = [told(m) for m in results if m.runtime != FLOOR]
+        rows = [row_of(m) for m in results if m.runtime != FLOOR]
         return {"runtimes": rows, "headline": results.run.headline}
 
 
-def told(m: Measurement) -> Row:
+def row_of(m: Measurement) -> Row:
     latency = m.latency_ns
     return {
         "runtime": m.runtime,
@@ -124,7 +124,7 @@ def in_words(row: Row) -> str:
         text += f", {row['warm_overhead_ns'] / 1e3 / row['operators']:.2f} an operator of eager's"
     lines = sorted((row["bill_ns"] or {}).items(), key=lambda line: -line[1])
     named = ", ".join(f"{line} {ns / 1e3:.0f}" for line, ns in lines[:4] if ns > 500)
-    return text + (f" ({named})" if named else " (no symbols to tell its lines)")
+    return text + (f" ({named})" if named else " (no symbols for its lines)")
 
 
 def order(

@@ -178,5 +178,5 @@ def test_a_whole_attribution(gpu, small):
 def test_clocks_can_be_read(gpu):
     clocks = query_clocks(smi_name("cuda:0"))
     if clocks is None:
-        pytest.skip("nvidia-smi does not tell clocks here")
+        pytest.skip("nvidia-smi reports no clocks here")
     assert clocks.sm_mhz > 0

@@ -50,8 +50,8 @@ def test_a_pipeline_gives_its_model_and_what_it_calls_it_with(tokenizer):
     assert text.startswith("measured is the forward pass of the model in a text-classification")
     with torch.no_grad():
         scores = made.model(**live.inputs).logits.softmax(-1)[0]
-    told = made("where does the time go ?", top_k=None)
-    assert {one["label"]: one["score"] for one in told} == {
+    answers = made("where does the time go ?", top_k=None)
+    assert {one["label"]: one["score"] for one in answers} == {
         made.model.config.id2label[i]: pytest.approx(score)
         for i, score in enumerate(scores.tolist())
     }

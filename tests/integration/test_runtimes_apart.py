@@ -150,7 +150,7 @@ def test_an_onnx_file_of_a_user_equals_onnxruntime(
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory) -> dict[str, str]:
-    """Make an environment with an engine that this one lacks; return the variables that tell."""
+    """Make an environment with an engine that this one lacks; return the variables that name it."""
     folder = tmp_path_factory.mktemp("apart")
     patch = pytest.MonkeyPatch()
     patch.setenv(environments.FOLDER_VARIABLE, str(folder / "environments"))

@@ -230,7 +230,7 @@ def test_a_graph_is_recorded_with_outputs_in_their_final_place(loaded):
     assert settings == {
         "device_id": "0", "user_compute_stream": "4711", "use_tf32": "0", "enable_cuda_graph": "1",
     }  # fmt: skip
-    assert session.recorded is None, "the run that tells shapes must not be recorded"
+    assert session.recorded is None, "the run that gives the shapes must not be recorded"
     call()
     assert session.recorded == {"y": "its final place"}
 

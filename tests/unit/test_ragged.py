@@ -76,8 +76,8 @@ def test_another_process_draws_the_same():
         "from frameworktax.models.ragged import lengths; "
         "print(lengths(16, 20.92, 10.18, 128).tolist())"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == str(ragged.lengths(16, 20.92, 10.18, 128).tolist())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(ragged.lengths(16, 20.92, 10.18, 128).tolist())
 
 
 def test_the_share_of_padding_is_counted():

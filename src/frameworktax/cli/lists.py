@@ -1,4 +1,4 @@
-"""`frameworktax list`: what there is, and what is missing."""
+"""`frameworktax list`: models, runtimes and studies, and what is missing for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from frameworktax.cli.app import app
 from frameworktax.cli.deliver import console
 
 lister = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Say what there is, and what is missing."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List models, runtimes and studies, and what is missing.",
 )
 app.add_typer(lister, name="list")
 

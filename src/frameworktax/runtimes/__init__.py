@@ -1,6 +1,6 @@
 """The runtimes by name.
 
-The registry holds strings, so that asking what there is imports no engine. Another package adds
+The registry holds strings, so that listing runtimes imports no engine. Another package adds
 a runtime by an entry point in the group ``frameworktax.runtimes``: name → ``module:class``.
 """
 
