@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, asks nobody for anything, and names do nothing."""
+"""The report in a real browser: it draws, loads nothing, and names do nothing."""
 
 import csv
 import io
@@ -151,22 +151,22 @@ def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
 STOPS = """() => {
   const shown = [];
   const subject = document.getElementById("whatif-subject");
-  const told = (target) => target.dispatchEvent(new Event("input", { bubbles: true }));
+  const moved = (target) => target.dispatchEvent(new Event("input", { bubbles: true }));
   for (const option of subject.options) {
     subject.value = option.value;
-    told(subject);
+    moved(subject);
     for (const row of document.querySelectorAll("[data-change]:not([hidden])")) {
       const slider = row.querySelector("input");
       for (let at = 0; at <= Number(slider.max); at += 1) {
         slider.value = String(at);
-        told(slider);
+        moved(slider);
         shown.push([option.value, row.dataset.change, slider.dataset.stops.split(" ")[at],
           ...["b", "small"].map((name) => row.querySelector(`[data-answer] ${name}`).textContent)]);
       }
     }
   }
   subject.value = "0";
-  told(subject);
+  moved(subject);
   return shown;
 }"""
 
@@ -359,7 +359,7 @@ def looks(light):
     def look(scheme, viewport):
         light.emulate_media(color_scheme=scheme)
         light.set_viewport_size(viewport)
-        light.wait_for_timeout(50)  # until the page is told
+        light.wait_for_timeout(50)  # until the page knows
         light.evaluate("window.frameworktax.draw([])")  # ends when all is drawn anew
         return light
 
@@ -378,13 +378,13 @@ def test_axe_finds_nothing_serious(looks, scheme, viewport):
     page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
     page.evaluate(AXE.read_text(encoding="utf-8") + "; undefined")
     found = page.evaluate("axe.run().then(r => ({ passes: r.passes.length, bad: r.violations }))")
-    told = [
+    serious = [
         (v["impact"], v["id"], node["html"][:200], node["failureSummary"])
         for v in found["bad"]
         if v["impact"] in ("serious", "critical")
         for node in v["nodes"][:3]
     ]
-    assert told == []
+    assert serious == []
     assert found["passes"] > 10  # it looked
 
 

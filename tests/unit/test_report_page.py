@@ -105,12 +105,12 @@ def test_thinning_keeps_whole_families_evenly():
 
 
 def test_a_thinned_page_says_so(run):
-    held = page_data.contents(more(run, changed(run, length=256), changed(run, length=512)))
-    assert html._thinned(held) == ""
-    every = sum(len(f.measurements) for f in held.every)
-    kept = page_data.thinned(held.every, every - 1)
+    contents = page_data.contents(more(run, changed(run, length=256), changed(run, length=512)))
+    assert html._thinned(contents) == ""
+    every = sum(len(f.measurements) for f in contents.every)
+    kept = page_data.thinned(contents.every, every - 1)
     there = sum(len(f.measurements) for f in kept)
-    said = html._thinned(replace(held, kept=kept, in_full=kept[:1]))
+    said = html._thinned(replace(contents, kept=kept, in_full=kept[:1]))
     assert there < every
     assert f"{there} of {every} points: 2 of 3 groups" in said
     assert "The first 1 of 2 groups" in said

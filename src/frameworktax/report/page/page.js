@@ -54,7 +54,7 @@
     return queue;
   }
 
-  // What is on the screen comes first; the rest is drawn while nobody waits for it.
+  // What is on the screen comes first; the rest is drawn when the browser is idle.
   async function open() {
     const seen = charts.filter((chart) => chart.place.getBoundingClientRect().top < innerHeight);
     await draw(seen);
