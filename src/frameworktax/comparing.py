@@ -1,6 +1,6 @@
 """Comparing from Python and for the command line: two results, one verdict a point.
 
-Not called ``compare``: a module of that name would stand in the way of ``frameworktax.compare()``.
+Not called ``compare``: a module of that name would hide ``frameworktax.compare()``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 for a regression beyond the gate; 3 where something cannot be told."""
+        """0; 1 for a regression beyond the gate; 3 where a verdict is missing."""
         return self.comparison.exit_code
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def compare(
         StoreError: a store or document cannot be read.
     """
     if gate is not None and not 0 < gate < 1:
-        raise UsageError(f"a gate of {gate:g} cannot be; give a fraction, as in 0.05")
+        raise UsageError(f"gate must be between 0 and 1, for example 0.05 (got {gate:g})")
     known = get_args(Metric)
     if metric not in known:
         choices = ", ".join(known)
@@ -159,23 +159,18 @@ def last_two(source: Source) -> tuple[Run, Run]:
         UsageError: not a store, or no point was measured twice.
     """
     if isinstance(source, Run) or (isinstance(source, str | Path) and _is_document(Path(source))):
-        raise UsageError("one document has nothing to be compared with; name a second one")
+        raise UsageError("compare needs two inputs; name a second one")
     folder = source.store if isinstance(source, api.Results) else Path(source)
     records, _ = store.read(folder)
     newest, _ = gather(records)
     last = {(p.point.key(), p.session) for p in newest if p.measured}
     older = [record for record in records if _point_and_session(record) not in last]
     before, after = api.document(older), api.document(records)
-    told = {(m.workload, m.runtime, m.platform, m.threads) for m in before.measurements}
-    twice = tuple(
-        m
-        for m in after.measurements
-        if (m.workload, m.runtime, m.platform, m.threads) in told and m.runtime != FLOOR
-    )
-    if not twice:
+    earlier = {m.point for m in before.measurements}
+    if not any(m.point in earlier and m.runtime != FLOOR for m in after.measurements):
         raise UsageError(
-            f"{folder} holds no point in two sessions; measure again into it, name a second "
-            "store, or say what stands for what with --runtime BEFORE=AFTER"
+            f"{folder} has no point in two sessions; measure again into it, name a second "
+            "store, or give the names that correspond with --runtime BEFORE=AFTER"
         )
     return before, after
 
@@ -209,11 +204,11 @@ def save_baseline(source: Source, path: Path) -> Run:
     """Write a baseline: a ``frameworktax.run`` document with one measurement a line.
 
     Raises:
-        UsageError: it holds no latency, or the file cannot be written.
+        UsageError: it has no latency, or the file cannot be written.
     """
     kept = baseline(read(source))
     if not kept.measurements:
-        raise UsageError(f"{name_of(source)} holds no latency; measure before saving a baseline")
+        raise UsageError(f"{name_of(source)} has no latency; measure before saving a baseline")
     data = json_document.plain(asdict(kept))
     rows = [json.dumps(m, ensure_ascii=False, allow_nan=False) for m in data.pop("measurements")]
     head = json.dumps(data, ensure_ascii=False, allow_nan=False)

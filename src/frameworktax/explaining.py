@@ -82,7 +82,7 @@ class Predictions(Sequence[Prediction]):
         return self._found[index]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return them as plain data, as they stand in the document of ``--json``."""
+        """Return them as plain data, as in the document of ``--json``."""
         run = json_document.dump(Run(predictions=self._found))
         data: list[dict[str, Any]] = run["predictions"]
         return data

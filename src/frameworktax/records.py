@@ -43,7 +43,7 @@ BILL: tuple[str, ...] = (
     "kernel",  # math kernels and the copies inside them
     "dispatch",  # c10, the dispatcher, operator wrappers, autograd bookkeeping, bindings
     "python",  # the interpreter and its extension modules
-    "allocator",  # malloc, free and what stands behind them in user space
+    "allocator",  # malloc, free and what is behind them in user space
     "runtime",  # an engine's executor, a compiled graph's wrapper
     "threading",  # OpenMP and TBB: waiting and handing out work
     "system",  # inside the operating system: page faults, system calls
@@ -319,7 +319,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One block of the fixed calibrator, once a round: tells a drifting host."""
+    """One block of the fixed calibrator, once a round: shows a drifting host."""
 
     kind: ClassVar[str] = "calibration"
     session: str
@@ -335,7 +335,7 @@ class Attribution:
     program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
     samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread,
-    ``queued_ns`` the part of it in which the thread was ready and others held the processor.
+    ``queued_ns`` the part of it in which the thread was ready and others had the processor.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies`` and ``launches``; ``span_ns`` from ``backlog`` runs.
@@ -449,8 +449,8 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
     set back between two sessions; an identity without one counts from when it says it started.
     """
     stamp = session.partition("-")[0]
-    told = re.fullmatch(r"\d{8}T\d{6}", stamp)
-    return (stamp if told else re.sub(r"[-:]", "", started[:19]), session)
+    stamped = re.fullmatch(r"\d{8}T\d{6}", stamp)
+    return (stamp if stamped else re.sub(r"[-:]", "", started[:19]), session)
 
 
 # --- derived, written into documents ----------------------------------------------------------
@@ -458,7 +458,7 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(HtmlRepr):
-    """Everything told about one point; raw samples included, ``[[process 0], [process 1], …]``.
+    """Everything known of one point; raw samples included, ``[[process 0], [process 1], …]``.
 
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
     most. ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns``
@@ -548,7 +548,7 @@ class Advice(HtmlRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(HtmlRepr):
-    """What a change nobody measured would give; refused where no formula has earned trust.
+    """What a change would give; refused where its formula has shown too large errors.
 
     Attributes:
         change: what was asked, as typed: ``--device-speed 2``.

@@ -7,11 +7,11 @@ kind was measured, and say so; ``bound`` is the most that a change could give.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill
-from frameworktax.analysis.estimates import scaled, share_interval, times
+from frameworktax.analysis.estimates import inverse, one_minus, scaled, share_interval, times
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.whatif.advice import unmeasured
 from frameworktax.records import (
@@ -28,7 +28,7 @@ from frameworktax.records import (
 from frameworktax.stats import ratio_interval
 
 PACKING = 0.10
-"""Share of latency spent packing weights above which it is worth a word."""
+"""Share of latency spent packing weights above which advice is given."""
 WORTH = 1.03
 """A gain below this is no advice: it costs more to act on than it gives."""
 PREPACKING = ("torchscript-frozen", "inductor", "aot-inductor", "openvino", "onnxruntime")
@@ -36,7 +36,7 @@ PREPACKING = ("torchscript-frozen", "inductor", "aot-inductor", "openvino", "onn
 KEEP = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 """glibc's settings that give no freed memory back to the system (mallopt(3))."""
 ALLOCATOR = 0.08
-"""Share of latency in malloc and the page faults behind it above which it is worth a word."""
+"""Share of latency in malloc and the page faults behind it above which advice is given."""
 THREADING = 0.10
 KINDS = ("measured", "predicted", "bound")
 
@@ -57,14 +57,7 @@ def without(share: Estimate, method: str) -> Estimate | None:
     """
     if share.high >= 1:
         return None
-    return Estimate(
-        value=1 / (1 - share.value),
-        low=1 / (1 - share.low),
-        high=1 / (1 - share.high),
-        confidence=share.confidence,
-        method=method,
-        n=share.n,
-    )
+    return replace(inverse(one_minus(share)), method=method)
 
 
 def speed_up(reference: Reading, other: Reading) -> Estimate | None:
@@ -90,7 +83,7 @@ def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], l
         first; and notes naming faster ones that are not ranked, and why.
     """
     reference = next((r for r in readings if r.measurement.runtime == REFERENCE), None)
-    ranked: list[tuple[Reading, Estimate]] = []
+    found: list[tuple[Reading, Estimate]] = []
     notes: list[Note] = []
     for reading in readings:
         runtime = reading.measurement.runtime
@@ -101,11 +94,11 @@ def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], l
             continue
         parity = reading.measurement.parity
         if proven(parity):
-            ranked.append((reading, gain))
+            found.append((reading, gain))
         elif gain.low > 1:
             text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
             notes.append(Note("not-ranked", text))
-    return sorted(ranked, key=lambda item: -item[1].value), notes
+    return sorted(found, key=lambda item: -item[1].value), notes
 
 
 def difference(parity: Parity | None) -> str:
@@ -143,9 +136,9 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         return [], []
     smallest = min(r.measurement.workload.batch for r in measured)
     at_first = [r for r in measured if r.measurement.workload.batch == smallest]
-    ranked, notes = rank(at_first)
-    advice: list[Advice | None] = [_faster(reading, gain) for reading, gain in ranked]
-    best = next((reading for reading, gain in ranked if gain.low > 1), None)
+    faster, notes = rank(at_first)
+    advice: list[Advice | None] = [_faster(reading, gain) for reading, gain in faster]
+    best = next((reading for reading, gain in faster if gain.low > 1), None)
     reference = next((r for r in at_first if r.measurement.runtime == REFERENCE), None)
     for focus in (reference, best):
         if focus is None:
@@ -157,7 +150,12 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         advice += [_packing(focus, at_first), _allocator(same), _threads(focus)]
         advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
-    return sorted(kept, key=lambda a: (KINDS.index(a.kind), -a.gain.value)), notes
+    return list(ranked(kept)), notes
+
+
+def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
+    """Return advice by its kind, the largest gain first."""
+    return tuple(sorted(advice, key=lambda a: (KINDS.index(a.kind), -a.gain.value)))
 
 
 def percent(share: float) -> str:
@@ -208,14 +206,7 @@ def _faster_kernels(reading: Reading) -> Advice | None:
     if bill is None or bill.method == TWIN or bill.share.low <= 0:
         return None  # a lower figure of the tax, or one that may be zero, bounds nothing of use
     share = bill.share
-    gain = Estimate(
-        value=1 / share.value,
-        low=1 / share.high,
-        high=1 / share.low,
-        confidence=share.confidence,
-        method="latency / tax",
-        n=share.n,
-    )
+    gain = replace(inverse(share), method="latency / tax")
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return Advice(
         action=f"{cause} would give at most {times(gain.value)} with {m.runtime} "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from frameworktax.analysis.estimates import (
@@ -27,7 +27,7 @@ SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
 MAX_INFLATION = 0.05
-"""Slow-down by the sampler above which its shares are told with a warning."""
+"""Slow-down by the sampler above which its shares carry a warning."""
 HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")
 """Host work that can keep a device waiting."""
 
@@ -59,13 +59,13 @@ def from_samples(
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
     Line = (1 − blocked share) × share of samples × unprofiled latency. The line ``wait`` is time
-    off the CPU less the time in which others held it, which belongs to no line; a bucket the bill
+    off the CPU less the time in which others had it, which belongs to no line; a bucket the bill
     does not know goes to ``remainder``.
 
     Args:
         latency: unprofiled, ns.
         attributions: of this point; those without samples are passed over.
-        mean_ns: mean call without a profiler, to tell what sampling costs; a median would not do,
+        mean_ns: mean call without a profiler, for the cost of sampling; a median would not do,
             a short call holds either a whole tick or none.
     """
     used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
@@ -74,7 +74,7 @@ def from_samples(
     sampler = used[0].method
     used = [a for a in used if a.method == sampler]  # one sampler a bill: they see different things
     method = f"{SAMPLING} ({sampler})"
-    # Time in which others held the processor is nobody's cost: it is left out of the shares.
+    # Time in which others had the processor is no cost of the call: it is in no share.
     queued_ns = sum(a.queued_ns or 0 for a in used)
     own_ns = sum(a.wall_ns for a in used) - queued_ns
     timed = all(a.off_cpu_ns is not None for a in used) and own_ns > 0
@@ -145,10 +145,10 @@ def _sampling_notes(
     if lost:
         notes.append(Note("samples-lost", f"{lost} of {lost + samples} samples were lost"))
     if not timed:
-        text = "time off the CPU was not recorded; the bill holds time on the CPU only"
+        text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
         notes.append(Note("no-off-cpu", text))
     if inflation > MAX_INFLATION:
-        text = f"a call took {inflation:.0%} longer while it was sampled; shares may be shifted"
+        text = f"a call took {inflation:.0%} longer while it was sampled; shares may be off"
         notes.append(Note("sampler-inflation", text))
     return notes
 
@@ -162,21 +162,14 @@ def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
         share: twin over latency, without the host's drift, which both of them share.
     """
     text = (
-        "kernels and executor cannot be told apart here: the tax is the latency of a "
+        "samples cannot separate kernels from the executor here: the tax is the latency of a "
         "width-shrunk twin, the warm overhead, 0.25 to 0.7 of the tax among real kernels"
     )
     return Bill(
         method=TWIN,
         lines={"kernel": latency.value - twin.value, "runtime": twin.value, "remainder": 0.0},
         kernel=difference(latency, twin, TWIN),
-        tax=Estimate(
-            value=twin.value,
-            low=twin.low,
-            high=twin.high,
-            confidence=twin.confidence,
-            method=TWIN,
-            n=twin.n,
-        ),
+        tax=replace(twin, method=TWIN),
         share=share,
         notes=(Note("twin-tax", text),),
     )
@@ -185,8 +178,8 @@ def from_twin(latency: Estimate, twin: Estimate, share: Estimate) -> Bill:
 def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill | None:
     """Return the bill of a GPU point, or None without a device profile of at least six calls.
 
-    Host starvation is L − D, or L − K where no span D was measured (it then holds the device gaps
-    too); device gaps are D − K. Host samples, where there are any, split the starvation by their
+    Host starvation is L − D, or L − K where no span D was measured (it then includes the device
+    gaps); device gaps are D − K. Host samples, where there are any, split the starvation by their
     shares; what they do not place, and all of it without them, is ``remainder``.
 
     Args:
@@ -211,7 +204,7 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     if total:
         lines |= {n: starvation * count / total for n, count in counts.items() if count}
     else:
-        notes.append(Note("starvation-not-split", "no host samples: starvation is one line"))
+        notes.append(Note("starvation-not-split", "no host samples: host starvation is one line"))
     lines["remainder"] = latency.value - sum(lines.values())
     tax = difference(latency, kernel, DEVICE)
     launches = [count for a in device for count in a.launches]

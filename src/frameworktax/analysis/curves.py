@@ -29,7 +29,7 @@ def free_batch(
     """Return the largest batch whose latency is within ``tolerance`` of the first batch's.
 
     Args:
-        batches: ascending, the first is the one that others are held against.
+        batches: ascending, the first is the one that others are compared with.
         latency_ns: of each.
         tolerance: as a share.
 

@@ -8,21 +8,18 @@ from dataclasses import replace
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
-from frameworktax.analysis import grouping as gathering
 from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import Reading
 from frameworktax.analysis.curves import free_batch_interval
 from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import quotient
-from frameworktax.analysis.grouping import PointRecords
+from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
     FLOOR,
     REFERENCE,
-    Advice,
     Calibration,
     Curve,
-    Environment,
     Estimate,
     Measurement,
     Note,
@@ -46,47 +43,36 @@ def build(
     left_out: Sequence[str] = (),
     until: float = UNTIL,
 ) -> Run:
-    """Return everything that can be told from the records of one session or several.
+    """Return the document of one session or several.
 
     Args:
-        records: of a store, in any order. A point found in several sessions is told from the
-            newest one that measured it.
+        records: of a store, in any order. Of a point in several sessions the newest one that
+            measured it counts.
         left_out: what else was planned and not measured, in words; points that a record says
             were left out, and that no session measured, are added.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
-    gathered, notes = gathering.gather(records)
-    gathered = [g for g in gathered if g.measured]
-    ordered = _in_order([g for g in gathered if not g.point.workload.twin])
-    readings = _with_regimes(_read(ordered, gathered, until), _gpus(records))
-    groups = _families(readings)
-    curves: list[Curve] = []
-    advice: list[Advice] = []
-    for group in groups.values():
-        found = _curves(group)
-        told, more = advising.advise(group, found)
-        curves += found
-        advice += told
-        notes += more
-    advice.sort(key=lambda a: (advising.KINDS.index(a.kind), -a.gain.value))
-    drift = host_drift([block_median(r.latency_ns) for r in _calibrations(records)])
-    if drift is not None and drift > DRIFT:
-        text = f"the host's own speed moved by {drift:.0%} meanwhile; trust ratios over absolutes"
-        notes.append(Note("host-drift", text))
-    hosts = {session.environment.host for session in _sessions(records)}
-    if len(hosts) > 1:
-        text = f"measured on {len(hosts)} hosts; the environment shown is the newest session's"
-        notes.append(Note("several-hosts", text))
+    sessions = _sessions(records)
+    grouped, notes = gather(records)
+    grouped = [g for g in grouped if g.measured]
+    readings = _with_regimes(_read(grouped, until), _gpus(sessions))
+    families = list(_families(readings).values())
+    curves = [_curves(family) for family in families]
+    advised = [advising.advise(*pair) for pair in zip(families, curves, strict=True)]
+    drift = _drift(records, sessions)
     measurements = tuple(r.measurement for r in readings)
+    all_curves = tuple(curve for found in curves for curve in found)
+    notes += [note for _, more in advised for note in more]
+    notes += _session_notes(sessions, drift)
     return Run(
-        environment=_environment(records),
-        headline=headline(measurements, curves),
+        environment=sessions[-1].environment if sessions else None,
+        headline=headline(measurements, all_curves),
         harness_floor_ns=_floor(readings),
         host_drift=drift,
         measurements=measurements,
-        curves=tuple(curves),
-        advice=tuple(advice),
-        left_out=(*left_out, *gathering.left_out(records, {g.point for g in gathered})),
+        curves=all_curves,
+        advice=advising.ranked(advice for found, _ in advised for advice in found),
+        left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -98,35 +84,41 @@ def _sessions(records: Sequence[Record]) -> list[Session]:
     )
 
 
-def _environment(records: Sequence[Record]) -> Environment | None:
-    sessions = _sessions(records)
-    return sessions[-1].environment if sessions else None
+def _drift(records: Sequence[Record], sessions: Sequence[Session]) -> float | None:
+    """Return how far the host moved in the newest session."""
+    rounds = [
+        block_median(r.latency_ns)
+        for r in records
+        if isinstance(r, Calibration) and (not sessions or r.session == sessions[-1].session)
+    ]
+    return host_drift(rounds)
 
 
-def _calibrations(records: Sequence[Record]) -> list[Calibration]:
-    sessions = _sessions(records)
-    found = [r for r in records if isinstance(r, Calibration)]
-    return [r for r in found if not sessions or r.session == sessions[-1].session]
+def _session_notes(sessions: Sequence[Session], drift: float | None) -> list[Note]:
+    notes = []
+    if drift is not None and drift > DRIFT:
+        text = f"the host's speed changed by {drift:.0%} during the run; trust ratios over times"
+        notes.append(Note("host-drift", text))
+    hosts = {session.environment.host for session in sessions}
+    if len(hosts) > 1:
+        text = f"measured on {len(hosts)} hosts; the environment shown is the newest session's"
+        notes.append(Note("several-hosts", text))
+    return notes
 
 
-def _in_order(gathered: list[PointRecords]) -> list[PointRecords]:
-    """Sort by model and runtime as they first appear, then by batch."""
-    models = list(dict.fromkeys(g.point.workload.model for g in gathered))
-    runtimes = list(dict.fromkeys(g.point.runtime for g in gathered))
-    return sorted(
-        gathered,
+def _read(grouped: Sequence[PointRecords], until: float) -> list[Reading]:
+    """Return a reading of each point by model and runtime as they first appear, then by batch."""
+    by_point = {g.point: g for g in grouped}
+    shown = [g for g in grouped if not g.point.workload.twin]
+    models = list(dict.fromkeys(g.point.workload.model for g in shown))
+    runtimes = list(dict.fromkeys(g.point.runtime for g in shown))
+    shown.sort(
         key=lambda g: (
             models.index(g.point.workload.model),
             runtimes.index(g.point.runtime),
             g.point.workload.batch,
-        ),
+        )
     )
-
-
-def _read(
-    shown: Sequence[PointRecords], gathered: Sequence[PointRecords], until: float
-) -> list[Reading]:
-    by_point = {g.point: g for g in gathered}
     readings = []
     for records in shown:
         point = records.point
@@ -139,7 +131,7 @@ def _read(
 def _reading(
     records: PointRecords, twin: PointRecords | None, eager: PointRecords | None, until: float
 ) -> Reading:
-    status, reason = gathering.status(records)
+    status, reason = status_of(records)
     latency = points.latency(records)
     warm = points.latency(twin) if twin is not None else None
     bill = _bill(records, latency, twin, warm) if latency is not None else None
@@ -220,10 +212,13 @@ def _bill(
 
 def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
     if latency is None:
-        return Note("too-few-blocks", "one block only: no interval, and so no latency, is given")
+        return Note(
+            "too-few-blocks",
+            "only one block was timed: no latency is given, because it has no interval",
+        )
     if records.point.runtime == FLOOR:
-        return Note("floor", "does nothing: this is the harness's own cost per call")
-    text = "kernel time was not measured: no bill, and the regime cannot be named"
+        return Note("floor", "does nothing: its latency is the harness's own cost per call")
+    text = "kernel time was not measured: no breakdown and no regime"
     return Note("no-kernel-time", text)
 
 
@@ -252,11 +247,11 @@ def _elasticity(row: Sequence[Reading]) -> list[float | None]:
     return regime.elasticities(batches, [e.value if e else None for e in latencies])
 
 
-def _gpus(records: Sequence[Record]) -> dict[tuple[str, str], roofline.Device | None]:
+def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], roofline.Device | None]:
     """Return (session, platform) → peak numbers of its device."""
     return {
         (s.session, f"cuda:{gpu.get('index', i)}"): roofline.device_of(gpu)
-        for s in _sessions(records)
+        for s in sessions
         for i, gpu in enumerate(s.environment.gpus)
     }
 

@@ -1,4 +1,4 @@
-"""How far a host's own speed moved in a session, by its calibrator; intervals that hold it."""
+"""How far a host's own speed moved in a session, by its calibrator; intervals that include it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WIDENED = ", widened by the calibrator's spread"
 
 
 def relative_spread(rounds: Sequence[float]) -> float:
-    """Return the relative standard deviation, 0 where three values are not there to take it of.
+    """Return the relative standard deviation, 0 below three values.
 
     From ``ROBUST_ROUNDS`` on it is half the way from the 16th to the 84th percentile: a single
-    round that others disturbed moves no median of blocks either.
+    disturbed round moves no median of blocks either.
     """
     if len(rounds) < MIN_ROUNDS:
         return 0.0
@@ -33,8 +33,8 @@ def relative_spread(rounds: Sequence[float]) -> float:
 def widened(estimate: Estimate | None, drift: float) -> Estimate | None:
     """Add the host's drift to an interval: half-width √(h² + (1.96 · s · value)²).
 
-    All blocks of a session stand on one stretch of a drifting clock, so the spread between
-    processes does not hold the drift; the calibrator's does. It is not divided by the number of
+    All blocks of a session lie in one stretch of a drifting clock, so the spread between processes
+    does not include the drift; the calibrator's does. It is not divided by the number of
     rounds: drift is slow, and rounds that follow each other share it. Ratios are not touched.
 
     Args:
@@ -44,13 +44,11 @@ def widened(estimate: Estimate | None, drift: float) -> Estimate | None:
     if estimate is None or not drift:
         return estimate
     extra = NORMAL_95 * drift * estimate.value
-    return Estimate(
-        value=estimate.value,
+    return replace(
+        estimate,
         low=estimate.value - math.hypot(estimate.value - estimate.low, extra),
         high=estimate.value + math.hypot(estimate.high - estimate.value, extra),
-        confidence=estimate.confidence,
         method=estimate.method + WIDENED,
-        n=estimate.n,
     )
 
 

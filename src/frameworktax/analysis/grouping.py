@@ -1,4 +1,4 @@
-"""Raw records grouped by point: which session tells of it, how it ended, what was left out."""
+"""Raw records grouped by point: which session counts, how it ended, what was left out."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class PointRecords:
 
     @property
     def measured(self) -> bool:
-        """Whether there is anything to tell: a block, or a reason why there is none.
+        """Whether there is a block, or a reason why there is none.
 
-        Process 0 tells whether a point can be measured; that a further one did not start in time
+        Process 0 decides whether a point can be measured; that a further one did not start in time
         is no such reason.
         """
         return bool(self.blocks) or any(o.status != "ok" and not o.process for o in self.outcomes)
 
     @property
     def cut_off(self) -> bool:
-        """Whether its session was ended from outside before it had told enough of the point."""
+        """Whether its session was ended from outside before it had enough blocks of the point."""
         rounds = {block.round for block in self.blocks}
         ended = bool(self.outcomes) and len(rounds) > 1
         return 0 < len(self.blocks) < MIN_BLOCKS and not ended
@@ -97,9 +97,9 @@ class _Gathered:
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """Group records by point, in the order the points first appear.
 
-    A point measured in several sessions is told from the newest that measured it and was not cut
-    off half-way, because sessions are not comparable block by block. Where a later one tried in
-    vain, what was measured stays, and ``last_try`` says so.
+    Of a point in several sessions the newest counts that measured it and was not cut off half-way,
+    because sessions are not comparable block by block. Where a later attempt failed, what was
+    measured stays, and ``last_try`` says so.
 
     Returns:
         The points, and a note if records had to be left aside because nothing says what they
@@ -126,7 +126,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 found[record.point, record.session].outcomes.append(record)
             case Calibration():
                 calibrations[record.session][record.round] = block_median(record.latency_ns)
-            case _:  # told elsewhere
+            case _:  # read elsewhere
                 continue
     points: dict[str, list[PointRecords]] = {key: [] for key in order}
     orphans = 0
@@ -149,27 +149,31 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         )
     notes = []
     if orphans:
-        text = f"{orphans} points have numbers but no description; they are not shown"
+        text = f"{orphans} points have blocks but no description; they are not shown"
         notes.append(Note("no-subject", text))
     newest = []
     for sessions in points.values():
         sessions.sort(key=lambda p: session_order(p.session, started.get(p.session, "")))
         # of equals the last: max takes the first
-        told = max(reversed(sessions), key=lambda p: (p.measured, not p.cut_off, bool(p.blocks)))
-        later = sessions[sessions.index(told) + 1 :]
-        vain = next((p for p in reversed(later) if p.measured and not p.blocks), None)
-        newest.append(replace(told, last_try=_in_vain(vain)) if told.blocks and vain else told)
+        best = max(reversed(sessions), key=lambda p: (p.measured, not p.cut_off, bool(p.blocks)))
+        later = sessions[sessions.index(best) + 1 :]
+        failed = next((p for p in reversed(later) if p.measured and not p.blocks), None)
+        if best.blocks and failed:
+            best = replace(best, last_try=_failed_attempt(failed))
+        newest.append(best)
     return newest, notes
 
 
-def _in_vain(last: PointRecords) -> Note:
-    """Return a note on a session that tried a point which an earlier one had measured."""
-    how, reason = status(last)
-    text = f"the last try, in session {last.session}, ended {how}: {reason}; told is an earlier one"
+def _failed_attempt(last: PointRecords) -> Note:
+    how, reason = status_of(last)
+    text = (
+        f"the latest attempt, in session {last.session}, ended {how}: {reason}; "
+        "this is the result of an earlier one"
+    )
     return Note("last-try-failed", text)
 
 
-def status(records: PointRecords) -> tuple[Status, str | None]:
+def status_of(records: PointRecords) -> tuple[Status, str | None]:
     """Return ``ok`` if any process was timed, otherwise the worst end and its reason."""
     if records.blocks:
         return "ok", None
@@ -180,11 +184,11 @@ def status(records: PointRecords) -> tuple[Status, str | None]:
     return "failed", "no process of this point was timed"
 
 
-def left_out(records: Iterable[Record], told: set[Point]) -> list[str]:
-    """Return in words what sessions left out, batches together; not what is told after all."""
+def left_out_names(records: Iterable[Record], measured: set[Point]) -> list[str]:
+    """Return in words what sessions left out and none measured, batches together."""
     groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for record in records:
-        if isinstance(record, LeftOut) and record.point not in told:
+        if isinstance(record, LeftOut) and record.point not in measured:
             workload = record.point.workload
             if not workload.twin:
                 name = (workload.model, record.point.runtime, record.reason)

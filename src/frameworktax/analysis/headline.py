@@ -14,18 +14,18 @@ from frameworktax.records import FLOOR, REFERENCE, Curve, Measurement, device_of
 def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
     """Return what was found for the first model, and how many more there are."""
     real = [m for m in measurements if m.runtime != FLOOR]
-    told = [m for m in real if m.latency_ns is not None]
-    if not told:
+    measured = [m for m in real if m.latency_ns is not None]
+    if not measured:
         return "nothing could be measured" if real else ""
     # one family: the points that differ from the first one in runtime and batch alone
-    first = told[0]
-    family = [m for m in told if m.point.family() == first.point.family()]
+    first = measured[0]
+    family = [m for m in measured if m.point.family() == first.point.family()]
     smallest = min(m.workload.batch for m in family)
     at_first = [m for m in family if m.workload.batch == smallest]
     focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
-    said = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
-    text = f"{first.workload.model} {_place(first)}: " + "; ".join(part for part in said if part)
-    others = len({m.point.family() for m in told}) - 1
+    parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
+    text = f"{first.workload.model} {_place(first)}: " + "; ".join(part for part in parts if part)
+    others = len({m.point.family() for m in measured}) - 1
     return text + (f" (and {others} more below)" if others else "")
 
 

@@ -30,12 +30,12 @@ from frameworktax.store.columns import Columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSummary:
-    """What a store holds of a point, told from the newest session that measured it.
+    """What is in a store of a point, from the newest session that measured it.
 
     Attributes:
-        reason: why it was not measured; of one that was, how a later try ended.
+        reason: why it was not measured; of one that was, how a later attempt ended.
         sessions: how many have timed it.
-        processes: of the session told, like ``blocks`` and ``calls``.
+        processes: of that session, like ``blocks`` and ``calls``.
         latency_ns: as in a report; None where one block or none was timed.
     """
 
@@ -83,7 +83,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
         status, reason = ("ok", None) if row is not None else _worst(failures[session, key])
         if last != session:
             how, why = _worst(failures[last, key])
-            reason = f"the last try ended {how}: {why}"
+            reason = f"the latest attempt ended {how}: {why}"
         lines.append(
             PointSummary(
                 point=subject.point,

@@ -98,7 +98,7 @@ def compare(
         metric: what is compared.
         gate: regression that fails, a fraction; None for no gate.
         across: timings of different machines may be compared.
-        renames: runtimes and models that stand for one another.
+        renames: runtimes and models that correspond.
         names: of the two sides, for messages.
 
     Raises:
@@ -178,7 +178,7 @@ def _nothing(old: Mapping[Point, object], new: Mapping[Point, object], names: Se
     ]
     return (
         f"no point in common: {'; '.join(sides)}; measure the same model, batch and runtime, or "
-        "name what stands for what with --runtime BEFORE=AFTER or --model BEFORE=AFTER"
+        "give which names correspond with --runtime BEFORE=AFTER or --model BEFORE=AFTER"
     )
 
 
@@ -354,7 +354,7 @@ def _beside(change: Change, after: Measurement) -> list[str]:
 
 
 def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
-    """Return 1 for a regression beyond the gate, 3 where something cannot be told, otherwise 0."""
+    """Return 1 for a regression beyond the gate, 3 where a verdict is missing, otherwise 0."""
     if any(c.gate == "regressed" for c in changes):
         return 1
     open_ = [
@@ -366,7 +366,7 @@ def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
 def _headline(changes: Sequence[Change], metric: Metric, gate: float | None) -> str:
     """Return the whole comparison in a sentence."""
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
-    counts["cannot be told"] = sum(c.verdict == "cannot tell" for c in changes)
+    counts["inconclusive"] = sum(c.verdict == "cannot tell" for c in changes)
     said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     points = f"{len(changes)} point{'s' if len(changes) != 1 else ''}"
     text = f"{metric} of {points}: {said}"

@@ -22,7 +22,7 @@ from frameworktax.traces.timeline import Timeline
 
 Ns = NDArray[np.int64]
 MIN_STEPS = 5
-"""Steps from which the share of the device has an interval; fewer are told as they are."""
+"""Steps from which the share of the device has an interval; fewer are given as they are."""
 
 
 def document(recorded: Recorded, timeline: Timeline, name: str) -> Run:

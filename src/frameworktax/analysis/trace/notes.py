@@ -97,7 +97,7 @@ def _of_the_host(timeline: Timeline) -> list[Note]:
         )
         found.append(Note("no-python-frames", text))
     text = (
-        "recorded under a profiler, which slows the host: shares tell where to look, walls are "
+        "recorded under a profiler, which slows the host: shares show where to look, walls are "
         "no latency"
     )
     found.append(Note("under-profiler", text))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.estimates import scaled, times
 from frameworktax.analysis.whatif.cpu import SAME_KERNELS
 from frameworktax.analysis.whatif.predict import predict
 from frameworktax.analysis.whatif.request import MEASURED, WhatIf
-from frameworktax.records import Advice, Curve, Estimate, Measurement, Prediction, Run, point_name
+from frameworktax.records import Advice, Curve, Measurement, Prediction, Run, point_name
 
 GRAPH = "cuda-graph"
 AHEAD = 2
-"""A batch is predicted so many times beyond the largest that was measured."""
+"""A batch is predicted this many times beyond the largest that was measured."""
 
 
 def unmeasured(
@@ -34,15 +33,15 @@ def unmeasured(
 def _ask(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> Prediction | None:
     """Return a prediction from the focus, None where it was refused or is no prediction."""
     others = [m for m in measured if m is not focus]
-    for told in predict(asked, Run(measurements=(focus, *others))):
-        if told.subject == point_name(focus.point):
-            predicted = told.latency_ns is not None and told.formula != MEASURED
-            return told if predicted else None
+    for found in predict(asked, Run(measurements=(focus, *others))):
+        if found.subject == point_name(focus.point):
+            predicted = found.latency_ns is not None and found.formula != MEASURED
+            return found if predicted else None
     return None  # the change leaves the focus as it is
 
 
-def _evidence(focus: Measurement, told: Prediction, why: str) -> str:
-    shown = told.shown_error
+def _evidence(focus: Measurement, found: Prediction, why: str) -> str:
+    shown = found.shown_error
     error = (
         f"off by {shown['median']:.0%} at the median of {shown['n']:.0f} checks"
         if shown is not None
@@ -51,20 +50,20 @@ def _evidence(focus: Measurement, told: Prediction, why: str) -> str:
     w = focus.workload
     return (
         f"{w.model}, {focus.runtime}, batch {w.batch}: {why} was not measured; "
-        f"{told.formula}, {error}"
+        f"{found.formula}, {error}"
     )
 
 
 def _runtime(focus: Measurement, measured: Sequence[Measurement], name: str) -> Advice | None:
     batch = focus.workload.batch
-    told = _ask(focus, measured, WhatIf(runtime=name))
-    if told is None or told.factor is None:
+    found = _ask(focus, measured, WhatIf(runtime=name))
+    if found is None or found.factor is None:
         return None
     return Advice(
-        action=f"try {name}: {times(told.factor.value)} faster than {focus.runtime} at batch "
+        action=f"try {name}: {times(found.factor.value)} faster than {focus.runtime} at batch "
         f"{batch}, by prediction",
-        evidence=_evidence(focus, told, f"{name} at this batch"),
-        gain=told.factor,
+        evidence=_evidence(focus, found, f"{name} at this batch"),
+        gain=found.factor,
         kind="predicted",
     )
 
@@ -76,20 +75,14 @@ def _batch(
     if curve is None or not curve.free_is_lower_bound:
         return None
     batch = int(AHEAD * curve.values[-1])
-    told = _ask(focus, measured, WhatIf(batch=batch))
-    if told is None or told.factor is None:
+    found = _ask(focus, measured, WhatIf(batch=batch))
+    if found is None or found.factor is None:
         return None
     more = batch / focus.workload.batch
     return Advice(
-        action=f"try batch {batch} with {focus.runtime}: {times(told.factor.value * more)} per "
+        action=f"try batch {batch} with {focus.runtime}: {times(found.factor.value * more)} per "
         "sample, by prediction",
-        evidence=_evidence(focus, told, f"batch {batch}"),
-        gain=_times(told.factor, more),
+        evidence=_evidence(focus, found, f"batch {batch}"),
+        gain=scaled(found.factor, more),
         kind="predicted",
-    )
-
-
-def _times(factor: Estimate, more: float) -> Estimate:
-    return replace(
-        factor, value=factor.value * more, low=factor.low * more, high=factor.high * more
     )

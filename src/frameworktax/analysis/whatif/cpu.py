@@ -123,7 +123,7 @@ def along_line(
     """Return the latency at another value of an axis, from a line through the measured ones, ns.
 
     Least squares in relative residuals, so that each point counts alike; through two points the
-    line is exact. The interval holds the points' own and, from three points on, the relative
+    line is exact. The interval includes the points' own and, from three points on, the relative
     residual that the line leaves, taken at ``at``.
 
     Args:

@@ -31,7 +31,7 @@ def change_of(asked: WhatIf) -> Change:
 def unanswerable_from_trace(asked: WhatIf) -> str | None:
     """Return why a trace alone cannot answer, or None."""
     if asked.batch or asked.width or asked.depth:
-        return "a trace holds one size; record the other size too, or measure the model"
+        return "a trace has one size; record the other size too, or measure the model"
     if asked.runtime and asked.runtime != "cuda-graph":
         return f"the host time of {asked.runtime} is not in a trace; measure the model"
     return None
@@ -142,7 +142,7 @@ def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answ
 def _width(m: Measurement, width: float) -> Answer | Refused:
     """Bound kernel time by its growth with the width and with its square.
 
-    Totals do not tell which kernels are matrix products. Where the host bounds the call, both ends
+    Totals do not show which kernels are matrix products. Where the host bounds the call, both ends
     give one latency, and the answer is sharp.
     """
     if m.kernel_ns is None:

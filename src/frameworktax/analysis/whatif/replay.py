@@ -34,7 +34,7 @@ GAP_NS = 1_000.0
 """Pause between queued kernels that is assumed where none were queued: a host-bound record does not
 show it. Whatever is predicted with it has an interval from no pause to twice this one."""
 WAITED_NS = 2_000.0
-"""A start this much later than stream and launch allow is put down to another stream's kernel."""
+"""A start this much later than stream and launch allow is attributed to another stream's kernel."""
 UNEXPLAINED = 0.25
 """Share of the latency beyond both queues above which they do not explain a call."""
 
@@ -102,7 +102,7 @@ class Change:
 def uniform(
     *, launches: int, host_ns: float, kernel_ns: float, span_ns: float | None, latency_ns: float
 ) -> Queues:
-    """Return queues of equal launches and equal kernels, which is all that totals can tell.
+    """Return queues of equal launches and equal kernels, which is all that totals can give.
 
     Args:
         launches: N, kernels and copies of a call.
@@ -303,7 +303,7 @@ def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np
     """Return for late starters the earlier kernel of another stream that ended last before them.
 
     A trace shows no dependencies between streams, only that a kernel began later than its launch
-    and its own stream explain: the wait is then put down to what had just ended elsewhere.
+    and its own stream explain: the wait is then attributed to what had just ended elsewhere.
     """
     found = np.full(lane.size, -1, dtype=np.int64)
     lanes = {int(name): np.flatnonzero(lane == name) for name in np.unique(lane)}
@@ -409,7 +409,7 @@ def queues_of(step: Step) -> Queues:
 def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
     """Return latency before and after the change over recorded steps, ns.
 
-    The interval after the change holds two things: the spread between steps, where there are two
+    The interval after the change includes two things: the spread between steps, where there are two
     or more, and what the replay does not know: whether launch latency, gaps and unexplained waits
     shrink with the part that gets faster, or stay.
 
