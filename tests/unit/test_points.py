@@ -68,7 +68,7 @@ def test_a_session_that_was_cut_off_half_way_does_not_hide_one_that_was_not():
     cut = data.blocks(AT, 4_000_000, session="20260102T000000-b")[:4]
     both = [subject(AT, "20260101T000000-a"), subject(AT, "20260102T000000-b"), *cut]
     assert points.latency(one([*both, *whole])).value == pytest.approx(5_000_000)
-    assert one(both).session == "20260102T000000-b"  # where there is no other it is told
+    assert one(both).session == "20260102T000000-b"  # where there is no other it counts
     ended = replace(outcome(AT, "ok"), session="20260102T000000-b")
     assert one([*both, *whole, ended]).session == "20260102T000000-b"
 
@@ -78,7 +78,7 @@ def test_a_later_crash_does_not_hide_what_was_measured():
     crash = replace(outcome(AT, "crashed", "segmentation fault"), session=new)
     records = [subject(AT, old), subject(AT, new), crash, *data.blocks(AT, 5_000_000, session=old)]
     found = one(records)
-    assert (found.session, gathered.status(found)) == (old, ("ok", None))
+    assert (found.session, gathered.status_of(found)) == (old, ("ok", None))
     (note,) = points.notes(found)
     assert note.code == "last-try-failed"
     assert f"session {new}, ended crashed: segmentation fault" in note.text
@@ -87,7 +87,7 @@ def test_a_later_crash_does_not_hide_what_was_measured():
     assert points.notes(one([*records, *again])) == []  # what was measured since is what counts
     cut = data.blocks(AT, 5_000_000, session=old)[:4]
     half = one([subject(AT, old), subject(AT, new), crash, *cut])
-    assert gathered.status(half) == ("crashed", "segmentation fault")
+    assert gathered.status_of(half) == ("crashed", "segmentation fault")
 
 
 def test_blocks_of_an_unknown_point_are_named_not_shown():
@@ -98,9 +98,9 @@ def test_blocks_of_an_unknown_point_are_named_not_shown():
 
 def test_status_is_the_worst_end_unless_something_was_timed():
     ends = [outcome(AT, "unavailable", "a"), outcome(AT, "crashed", "b", 1), outcome(AT, "failed")]
-    assert gathered.status(one([subject(AT), *ends])) == ("crashed", "b")
+    assert gathered.status_of(one([subject(AT), *ends])) == ("crashed", "b")
     timed = one([subject(AT), *ends, *data.blocks(AT, 1_000_000)])
-    assert gathered.status(timed) == ("ok", None)
+    assert gathered.status_of(timed) == ("ok", None)
     assert "process-lost" in {n.code for n in points.notes(timed)}
 
 

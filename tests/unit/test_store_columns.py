@@ -108,7 +108,7 @@ def test_a_later_crash_is_told_beside_what_was_measured(tmp_path):
     fill(tmp_path, second, [subject(second), crash])
     (line,) = summarise(columns(tmp_path))
     assert (line.session, line.status, line.latency_ns.value) == (first, "ok", 101)
-    assert line.reason == "the last try ended crashed: SIGSEGV"
+    assert line.reason == "the latest attempt ended crashed: SIGSEGV"
 
 
 def test_an_empty_store_has_no_lines(tmp_path):
