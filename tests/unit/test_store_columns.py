@@ -55,7 +55,7 @@ def test_the_numbers_are_those_of_a_report(tmp_path):
     found = summarise(columns(tmp_path))
     assert [line.point for line in found] == [p.point for p in expected]
     for line, one in zip(found, expected, strict=True):
-        status, reason = gathered.status(one)
+        status, reason = gathered.status_of(one)
         assert (line.status, line.reason, line.blocks) == (status, reason, len(one.blocks))
         assert line.calls == sum(len(b.latency_ns) for b in one.blocks)
         assert line.processes == len(one.by_process())
