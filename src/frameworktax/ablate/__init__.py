@@ -1,7 +1,7 @@
 """Which optimisation buys what: a ladder of single steps, measured side by side in one session.
 
 Every step is a runtime, or a variant of one (``eager@autograd-unfused``), a memory layout or a
-number of threads. Each is held against the step it is added to, and alone against the base, by
+number of threads. Each is compared with the step it is added to, and alone with the base, by
 blocks of the same rounds, so that every difference carries an interval.
 """
 

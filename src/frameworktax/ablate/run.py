@@ -46,7 +46,7 @@ def ablate(
         until: half-width of the interval, as a share, at which a point is done.
         processes: fresh processes a point.
         folder: store that keeps every sample.
-        reporter: told of progress.
+        reporter: gets progress.
         command: recorded with the session.
 
     Returns:

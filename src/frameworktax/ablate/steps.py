@@ -38,10 +38,10 @@ METHOD = "paired blocks of one session"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one step changes; times in ns and signed, None where they cannot be told.
+    """What one step changes; times in ns and signed, None where they are unknown.
 
     Attributes:
-        against: name of the rung it is held against.
+        against: name of the rung it is compared with.
         ratio: latency after over latency before.
         latency_ns: change of the latency.
         tax_ns: change of the tax.
@@ -99,7 +99,7 @@ class Ablation:
     def best(self) -> Step | None:
         """The fastest step on one thread whose outputs are proven equal; None where none is."""
         threads = self.base.rung.point.threads
-        told = [
+        proven = [
             (step.total.ratio.value, number)
             for number, step in enumerate(self.steps[1:], 1)
             if step.total is not None
@@ -107,7 +107,7 @@ class Ablation:
             and step.rung.point.threads == threads
             and is_equal(step.measured)
         ]
-        return self.steps[min(told)[1]] if told else None
+        return self.steps[min(proven)[1]] if proven else None
 
 
 def is_equal(m: Measurement | None) -> bool:
@@ -118,7 +118,7 @@ def is_equal(m: Measurement | None) -> bool:
 
 
 def build(records: Sequence[Record]) -> Ablation:
-    """Return the ablation that one session's records tell.
+    """Return the ablation from the records of one session.
 
     Raises:
         UsageError: the records hold no base of a ladder.
@@ -133,7 +133,7 @@ def build(records: Sequence[Record]) -> Ablation:
         processors=max(p.threads for p in asked),
         paths=PATHS,
     )
-    # Paths that nobody asked for are no steps that are missing.
+    # A path that was not asked for has no missing steps.
     rungs = tuple(r for r in rungs if r.point in asked)
     measured = {m.point: m for m in run.measurements}
     session = next(r for r in records if isinstance(r, Session))
@@ -229,9 +229,9 @@ def _effects(
     raw: dict[tuple[str, str], Contrast | None] = {
         key: paired(blocks(before), blocks(after)) for key, (_, before, after) in pairs.items()
     }
-    told = [key for key, contrast in raw.items() if contrast is not None]
+    known = [key for key, contrast in raw.items() if contrast is not None]
     shared = moderate([c for c in raw.values() if c is not None])
-    ratios = {key: ratio(contrast) for key, contrast in zip(told, shared, strict=True)}
+    ratios = {key: ratio(contrast) for key, contrast in zip(known, shared, strict=True)}
     return {
         key: effect(against, before, after, ratios.get(key))
         for key, (against, before, after) in pairs.items()

@@ -49,7 +49,7 @@ def _known_axes(where: dict[str, Any]) -> dict[str, Any]:
 
 
 class Part(_Table):
-    """One rule over one selection, held against bounds."""
+    """One rule over one selection, compared with bounds."""
 
     rule: Rule
     says: str = Field(description="The number it computes, in words.")
