@@ -15,7 +15,7 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,12 +95,19 @@ def call_once(workload: Workload) -> None:
         model.module(*inputs.args, **inputs.kwargs)
 
 
-def install() -> None:
-    """Put the fake session in the place of the real one, wherever that was imported."""
+def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Put the fake session in the place of the real one.
+
+    Args:
+        replace: sets an attribute; ``monkeypatch.setattr`` undoes it after a test.
+    """
+    import frameworktax.api
+    import frameworktax.sweep.run  # noqa: F401 - imported now, so that its name is replaced too
+
     real = measuring.MeasuringSession
     for module in [m for name, m in sys.modules.items() if name.startswith("frameworktax")]:
-        if getattr(module, "MeasuringSession", None) is real:
-            module.MeasuringSession = FakeSession
+        if vars(module).get("MeasuringSession") is real:
+            replace(module, "MeasuringSession", FakeSession)
 
 
 def pytest_configure() -> None:

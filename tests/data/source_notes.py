@@ -14,8 +14,13 @@ GAP = "…"
 
 
 @cache
-def trees() -> list[ast.Module]:
-    return [ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))]
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def records(path: Path) -> bool:
+    """Return whether a module writes notes into records or documents, and not only on a page."""
+    return SOURCE / "report" not in path.parents and path.name != "blocks.py"
 
 
 def template(node: ast.expr) -> str | None:
@@ -33,7 +38,7 @@ def template(node: ast.expr) -> str | None:
 def codes() -> set[str]:
     """Return every note code: first of ``Note(code, text)`` or of a pair (code, text)."""
     found = set()
-    for tree in trees():
+    for tree in (tree for path, tree in trees().items() if records(path)):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Note":
                 code = node.args[0] if len(node.args) == 2 else None
@@ -59,7 +64,7 @@ def sentences() -> set[str]:
     """Return every string of the source as a template."""
     return {
         " ".join(text.split())
-        for tree in trees()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.expr) and (text := template(node)) is not None
     }

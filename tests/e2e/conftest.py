@@ -26,7 +26,7 @@ class Ran:
 class Shell:
     folder: Path
 
-    def __call__(self, *words: str, timeout: float = 240, **variables: str) -> Ran:
+    def __call__(self, *words: str, timeout: float = 1800, **variables: str) -> Ran:
         done = subprocess.run(
             [sys.executable, "-m", "frameworktax", *words],
             cwd=self.folder,

@@ -65,7 +65,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     ran = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -44,7 +44,7 @@ def pip(*words: str) -> None:
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
         capture_output=True,
         text=True,
-        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -73,7 +73,7 @@ class Clean:
             env={**kept, **own, **variables},
             capture_output=True,
             text=True,
-            timeout=240,
+            check=False,
         )
 
 
@@ -111,7 +111,7 @@ def plain(tmp_path_factory, wheel) -> Clean:
     """Return the same with torch; a store of a measured module is in its folder."""
     made = Clean(tmp_path_factory.mktemp("plain"), wheel, "torch")
     words = ["net.py:build", "--runtimes", "eager,inference-mode", "--batch", "1"]
-    how = ["--processes", "1", "--until", "50%", "--time-budget", "120s"]
+    how = ["--processes", "1", "--until", "50%", "--time-budget", "1h"]
     made.measured = made("frameworktax", "measure", *words, *how, "--json", "run.json")
     return made
 
@@ -137,8 +137,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 def test_the_wheel_says_what_it_needs(wheel):
     with zipfile.ZipFile(wheel) as packed:
         (path,) = (name for name in packed.namelist() if name.endswith("/METADATA"))
-        told = packed.read(path).decode()
-    lines = told.partition("\n\n")[0].splitlines()
+        metadata = packed.read(path).decode()
+    lines = metadata.partition("\n\n")[0].splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-E" in line}
     assert extras == set(PROJECT["optional-dependencies"])
     needs = [line for line in lines if line.startswith("Requires-Dist") and "extra ==" not in line]
@@ -165,12 +165,12 @@ def test_the_environments_hold_no_extra(plain, bare):
 def test_a_plain_module_is_measured(plain):
     assert plain.measured.returncode == 0, plain.measured.stderr
     run = json.loads((plain.work / "run.json").read_text())
-    told = [m for m in run["measurements"] if m["runtime"] != "null"]
-    assert [m["runtime"] for m in told] == ["eager", "inference-mode"]
-    assert {m["status"] for m in told} == {"ok"}
-    assert all(m["latency_ns"]["value"] > 0 for m in told)
+    found = [m for m in run["measurements"] if m["runtime"] != "null"]
+    assert [m["runtime"] for m in found] == ["eager", "inference-mode"]
+    assert {m["status"] for m in found} == {"ok"}
+    assert all(m["latency_ns"]["value"] > 0 for m in found)
     if run["environment"]["sampler"]:
-        assert all(m["tax_share"] is not None for m in told)
+        assert all(m["tax_share"] is not None for m in found)
     assert "net.py:build on this machine" in " ".join(plain.measured.stdout.split())
 
 

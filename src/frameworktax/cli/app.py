@@ -8,10 +8,10 @@ import typer
 
 RETIRED = {
     "validate": "'make validate' in a clone of the repository measures the errors of predictions",
-    "list coverage": "see docs/results/coverage.md or 'frameworktax list runtimes'",
+    "list coverage": "see docs/results/coverage.md, or 'frameworktax list runtimes'",
     "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
     "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
-    "init --from-optimum-benchmark": "write the study from the template of 'frameworktax init'",
+    "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
 }
 """Commands and options that the previous version had, each with what replaced it."""
 
