@@ -62,7 +62,6 @@ def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess:
         env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
     )
 
 
@@ -87,9 +86,13 @@ def test_it_is_listed(plugin, kind, name):
         assert row["summary"] == "from example_plugin.model:build"
 
 
+@pytest.mark.timeout(1200)
 def test_it_is_measured(plugin):
+    """As the document has it, with so much time that a busy machine measures it too."""
     pytest.importorskip("torch")
     words = command("measure")
+    for option, value in (("--time-budget", "15min"), ("--until", "90%")):
+        words[words.index(option) + 1] = value
     ran = run(plugin, words)
     assert ran.returncode == 0, ran.stderr
     document = json.loads((plugin / words[words.index("--json") + 1]).read_text())
