@@ -123,7 +123,7 @@ def whatif(
         runtime: another runtime, by name.
 
     Raises:
-        UsageError: no change is asked for, one cannot be, or no latency to start from.
+        UsageError: no change is asked for, one is impossible, or no latency to start from.
         TraceError: it is a trace that cannot be read.
         StoreError: it is a store or document that cannot be read.
     """

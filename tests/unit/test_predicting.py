@@ -71,7 +71,7 @@ def test_earlier_predictions_in_a_document_are_not_told_again(folder):
 def test_nothing_asked_nothing_possible_and_nothing_there(folder):
     with pytest.raises(UsageError, match="no change to predict"):
         ft.whatif(folder)
-    with pytest.raises(UsageError, match="--batch -1 cannot be"):
+    with pytest.raises(UsageError, match="--batch must be"):
         ft.whatif(folder, batch=-1)
     with pytest.raises(UsageError, match="no latency"):
         ft.whatif(Run(), batch=2)
@@ -84,5 +84,5 @@ def test_in_a_notebook_names_are_only_text(folder):
     hostile = "<script>alert(1)</script>"
     points = [replace(m, workload=replace(m.workload, model=hostile)) for m in run.measurements]
     shown = ft.whatif(replace(run, measurements=tuple(points)), host_speed=2)._repr_html_()
-    assert "<table" in shown
+    assert "alert(1)" in shown
     assert "<script" not in shown

@@ -1,5 +1,6 @@
 """From raw records to a verdict: pure functions, no clock, no engine.
 
-``points`` groups records, ``bill`` says where the time goes, ``regime`` names what bounds a
-point, ``curves`` finds the free batch, ``advice`` ranks what to do, ``document`` puts it together.
+``grouping`` puts records together by point, ``points`` gives their intervals, ``bill`` says where
+the time goes, ``regime`` names what bounds a point, ``curves`` finds the free batch, ``advice``
+ranks what to do, ``document`` puts it together; ``whatif``, ``compare`` and ``trace`` stand alone.
 """

@@ -56,7 +56,7 @@ def predict(
             smallest batch.
         steps: of a trace, all of one kind: together they give one interval.
         subject: what the steps are called.
-        table: errors that formulas have shown; the committed table unless given.
+        table: errors that formulas have shown; default: the committed table.
         alone: whether each of several changes is answered; otherwise all of them at once only.
 
     Returns:

@@ -13,7 +13,7 @@ MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
 ZERO = "its interval reaches zero; measure it for longer"
 REPLAYED = ("device_speed", "host_speed", "graphs")
-"""Changes of the machine, which hold together; the others change the work itself."""
+"""Changes of the machine, which can be combined; the others change the work itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,17 @@ class WhatIf:
 
     def words(self) -> str:
         """Return the change as it would be typed: ``--device-speed 2 --graphs``."""
-        said = []
+        parts = []
         for field in fields(self):
             value = getattr(self, field.name)
             option = f"--{field.name.replace('_', '-')}"
             if value is True:
-                said.append(option)
+                parts.append(option)
             elif value not in (None, False):
-                said.append(
+                parts.append(
                     f"{option} {value:g}" if not isinstance(value, str) else f"{option} {value}"
                 )
-        return " ".join(said)
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Refused:
 
 
 def check(asked: WhatIf) -> None:
-    """Raise UsageError where a change cannot be, or none is asked for."""
+    """Raise UsageError where a change is impossible, or none is asked for."""
     for field in fields(asked):
         value = getattr(asked, field.name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if number and not 0 < value < math.inf:
             option = f"--{field.name.replace('_', '-')}"
-            raise UsageError(f"{option} {value:g} cannot be; give a number above zero")
+            raise UsageError(f"{option} must be above zero (got {value:g})")
     if not asked.words():
         raise UsageError("no change to predict; give --batch 8, --host-speed 2 or another")
 
