@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from frameworktax.analysis.estimates import times
@@ -137,9 +138,9 @@ def _free(family: Family, runtime: str) -> Cell:
     if curve is None or curve.free_batch is None:
         return Cell(NONE, style="dim")
     free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
-    short = f"{free.value:.1f}" if free.value < 9.95 and free.value % 1 else f"{free.value:.0f}"
-    ends = f" ({free.low:.2g} to {free.high:.2g})" if has_interval(free) else ""
-    return Cell(f"{least}{short}", exact=f"{least}{short}{ends}")
+    ends = f" ({free.low:.3g} to {free.high:.3g})" if has_interval(free) else ""
+    whole = math.floor(free.value + 1e-9)
+    return Cell(f"{least}{whole}", exact=f"{least}{free.value:.3g}{ends}")
 
 
 def _outputs(family: Family, runtime: str) -> Cell:
