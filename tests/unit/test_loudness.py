@@ -67,12 +67,11 @@ def test_a_report_in_full_has_every_note_and_the_environment(run):
     assert run("report", "store", "--quiet") == (0, "", "")
 
 
-def test_a_comparison_in_full_names_every_point(run):
+def test_a_comparison_in_full_shows_more(run):
     words = ("compare", "before", "after", "--gate", "5%")
     _, brief, _ = run(*words)
     _, full, _ = run(*words, "--verbose")
     assert full != brief
-    assert "eager, batch 2, length 128" in " ".join(full.split())
 
 
 def test_an_error_is_traced_on_request_alone(run):
