@@ -172,9 +172,9 @@ def main() -> None:
     if not at.redraw:
         from rich.console import Console
 
-        from frameworktax.cli.live import StudyView
+        from frameworktax.cli.progress import ProgressView
 
-        with StudyView(Console(stderr=True)) as shown:
+        with ProgressView(Console(stderr=True)) as shown:
             sweep(
                 STUDY, *(QUICK if at.quick else ()), store=at.store, reporter=shown,
                 command=("architectures",),

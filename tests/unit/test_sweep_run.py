@@ -35,7 +35,7 @@ from frameworktax.sweep.schedule import groups, within
 from frameworktax.sweep.status import find_statuses
 from frameworktax.sweep.study import load
 from frameworktax.sweep.time_accounting import PhaseClock, itemise, overhead
-from frameworktax.sweep.words import forecast, resumed, rows, summary
+from frameworktax.sweep.words import forecast, plan_blocks, resumed, summary
 from frameworktax.testing import FakeClock
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")
@@ -387,7 +387,8 @@ def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
 def test_a_dry_run_and_a_summary_in_words(tmp_path):
     data = {**STUDY, "study": {"point_budget": 3, "time_budget": "5s"}}
     before = plan_of(load(data), [])
-    assert rows(before)[0] == ["1", "bert-tiny", "eager", "batch 1", "open"]
+    first = plan_blocks(before)[0].rows[0]
+    assert [cell.text for cell in first] == ["1", "bert-tiny", "eager", "batch 1", "open"]
     text = forecast(before)
     assert re.findall(r"\d+", text[0]) == ["3", "3", "2", "0"]
     assert text[1].startswith("1 more ") and "0 of 3 points" in text[2]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from frameworktax.api import Results
-    from frameworktax.cli.progress import Bar
+    from frameworktax.cli.progress import ProgressView
     from frameworktax.records import Run
 
 PAGES = (".md", ".html")
@@ -169,16 +169,16 @@ def console(*, stderr: bool = False) -> Console:
     return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
 
 
-def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> Bar | None:
+def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> ProgressView | None:
     """Return a reporter on standard error, or None for ``--quiet``."""
-    from frameworktax.cli.progress import Bar
+    from frameworktax.cli.progress import ProgressView
 
     if quiet:
         return None
     out = console(stderr=True)
     if verbose:
         introduce(out)
-    return Bar(out, budget_s, verbose=verbose)
+    return ProgressView(out, budget_s, verbose=verbose)
 
 
 def introduce(out: Console) -> None:

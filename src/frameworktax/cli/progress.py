@@ -1,30 +1,47 @@
-"""Progress of a session on standard error: a bar on a terminal, a few plain lines in a log.
+"""Progress on standard error: a picture drawn in place on a terminal, a few plain lines in a log.
 
-Nothing is drawn while a block is timed: what is shown moves only when the session says something,
-which is between blocks, and at most four times a second. No thread refreshes it.
+One reporter serves a session and a study of many: what runs, how much is done and failed, the time
+that is left, and the latest results. It is drawn only when the session says something, which is
+between blocks, at most four times a second, and no thread refreshes it. Results are read from the
+session's shard, between its phases.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
+from frameworktax.report.latest import Latest, latest, verdict
+from frameworktax.report.render_terminal import STYLES
+from frameworktax.sweep.local import ENDED
+from frameworktax.sweep.values import duration
 
 LOG_EVERY_S = 10.0
 """In a log, a line this often."""
 DRAW_EVERY_S = 0.25
+SHOWN = 5
+"""Latest results that are shown."""
+NODES = 8
+"""Nodes of a cluster that get a line each."""
+LOOK_SHARE = 0.01
+"""Share of the time that reading shards for results may take."""
+BAR_WIDTH = 40
 
 Seconds = Callable[[], float]
 
 
 def drawable(console: Console) -> bool:
-    """Return whether what was printed can be drawn over: a terminal, and not one that is told."""
+    """Return whether text can be drawn over: on a terminal, not where colour is only forced."""
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
@@ -35,122 +52,225 @@ def briefly(names: str) -> str:
     return f"{first}{f' and {len(others)} more' if others else ''}{part}"
 
 
-class Lines:
-    """Lines of a log: none wrapped, and seldom one that says no more than how far it is."""
-
-    def __init__(self, console: Console, clock: Seconds = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._said = float("-inf")
-
-    @property
-    def due(self) -> bool:
-        """Whether the last line was long enough ago."""
-        return self._clock() - self._said >= LOG_EVERY_S
-
-    def now(self, text: str) -> None:
-        """Print a line."""
-        self._said = self._clock()
-        self._console.print(text, soft_wrap=True, markup=False)
-
-    def sometimes(self, text: str) -> None:
-        """Print a line if it is time for one."""
-        if self.due:
-            self.now(text)
-
-
-class Bar(Reporter):
+class ProgressView(Reporter):
     """A reporter for people; use as a context manager.
 
     Args:
         console: to draw on, or to print to.
-        budget_s: of the session.
-        verbose: lines instead of a bar, one for each change of phase.
-        clock: tells the time, s.
+        budget_s: of the session; a study gives its own estimate with each session.
+        verbose: lines instead of a picture: each phase, and each point that has a result.
+        live: whether to draw; None to find out.
+        clock: gives the time, s.
     """
 
     def __init__(
         self,
         console: Console,
-        budget_s: float,
+        budget_s: float = 0.0,
         *,
         verbose: bool = False,
+        live: bool | None = None,
         clock: Seconds = time.monotonic,
     ) -> None:
         self._console = console
         self._clock = clock
-        self._end = clock() + budget_s
-        self._phase = ""
-        self._point = ""
-        self._drawn = float("-inf")
-        self._lines = Lines(console, clock)
         self._verbose = verbose
-        self._progress: Progress | None = None
-        if drawable(console) and not verbose:
-            self._progress = Progress(
-                TextColumn("[bold]{task.fields[phase]}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}", markup=False),
-                TimeElapsedColumn(),
+        self._live: Live | None = None
+        if drawable(console) and not verbose if live is None else live:
+            self._live = Live(
                 console=console,
                 auto_refresh=False,  # a refresh thread would compete with what is measured
                 transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="ellipsis",
             )
-            self._task = self._progress.add_task("", total=1.0, phase="")
+        self._printed = self._drawn = self._looked = float("-inf")
+        self._took = 0.0
+        self._end = clock() + budget_s
+        self._counts: dict[str, int] = {}
+        self._running = 0
+        self._session = ""
+        self._phases: dict[str, str] = {}
+        self._done = (0.0, 1.0, "")
+        self._next = ""
+        self._shard: Path | None = None
+        self._inside = Latest()
+        self._results: dict[tuple[str, str], tuple[str, ...]] = {}
 
-    def __enter__(self) -> Bar:
-        if self._progress:
-            self._progress.start()
+    def __enter__(self) -> ProgressView:
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self._live:
+            self._live.stop()
 
-    def phase(self, text: str) -> None:
-        """Say that a new phase begins."""
-        self._phase, self._point = text, ""
-        self._drawn = float("-inf")
-        if self._progress:
-            self._draw(0, 1, "")
-        elif self._verbose:
-            self._lines.now(f"{text}, {self._left()}")
-        else:
-            self._lines.sometimes(f"{text}, {self._left()}")
-
-    def now(self, point: Point) -> None:
-        """Say what is timed next."""
-        if self._progress:
-            self._point = f"{point.runtime}, batch {point.workload.batch}"
-        elif self._verbose:
-            self._lines.sometimes(f"{self._phase}: {point_name(point)}")
-
-    def progress(self, done: float, total: float, text: str) -> None:
-        """Say how much of the phase is done."""
-        if self._progress:
-            self._draw(done, total, text)
-        else:
-            said = f"{self._phase}: {done:.0f} of {total:.0f}, {text}, {self._left()}"
-            self._lines.sometimes(said)
+    # --- events -------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
         self._console.print(text, soft_wrap=True, markup=False)
 
-    def _left(self) -> str:
-        return f"{max(0.0, self._end - self._clock()):.0f} s of the budget left"
+    def counts(self, counts: Mapping[str, int]) -> None:
+        """Take over the number of points by status."""
+        self._counts = dict(counts)
 
-    def _draw(self, done: float, total: float, text: str) -> None:
-        now = self._clock()
-        if self._progress is None or now - self._drawn < DRAW_EVERY_S:
+    def session(self, number: int, total: int, name: str, left_s: float) -> None:
+        """Show that a session of a study begins, and how long the study will still take."""
+        self._end = self._clock() + left_s
+        self._running += 1
+        self._session = f"session {number} of {total}: {briefly(name)}"
+        self._done, self._next = (0.0, 1.0, ""), ""
+        if self._live is None:
+            self._session_line(f"{self._session}; {self._left()}")
+        self._draw(at_once=True)
+
+    def remaining(self, seconds: float) -> None:
+        """Take over how long a session takes; a study has an estimate of its own."""
+        if not self._session:
+            self._end = self._clock() + seconds
+
+    def phase(self, text: str) -> None:
+        """Show that a new phase begins; one of a node comes as ``NODE: phase``."""
+        node, _, doing = text.rpartition(": ")
+        self._phases.pop(node, None)
+        if doing != ENDED:
+            self._phases[node] = doing
+        self._done, self._next = (0.0, 1.0, ""), ""
+        if self._live is None:
+            self._line(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
+        if (self._live or self._verbose) and self._shard is not None and doing != ENDED:
+            self._look(self._shard)
+        self._draw(at_once=True)
+
+    def progress(self, done: float, total: float, text: str) -> None:
+        """Show how much of the phase is done."""
+        self._done = (done, total, text)
+        if self._live is None:
+            doing = next(reversed(self._phases.values()), "")
+            far = f"{doing}: {done:.0f} of {total:.0f}, {text}"
+            self._line(f"{self._indent()}{far}; {self._left()}", often=False)
+        self._draw()
+
+    def now(self, point: Point) -> None:
+        """Show what is timed next."""
+        self._next = point_name(point)
+        self._draw()
+
+    def records(self, shard: Path, *, ended: bool = False) -> None:
+        """Take over where the records of a session go, or that it has ended."""
+        if not ended:
+            self._shard, self._inside = shard, Latest()
             return
-        self._drawn = now
-        said = ", ".join(filter(None, (text, self._point, self._left())))
-        self._progress.update(
-            self._task,
-            completed=done,
-            total=max(total, 1e-9),
-            description=said,
-            phase=self._phase,
-        )
-        self._progress.refresh()
+        self._running -= 1
+        self._look(shard, at_once=self._running == 0)
+        self._shard, self._inside = None, Latest()
+        if self._live is None:
+            newest = next(reversed(self._results.values()), ())
+            last = f"; last: {', '.join(filter(None, newest))}" if newest else ""
+            self._session_line(f"  {self._score()}{last}")
+        self._draw(at_once=True)
+
+    # --- what is shown ------------------------------------------------------------------------
+
+    def _line(self, text: str, *, often: bool) -> None:
+        """Print a line to a log; seldom, unless it says more than how far the session is."""
+        now = self._clock()
+        if often or now - self._printed >= LOG_EVERY_S:
+            self._printed = now
+            self.say(text)
+
+    def _session_line(self, text: str) -> None:
+        """Print a line for a session; seldom, where very many run side by side."""
+        self._line(text, often=self._running <= 1 or self._verbose)
+
+    def _indent(self) -> str:
+        return "  " if self._session else ""
+
+    def _left(self) -> str:
+        return f"about {duration(max(0.0, self._end - self._clock()))} left"
+
+    def _score(self) -> str:
+        """Return how many points are measured, failed and open, the session's own included."""
+        total = sum(self._counts.values())
+        measured = self._counts.get("measured", 0) + self._inside.measured
+        failed = self._counts.get("failed", 0) + self._counts.get("given-up", 0)
+        failed += self._inside.failed
+        parts = [f"{measured} of {total} points measured"]
+        parts += [f"{failed} failed"] if failed else []
+        return ", ".join([*parts, f"{self._open()} left"])
+
+    def _open(self) -> int:
+        inside = self._inside
+        ended = inside.measured + inside.failed + inside.unavailable
+        return max(0, self._counts.get("open", 0) - ended)
+
+    def _look(self, shard: Path, *, at_once: bool = False) -> None:
+        """Read what a session found; seldom enough to cost next to nothing."""
+        begin = self._clock()
+        if not at_once and begin - self._looked < self._took / LOOK_SHARE:
+            return
+        self._inside = latest(shard, SHOWN)
+        for measurement in self._inside.verdicts:
+            cells = verdict(measurement)
+            known = self._results.pop(cells[:2], None)
+            self._results[cells[:2]] = cells
+            if self._verbose and known is None:
+                self._line(f"  {', '.join(filter(None, cells))}", often=True)
+        for key in list(self._results)[:-SHOWN]:
+            del self._results[key]
+        self._looked = self._clock()
+        self._took = self._looked - begin
+
+    def _draw(self, *, at_once: bool = False) -> None:
+        now = self._clock()
+        if self._live and (at_once or now - self._drawn >= DRAW_EVERY_S):
+            self._drawn = now
+            self._live.update(self.picture(), refresh=True)
+
+    def picture(self) -> Group:
+        """Return what a terminal shows."""
+        done, total, _ = self._done
+        if self._session:
+            total = max(1, sum(self._counts.values()))
+            done = total - self._open()
+        bar = Table.grid()  # a bar alone does not end its line
+        bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
+        score = f"{self._score()}; {self._left()}" if self._session else self._left()
+        parts: list[Table | Text] = [bar, _text(score, "bold")]
+        parts += [_text(self._session)] if self._session else []
+        parts += map(_text, self._doing())
+        if self._results:
+            parts.append(_text("latest results", "dim"))
+            parts.append(_table(self._results.values()))
+        return Group(*parts)
+
+    def _doing(self) -> list[str]:
+        done, total, text = self._done
+        lines = []
+        for node, doing in list(self._phases.items())[:NODES]:
+            if node:
+                lines.append(f"  {node}: {doing}")
+                continue
+            far = f", {done:.0f} of {total:.0f}, {text}" if text else ""
+            lines.append(f"  {doing}{far}")
+            lines += [f"  next: {self._next}"] if self._next else []
+        more = len(self._phases) - NODES
+        return [*lines, *([f"  and {more} more"] if more > 0 else [])]
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for least in (0, 4, len("10.4 ms ±3 %"), 0, 0):
+        table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
+    for point, runtime, latency, share, regime in rows:
+        style = STYLES.get(regime, "")
+        cells = (f"  {point}", runtime, latency)
+        table.add_row(*map(Text, cells), Text(share, style=style), Text(regime, style=style))
+    return table

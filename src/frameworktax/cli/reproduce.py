@@ -73,13 +73,13 @@ def reproduce_command(
     if dry_run:
         _dry_run(studies, scale, store)
         return
-    from frameworktax.cli.live import StudyView
+    from frameworktax.cli.progress import ProgressView
     from frameworktax.reproduce.results import reproduce
 
     aside = console(stderr=True)
     if verbose:
         introduce(aside)
-    view = None if quiet or redraw else StudyView(aside, verbose=verbose)
+    view = None if quiet or redraw else ProgressView(aside, verbose=verbose)
     try:
         with view or nullcontext():
             found = reproduce(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,13 +21,11 @@ from frameworktax.cli.deliver import (
     fail,
     into_nothing,
     introduce,
+    this_command,
     writable,
-    write_whole,
+    write_json,
 )
 from frameworktax.cli.options import Quiet, Verbose, check_loudness
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
@@ -88,12 +84,12 @@ def sweep(
     if dry_run:
         _dry_run(study, overrides or [], engine, options, json_file, quiet)
         return
-    from frameworktax.cli.live import StudyView
+    from frameworktax.cli.progress import ProgressView
     from frameworktax.sweep.run import sweep as run_sweep
     from frameworktax.sweep.words import summary
 
     out = console(stderr=True)
-    view = None if quiet else StudyView(out, verbose=verbose)
+    view = None if quiet else ProgressView(out, verbose=verbose)
     if verbose:
         introduce(out)
     options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
@@ -103,7 +99,9 @@ def sweep(
                 results = run_sweep(study, *(overrides or []), **options)
             deliver(results, json_file, report, quiet, verbose)
             if not quiet:
-                _print_lines(summary(results), console(stderr=json_file == "-"))
+                out = console(stderr=json_file == "-")
+                for line in summary(results):
+                    out.print(line, soft_wrap=True, markup=False)
     except Ended as ended:
         into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
         for number in ENDINGS:
@@ -113,14 +111,9 @@ def sweep(
         fail(
             f"{by}; what was measured is kept in {store}. "
             f"See it: frameworktax report {store}; "
-            f"go on: frameworktax {shlex.join(w for w in sys.argv[1:] if w != '--no-resume')}",
+            f"go on: {this_command('--no-resume')}",
             128 + ended.number,
         )
-
-
-def _print_lines(lines: Iterable[str], out: Console) -> None:
-    for line in lines:
-        out.print(line, soft_wrap=True, markup=False)
 
 
 def _dry_run(
@@ -131,30 +124,22 @@ def _dry_run(
     json_file: str | None,
     quiet: bool,
 ) -> None:
-    from frameworktax.cli.progress import Bar
-    from frameworktax.report.render_terminal import print_rows
+    from frameworktax.cli.progress import ProgressView
+    from frameworktax.report.render_terminal import print_blocks
     from frameworktax.sweep.plan import plan_sweep
     from frameworktax.sweep.run import platforms_of
-    from frameworktax.sweep.words import forecast, rows
+    from frameworktax.sweep.words import plan_blocks
 
-    platforms = platforms_of(engine, Bar(console(stderr=True), 0.0))
+    platforms = platforms_of(engine, ProgressView(console(stderr=True)))
     plan = plan_sweep(study, *overrides, platforms=platforms, **options)
-    if json_file:
-        text = json.dumps(plan.as_data(), allow_nan=False)
-        if json_file == "-":
-            print(text)
-            return
-        write_whole(Path(json_file), text + "\n")
-    if not quiet:
-        out = console()
-        print_rows(out, ["session", "model", "runtime", "point", "status"], rows(plan))
-        _print_lines(forecast(plan), out)
+    write_json(plan.as_data(), json_file)
+    if not quiet and json_file != "-":
+        print_blocks(plan_blocks(plan), console())
 
 
 @contextmanager
 def _ends_once() -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM end the sweep and the second not disturb the ending."""
-
     came: list[int] = []
 
     def first(number: int, frame: FrameType | None) -> None:
@@ -164,11 +149,14 @@ def _ends_once() -> Iterator[None]:
         raise Ended(number)
 
     def second(number: int, frame: FrameType | None) -> None:
-        for one, how in before.items():
-            signal.signal(one, how)  # a third one ends whatever hangs
+        restore()  # a third one ends a sweep that hangs
         if writable(2):  # not print: this may be in the middle of one
             with suppress(OSError):
                 os.write(2, b"ending the measuring processes\n")
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
     # What is ignored stays so: nohup is a wish that the closing of a terminal ends nothing.
     before = {
@@ -181,13 +169,10 @@ def _ends_once() -> Iterator[None]:
     try:
         yield
     except Ended:
-        raise  # the ending goes on outside: what to do next is still to be said
+        raise  # the caller still says what to do next, without being disturbed
     except BaseException as error:
         if came and isinstance(error, KeyboardInterrupt):  # Ray raises one of its own for ours
             raise Ended(came[0]) from error
-        for one, how in before.items():
-            signal.signal(one, how)
+        restore()
         raise
-    else:
-        for one, how in before.items():
-            signal.signal(one, how)
+    restore()

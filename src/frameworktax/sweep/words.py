@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from frameworktax.records import Point, point_name
+from frameworktax.report.blocks import Block, Text, table
 from frameworktax.sweep.estimate import RULE
 from frameworktax.sweep.plan import SweepPlan
 from frameworktax.sweep.status import PointStatus, Status
@@ -25,12 +26,12 @@ STATUSES: dict[Status, str] = {
 }
 
 
-def rows(plan: SweepPlan) -> list[list[str]]:
-    """Return a row for every point of a plan: session, model, runtime, point, status."""
+def plan_blocks(plan: SweepPlan) -> list[Block]:
+    """Return a plan as a table with a row for every point, and the time it takes."""
     session = {
         point: number for number, group in enumerate(plan.groups, start=1) for point in group.points
     }
-    return [
+    rows = [
         [
             str(session.get(point, "–")),
             point.workload.model,
@@ -40,6 +41,8 @@ def rows(plan: SweepPlan) -> list[list[str]]:
         ]
         for point in sorted((one.point for one in plan.chosen), key=lambda p: session.get(p, 0))
     ]
+    columns = ["session", "model", "runtime", "point", "status"]
+    return [table("", columns, rows), *map(Text, forecast(plan))]
 
 
 def status_text(one: PointStatus) -> str:
@@ -52,7 +55,7 @@ def status_text(one: PointStatus) -> str:
 
 
 def forecast(plan: SweepPlan) -> list[str]:
-    """Return the lines below the table of a plan."""
+    """Return what a plan comes to: points, sessions, time."""
     counts = Counter(one.status for one in plan.statuses.values())
     to_do = sum(len(group.points) for group in plan.groups)
     lines = [

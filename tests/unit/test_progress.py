@@ -1,4 +1,4 @@
-"""How a study is told while it runs: a picture on a terminal, few lines in a log."""
+"""Progress of sessions and studies: a picture on a terminal, few lines in a log."""
 
 import io
 import sys
@@ -12,8 +12,7 @@ import sample_records as data
 
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.cli.live import SHOWN, StudyView
-from frameworktax.cli.progress import LOG_EVERY_S, Bar, briefly, drawable
+from frameworktax.cli.progress import LOG_EVERY_S, SHOWN, ProgressView, briefly, drawable
 from frameworktax.records import Point, Workload
 from frameworktax.report.latest import latest, verdict
 from frameworktax.sweep.local import ENDED
@@ -35,7 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def log(width=80, kind=StudyView, **more):
+def log(width=80, kind=ProgressView, **more):
     out, clock = io.StringIO(), Clock()
     console = Console(file=out, width=width)
     view = kind(console, clock=clock, **more)
@@ -62,7 +61,7 @@ def shard(tmp_path):
         ("gpt2 (1 of 3)", "gpt2 (1 of 3)"),
     ],
 )
-def test_long_lists_are_told_briefly(names, short):
+def test_long_lists_are_shortened(names, short):
     assert briefly(names) == short
 
 
@@ -87,17 +86,15 @@ def test_a_log_has_a_line_in_ten_seconds_and_none_is_long():
             view.phase(phase)
         go_on(view, clock)
     lines = out.getvalue().splitlines()
-    assert lines[0] == (
-        "session 1 of 5: bert-base and 6 more (2 of 2); about 16 min of the study left"
-    )
-    assert lines[1] == "  measuring: 80 of 90, round 1; about 16 min of the study left"
+    assert lines[0] == "session 1 of 5: bert-base and 6 more (2 of 2); about 16 min left"
+    assert lines[1] == "  measuring: 80 of 90, round 1; about 16 min left"
     assert len(lines) == 1 + 100 / LOG_EVERY_S
     assert "albert" not in out.getvalue()
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_log_tells_the_end_of_a_session(shard):
+def test_a_log_has_the_end_of_a_session(shard):
     view, out, _ = log()
     view.counts({"open": 40})
     view.session(1, 1, "bert-mini", 60.0)
@@ -110,7 +107,7 @@ def test_a_log_tells_the_end_of_a_session(shard):
     assert " ms ±" in last and "tax " in last
 
 
-def test_many_sessions_side_by_side_are_not_told_one_by_one(tmp_path):
+def test_many_sessions_side_by_side_have_few_lines(tmp_path):
     view, out, clock = log()
     view.counts({"open": 1000})
     for number in range(1, 101):
@@ -127,7 +124,7 @@ def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
     assert out.getvalue() == "[bold]" + "x" * 100 + "\n"
 
 
-def test_verbose_tells_every_phase_and_every_verdict(shard):
+def test_verbose_prints_every_phase_and_every_result(shard):
     view, out, _ = log(width=200, verbose=True)
     view.counts({"open": 30})
     view.session(1, 1, "bert-mini", 60.0)
@@ -164,8 +161,8 @@ def picture(shard, **more):
 def test_the_picture_says_what_runs_what_is_done_and_what_was_found(shard):
     lines = shown(picture(shard))
     text = "\n".join(lines)
-    # the shard has told 30 points in full, one crash, and one that is unavailable
-    assert "40 of 51 points measured, 2 failed, 8 left; about 14 min of the study left" in lines
+    # the shard has 30 points in full, one crash, and one that is unavailable
+    assert "40 of 51 points measured, 2 failed, 8 left; about 14 min left" in lines
     assert "session 2 of 5: bert-base and 6 more (2 of 2)" in lines
     assert "  measuring, 3 of 90, round 4" in lines
     assert "  next: bert-base, onnxruntime, batch 8" in lines
@@ -217,7 +214,7 @@ def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
         looks.append(path)
         return latest(path, most)
 
-    monkeypatch.setattr("frameworktax.cli.live.latest", slow)
+    monkeypatch.setattr("frameworktax.cli.progress.latest", slow)
     view, _, clock = log(live=True)
     view.session(1, 1, "a", 600.0)
     view.records(shard)
@@ -230,7 +227,7 @@ def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
 def test_it_draws_and_leaves_nothing_behind(shard):
     out = Terminal()
     console = Console(file=out, force_terminal=True, width=80, height=30, color_system="256")
-    view = StudyView(console, clock=Clock())
+    view = ProgressView(console, clock=Clock())
     with view:
         view.counts({"open": 3})
         view.session(1, 1, "bert-base", 60.0)
@@ -264,32 +261,42 @@ def test_only_a_terminal_is_drawn_on(file, terminal, draws, monkeypatch):
 
 
 def test_the_bar_of_one_session_in_a_log():
-    view, out, clock = log(kind=lambda console, **more: Bar(console, 60.0, **more))
+    view, out, clock = log(kind=lambda console, **more: ProgressView(console, 60.0, **more))
     with view:
         for phase in ("setting up", "starting processes", "measuring"):
             view.phase(phase)
         go_on(view, clock, 30)
     assert out.getvalue().splitlines() == [
-        "setting up, 60 s of the budget left",
-        "measuring: 80 of 90, round 1, 50 s of the budget left",
-        "measuring: 70 of 90, round 2, 40 s of the budget left",
-        "measuring: 60 of 90, round 3, 30 s of the budget left",
+        "setting up; about 60 s left",
+        "measuring: 80 of 90, round 1; about 50 s left",
+        "measuring: 70 of 90, round 2; about 40 s left",
+        "measuring: 60 of 90, round 3; about 30 s left",
     ]
 
 
 def test_the_bar_draws_what_is_next():
     out, clock = Terminal(), Clock()
     console = Console(file=out, force_terminal=True, width=100)
-    with Bar(console, 60.0, clock=clock) as bar:
+    with ProgressView(console, 60.0, clock=clock) as bar:
         bar.phase("measuring")
         go_on(bar, clock, 1)
     assert "onnxruntime, batch 8" in out.getvalue()
 
 
-# --- what a session has told so far -------------------------------------------------------------
+def test_a_session_alone_takes_over_its_estimate_and_one_of_a_study_does_not():
+    view, out, _ = log()
+    view.remaining(30.0)
+    view.phase("measuring")
+    assert "30 s" in out.getvalue()
+    view.session(1, 2, "a", 600.0)
+    view.remaining(5.0)
+    assert out.getvalue().endswith("about 10 min left\n") and view._left() == "about 10 min left"
 
 
-def test_the_latest_are_told_as_a_report_tells_them(shard):
+# --- results of a session that runs ------------------------------------------------------------
+
+
+def test_the_latest_results_equal_those_of_a_report(shard):
     found = latest(shard, 3)
     whole = {(m.runtime, m.workload.batch): m for m in build(data.sample_records()).measurements}
     assert (found.measured, found.failed, found.unavailable) == (30, 1, 1)
@@ -299,17 +306,12 @@ def test_the_latest_are_told_as_a_report_tells_them(shard):
         assert (m.latency_ns, m.tax_share, m.regime) == (
             same.latency_ns, same.tax_share, same.regime,
         )  # fmt: skip
-    point, runtime, latency, tax, regime = verdict(whole["eager", 1])
-    assert (runtime, latency, tax, regime) == (
-        "eager",
-        "4.40 ms ±3 %",
-        "tax 62 %",
-        "framework-bound",
-    )
+    point, *others = verdict(whole["eager", 1])
+    assert others == ["eager", "4.40 ms ±3 %", "tax 62 %", "framework-bound"]
     assert point.startswith("bert-mini, batch 1")
 
 
-def test_a_torn_shard_tells_what_is_whole(shard):
+def test_a_torn_shard_gives_what_is_whole(shard):
     whole = shard.read_text().splitlines(keepends=True)
     last = max(i for i, line in enumerate(whole) if '"block"' in line)
     shard.write_text("".join(whole[:last]) + whole[last][:40])
@@ -321,15 +323,15 @@ def test_a_torn_shard_tells_what_is_whole(shard):
 
 def test_counts_follow_the_sessions():
     a, b, c = (Point(workload=Workload(model="m", batch=n), runtime="eager") for n in (1, 2, 4))
-    standing = StatusCounts(
+    counts = StatusCounts(
         {
             a: PointStatus("measured"),
             b: PointStatus("open"),
             c: PointStatus("open", fault="crashed"),
         }
     )
-    assert standing.counts == {"measured": 1, "open": 1, "failed": 1}
-    standing.update({b: PointStatus("open"), c: PointStatus("measured")})
-    assert {k: v for k, v in standing.counts.items() if v} == {"measured": 2, "open": 1}
-    standing.update({b: PointStatus("open", fault="failed")})
-    assert standing.counts["failed"] == 1 and standing.counts["open"] == 0
+    assert counts.counts == {"measured": 1, "open": 1, "failed": 1}
+    counts.update({b: PointStatus("open"), c: PointStatus("measured")})
+    assert {k: v for k, v in counts.counts.items() if v} == {"measured": 2, "open": 1}
+    counts.update({b: PointStatus("open", fault="failed")})
+    assert counts.counts["failed"] == 1 and counts.counts["open"] == 0
