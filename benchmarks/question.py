@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from frameworktax.cli.progress import Bar
+from frameworktax.cli.progress import ProgressView
 from frameworktax.records import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,11 +63,11 @@ def place(name: str, description: str, arguments: Sequence[str] | None = None) -
     return found
 
 
-def bar(budget_s: float) -> Bar:
+def bar(budget_s: float) -> ProgressView:
     """Return a progress bar on standard error."""
     from rich.console import Console
 
-    return Bar(Console(stderr=True, highlight=False), budget_s)
+    return ProgressView(Console(stderr=True, highlight=False), budget_s)
 
 
 def machine(where: Environment | None) -> str:

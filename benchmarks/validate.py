@@ -25,7 +25,7 @@ from rich.console import Console
 from frameworktax import api, store
 from frameworktax.analysis.whatif.cpu import SAME_KERNELS
 from frameworktax.analysis.whatif.formula_errors import ENOUGH, FILE, MEDIAN, P95, distrust
-from frameworktax.cli.progress import Bar
+from frameworktax.cli.progress import ProgressView
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
@@ -271,7 +271,7 @@ def main() -> None:
     asked = parser.parse_args()
     trial = Path(tempfile.gettempdir(), "frameworktax-validate")
     table, page = (trial / FILE, trial / PAGE.name) if asked.quick else (TABLE, PAGE)
-    with Bar(Console(stderr=True), asked.time_budget, verbose=False) as bar:
+    with ProgressView(Console(stderr=True), asked.time_budget, verbose=False) as bar:
         found = validate(
             asked.models.split(",") if asked.models else None,
             time_budget=asked.time_budget,

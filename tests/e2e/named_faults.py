@@ -220,7 +220,7 @@ def two_writers(folder: Path) -> Ending:
 def two_sweeps(folder: Path) -> Ending:
     """The second waits for the first, and finds that nothing is left to do."""
     write(folder)
-    words = ("grid.models=mlp,bert-tiny", "grid.batch=1", "study.time_budget=20s")
+    words = ("grid.models=mlp,bert-tiny", "grid.batch=1", "study.time_budget=200s")
     one = start(folder, *words, "--json", "one.json")
     while not (folder / STORE).exists():
         assert one.poll() is None
