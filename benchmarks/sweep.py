@@ -42,9 +42,9 @@ def sweep(bench: Bench, name: str, title: str) -> Row:
         raise BenchmarkError("nothing was measured")
     statuses = [one.status for one in results.statuses.values()]
     measuring = sum(results.spent_ns[part] for part in MEASURING)
-    told = f"{cost:.1%} over {measuring / 1e9:.0f} s of measuring, {len(statuses)} points"
+    text = f"{cost:.1%} over {measuring / 1e9:.0f} s of measuring, {len(statuses)} points"
     target = f"under {TARGET:.0%}" if name == "overhead" else "reported"
-    bench.check(title, cost, told, target, name != "overhead" or cost < TARGET)
+    bench.check(title, cost, text, target, name != "overhead" or cost < TARGET)
     for part, spent in sorted(results.spent_ns.items(), key=lambda item: -item[1]):
         bench.row(f"  {part}", f"{spent / 1e9:.1f} s")
     return {

@@ -106,7 +106,7 @@ class Timed(Sweep):
 
 
 def peak_bytes() -> int:
-    """Return the most memory this process ever held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -90,7 +90,7 @@ def small_disk(folder: Path, size_kb: int, options: str = "mode=700") -> Place:
 
 
 def take_out(folder: Path) -> None:
-    """Put what a small disk held where it was mounted: somebody has made room."""
+    """Put the files of a small disk where it was mounted: there is room again."""
     kept = folder.with_name(f"{folder.name}.kept")
     if kept.exists():
         shutil.copytree(kept, folder, dirs_exist_ok=True)

@@ -34,7 +34,7 @@ DISK_KB = 8
 
 OWN = """
 [study]
-time_budget = "20s"
+time_budget = "60s"
 processes = 1
 twin = "none"
 [grid]
@@ -344,14 +344,14 @@ def out_of_memory(folder: Path) -> Ending:
         (folder / "hungry").touch()
         code, error = ended(start(folder, "--allow-code", prefix=place.prefix, before=place.before))
     assert code == 0, error
-    told = {
+    found = {
         m["workload"]["batch"]: (m["status"], m["reason"] or "")
         for m in json.loads((folder / "run.json").read_text())["measurements"]
         if m["runtime"] == "eager"
     }
-    ending = hit("out of memory", place, code, told[2][1])
-    assert told[1][0] == "ok", told
-    assert told[2][0] == "out-of-memory" and place.refuses in ending.message, told
+    ending = hit("out of memory", place, code, found[2][1])
+    assert found[1][0] == "ok", found
+    assert found[2][0] == "out-of-memory" and place.refuses in ending.message, found
     (folder / "hungry").unlink()
     restart(folder, ending, OWN_TWO, "--allow-code", "study.attempts=9")
     return ending

@@ -195,7 +195,7 @@ def run(seed: int, folder: Path) -> Ending:
     if fault.endswith("worker") and (lost := failures(folder)):
         ending.message = lost[0]
         assert hit and ("killed by the kernel" in lost[0] or "SIGSEGV during" in lost[0]), lost
-    restart(folder, ending, EXPECTED)
+    restart(folder, ending, EXPECTED, "study.time_budget=100s")  # enough on a busy machine
     return ending
 
 
@@ -236,7 +236,7 @@ def left_running(folder: Path) -> bool:
 
 
 def failures(folder: Path) -> list[str]:
-    """Return why measuring processes failed, as the store tells it."""
+    """Return why measuring processes failed, by the store."""
     from frameworktax import store
     from frameworktax.records import Outcome
 
@@ -253,8 +253,8 @@ def check(folder: Path, expected: Points) -> int:
     document = json.loads((folder / "run.json").read_text())
     runtimes = {runtime for _, _, runtime in expected}  # every session has the floor beside them
     measured = [m for m in document["measurements"] if m["runtime"] in runtimes]
-    told = sorted((m["workload"]["model"], m["workload"]["batch"], m["runtime"]) for m in measured)
-    assert told == expected, told
+    found = sorted((m["workload"]["model"], m["workload"]["batch"], m["runtime"]) for m in measured)
+    assert found == expected, found
     assert all(m["status"] == "ok" and m["samples_ns"] for m in measured)
     kept = folder / STORE
     records, notes = store.read(kept)
@@ -273,4 +273,4 @@ def check(folder: Path, expected: Points) -> int:
         if line.startswith('{"record":"block"')
     ]
     assert len(raw) - len(blocks) in (0, sum(n.code == "torn-line" for n in notes))
-    return len(told)
+    return len(found)

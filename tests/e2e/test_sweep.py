@@ -43,8 +43,8 @@ def test_a_study_is_measured_once_and_said_beforehand(shell):
     assert "4 points: 4 measured" in ran.out
     assert "over the time spent measuring" in ran.out
     document = json.loads((shell.folder / "run.json").read_text())
-    told = [(m["workload"]["model"], m["workload"]["batch"]) for m in document["measurements"]]
-    assert sorted(told) == [("bert-tiny", 1), ("bert-tiny", 2), ("mlp", 1), ("mlp", 2)]
+    found = [(m["workload"]["model"], m["workload"]["batch"]) for m in document["measurements"]]
+    assert sorted(found) == [("bert-tiny", 1), ("bert-tiny", 2), ("mlp", 1), ("mlp", 2)]
     assert all(m["latency_ns"]["value"] > 0 for m in document["measurements"])
     assert (shell.folder / "report.html").exists()
 

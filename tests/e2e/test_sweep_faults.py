@@ -30,7 +30,7 @@ def test_after_a_restart_every_point_is_there_once(seed, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_named_fault_is_told_and_costs_no_point(name, tmp_path: Path):
+def test_a_named_fault_costs_no_point(name, tmp_path: Path):
     try:
         ending = named_faults.CASES[name](tmp_path)
     except fault_places.CannotBeMade as error:
@@ -38,7 +38,7 @@ def test_a_named_fault_is_told_and_costs_no_point(name, tmp_path: Path):
     assert ending.message and ending.points == len(named_faults.TWO)
 
 
-def test_a_measuring_process_that_is_killed_is_told(tmp_path: Path):
+def test_a_measuring_process_that_is_killed_is_reported(tmp_path: Path):
     """The sweep goes on, says what happened and measures again what was lost."""
     (tmp_path / "study.toml").write_text(sweep_faults.STUDY)
     words = ("study.time_budget=30s", "grid.models=mlp")

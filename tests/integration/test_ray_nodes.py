@@ -104,13 +104,13 @@ def facts(folder: Path):
     """Return what a session says apart from times: by kind, point and process."""
     found = {}
     for record in store.read(folder)[0]:
-        told = {k: v for k, v in to_json(record).items() if k not in TIMINGS}
-        round_ = told.pop("round", None)
+        said = {k: v for k, v in to_json(record).items() if k not in TIMINGS}
+        round_ = said.pop("round", None)
         if round_ not in (None, 0):  # how many rounds it takes depends on the times
             continue
-        where = told.get("point")
-        key = (record.kind, json.dumps(where, sort_keys=True), told.get("process"))
-        found[key] = (told, sorted(asdict(record)))
+        where = said.get("point")
+        key = (record.kind, json.dumps(where, sort_keys=True), said.get("process"))
+        found[key] = (said, sorted(asdict(record)))
     return found
 
 
@@ -247,9 +247,9 @@ def test_ray_gives_the_same_records_and_ends_with_ctrl_c(tmp_path):
     here = sweep(tmp_path / "study.toml", *words, store=tmp_path / "l")
     assert len(here) == 2
     assert facts(tmp_path / "s").keys() == facts(tmp_path / "l").keys()
-    for key, told in facts(tmp_path / "l").items():
+    for key, said in facts(tmp_path / "l").items():
         if key[0] not in ("session", "parity"):
-            assert facts(tmp_path / "s")[key] == told
+            assert facts(tmp_path / "s")[key] == said
 
 
 def wait_gone() -> None:

@@ -301,11 +301,14 @@ def test_what_is_no_message_ends_the_job(made, said):
 
 def test_records_that_come_after_the_end_was_reported_are_kept(made, tmp_path):
     whole = shard()
-    script = [chunk(whole[:300], messages({"began": True}, done())), chunk(whole[300:], ended=0)]
-    executor, _ = made(Cluster(script={"a": script}))
-    executor.submit(job())
-    (got,) = executor.completed()
-    assert got.error is None and len(store.read(tmp_path / "store")[0]) == 5
+    begin = chunk(whole[:300], messages({"began": True}, done()))
+    for end in ([chunk(whole[300:], ended=0)], [chunk(whole[300:]), chunk()]):  # or its exit hangs
+        executor, _ = made(Cluster(script={"a": [begin, *end]}))
+        executor.submit(job())
+        (got,) = executor.completed()
+        path = tmp_path / "store" / f"{got.session}.jsonl"
+        assert got.error is None and len(store.read(path)[0]) == 5
+        path.unlink()
 
 
 def test_a_process_that_ends_without_a_word(made):

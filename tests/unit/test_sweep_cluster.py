@@ -175,12 +175,17 @@ def test_the_last_point_of_a_lost_session_was_not_alone_in_it():
     outcomes = [
         Outcome(session="a", point=p.key(), process=0, status="failed") for p in group.points
     ]
-    again = Retries({}, attempts=2).after(group, outcomes[:2], lost=True)
+
+    def after(group, outcomes):
+        statuses = find_statuses(group.points, outcomes, 2)
+        return Retries({}, attempts=2).after(group, statuses, lost=True)
+
+    again = after(group, outcomes[:2])
     assert again.blamed is None
     assert [(one.points, one.losses) for one in again.now] == [((group.points[2],), 1)]
-    alone = Retries({}, attempts=2).after(again.now[0], [], lost=True)
+    alone = after(again.now[0], [])
     assert alone.blamed == group.points[2] and alone.later[0].failed
-    assert Retries({}, attempts=2).after(group, outcomes, lost=True).now == ()
+    assert after(group, outcomes).now == ()
 
 
 def leave_all(cluster, label):

@@ -16,7 +16,7 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_a_library_makes_its_own_is_still_told_by_its_signal(number) -> None:
+def test_an_interrupt_that_a_library_makes_its_own_keeps_its_signal(number) -> None:
     def library() -> None:
         try:
             signal.raise_signal(number)
@@ -28,7 +28,7 @@ def test_an_interrupt_that_a_library_makes_its_own_is_still_told_by_its_signal(n
     assert ended.value.number == number
 
 
-def test_an_interrupt_without_a_signal_is_none_of_ours() -> None:
+def test_an_interrupt_without_a_signal_is_not_ours() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt) as ended, _ends_once():
         raise KeyboardInterrupt

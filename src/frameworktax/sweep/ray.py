@@ -338,17 +338,18 @@ class RemoteJob:
                 self._message(msgspec.json.decode(line, type=Message))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from error
-        if chunk.ended is None:
+        is_whole = self._end is not None and not chunk.records and not chunk.messages
+        if chunk.ended is None and not is_whole:
             return
         self.close()
-        if self.is_late:
+        if self._end is not None:
+            self.done = self._end
+        elif self.is_late:
             self.done = self.lost("timeout", f"ended after {limit_s(self.job):.0f} s")
-        elif self._end is None:
+        else:
             last = (chunk.stderr.strip().splitlines() or [""])[-1]
             why = self._failed or f"its process ended with code {chunk.ended}; {last}"
             self.done = self.lost("crashed", why)
-        else:
-            self.done = self._end
 
     def lost(self, status: Fault, why: str) -> Done:
         """Return the end of a job whose process did not come to its own."""

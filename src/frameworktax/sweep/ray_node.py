@@ -10,6 +10,7 @@ its parent.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -250,7 +251,7 @@ def run(order: Order, folder: Path, messages: Messages) -> None:
                 "start the node with RAY_worker_niceness=0"
             )
     executor = LocalExecutor(folder, "cpu", messages, command)
-    with host_lock(command, messages.say):
+    with host_lock(command, messages.say), contextlib.closing(executor):
         messages.write(Message(began=True))
         executor.submit(job)
         messages.write(Message(done=_end(next(executor.completed()))))

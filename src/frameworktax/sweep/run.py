@@ -271,13 +271,13 @@ class Sweep:
         """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
         shard = shard_of(self._folder, done.session)
-        records = list(scan(shard))
         attempts = self._study.settings.attempts
-        self._counts.update(find_statuses(one.group.points, records, attempts))
+        statuses = find_statuses(one.group.points, scan(shard), attempts)
+        self._counts.update(statuses)
         self._reporter.counts(self._counts.counts)
         self._reporter.records(shard, ended=True)
         lost = isinstance(done.error, WorkerError)
-        again = retries.after(one.group, records, lost=lost)
+        again = retries.after(one.group, statuses, lost=lost)
         for group in again.now:
             queue.add(group, one.rank)
         for group in again.later:

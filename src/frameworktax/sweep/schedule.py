@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.records import Point, Record, Workload, point_name
+from frameworktax.records import Point, Workload, point_name
 from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.status import PointStatus, find_statuses
+from frameworktax.sweep.status import PointStatus
 
 PARTS = 4
 """Sessions a node gets of what many nodes share: so many even out their ends, and a lost one costs
@@ -248,15 +248,14 @@ class Retries:
         self._tries = {point: one.tries for point, one in statuses.items() if one.tries}
         self._attempts = attempts
 
-    def after(self, group: Group, records: Iterable[Record], *, lost: bool) -> Again:
+    def after(self, group: Group, statuses: Mapping[Point, PointStatus], *, lost: bool) -> Again:
         """Return what follows from the end of a group's session.
 
         Args:
             group: its points.
-            records: what the session wrote.
+            statuses: of its points by the records of that session alone.
             lost: whether it ended with its node, or hung.
         """
-        statuses = find_statuses(group.points, records, self._attempts)
         failed = [one for one in group.planned if statuses[one.point].fault in BY_CHANCE]
         again = [one for one in failed if self._may_again(one.point)]
         later = [replace(group.part(again), failed=True)] if again else []
