@@ -111,5 +111,5 @@ def test_nothing_there_and_nothing_asked(tmp_path):
         explain_run(tmp_path / "none")
     with pytest.raises(FrameworktaxError, match="holds no results"):
         explain_run(tmp_path)
-    with pytest.raises(UsageError, match="--device-speed 0"):
+    with pytest.raises(UsageError, match="--device-speed must be above zero"):
         explain_run(DATA / "h100-bert-small-step.json", what_if=WhatIf(device_speed=0))

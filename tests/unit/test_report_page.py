@@ -237,9 +237,8 @@ LEADERS = (
 
 @pytest.fixture(scope="module")
 def named():
-    return build(
-        replace(r, top=LEADERS) if isinstance(r, Attribution) else r for r in data.sample_records()
-    )
+    records = data.sample_records()
+    return build([replace(r, top=LEADERS) if isinstance(r, Attribution) else r for r in records])
 
 
 def test_symbols_take_their_share_of_a_call(named):

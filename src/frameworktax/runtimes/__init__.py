@@ -88,8 +88,8 @@ def get(name: str) -> Runtime:
     Raises:
         UsageError: there is no such name, or no such option of it.
     """
-    known = _registry()
     bare, _, option = name.partition("@")
+    known = BUILT_IN if bare in BUILT_IN else _registry()  # which reads every package's metadata
     if bare not in known:
         raise UsageError(
             f"unknown runtime '{name}'{nearest(name, known)} (see 'frameworktax list runtimes')"
