@@ -71,20 +71,6 @@ class Family:
                 groups[note.text].append(m)
         return [(_who(points, self), text) for text, points in groups.items()]
 
-    def brief_notes(self) -> list[tuple[str, str]]:
-        """(who, text) with one row a code: the text of the first point, for a small screen."""
-        groups: dict[str, list[tuple[Measurement, str]]] = defaultdict(list)
-        for m in self.measured:
-            for note in m.notes:
-                groups[note.code].append((m, note.text))
-        rows = []
-        for said in groups.values():
-            texts = list(dict.fromkeys(text for _, text in said))
-            more = f" (and {len(texts) - 1} more like it)" if len(texts) > 1 else ""
-            first = [m for m, text in said if text == texts[0]]
-            rows.append((_who(first, self), texts[0] + more))
-        return rows
-
 
 def _who(points: Sequence[Measurement], family: Family) -> str:
     if len(points) == len(family.measured):
