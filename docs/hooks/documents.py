@@ -60,13 +60,13 @@ def kind(field: dict[str, Any]) -> str:
     for key in ("anyOf", "oneOf"):
         if key in field:
             return " or ".join(dict.fromkeys(kind(item) for item in field[key]))
-    kind = field.get("type", "any")
-    if isinstance(kind, list):
-        return " or ".join(kind)
-    if kind == "array" and "items" in field:
+    name = field.get("type", "any")
+    if isinstance(name, list):
+        return " or ".join(name)
+    if name == "array" and "items" in field:
         return f"list of {kind(field['items'])}"
-    if kind == "array" and "prefixItems" in field:
+    if name == "array" and "prefixItems" in field:
         return f"({', '.join(kind(item) for item in field['prefixItems'])})"
-    if kind == "object" and isinstance(field.get("additionalProperties"), dict):
+    if name == "object" and isinstance(field.get("additionalProperties"), dict):
         return f"names to {kind(field['additionalProperties'])}"
-    return str(kind)
+    return str(name)

@@ -76,9 +76,9 @@ def test_every_line_of_the_documentation_runs(run):
 def test_a_list_has_a_line_a_point(run):
     code, out, _ = run("frameworktax store list node-1 --where runtime=eager --where batch=1..4")
     assert code == 0
-    shown = [line.split(", length 128 eager")[0] for line in out.splitlines()[1:]]
-    points = [f"bert-mini, batch {batch}" for batch in (1, 2, 4)]
-    assert shown == [*points, "3 points from 1 sessions"]
+    shown = [line.split(", length 128")[0] for line in out.splitlines() if line.startswith("bert-")]
+    assert shown == [f"bert-mini, batch {batch}" for batch in (1, 2, 4)]
+    assert out.splitlines()[-1] == "3 points from 1 sessions"
     _, out, _ = run("frameworktax store list node-1 --where runtime=eager --json")
     first = json.loads(out)[0]
     assert first["latency_ns"]["value"] == pytest.approx(data.LATENCY_NS["eager"][0])

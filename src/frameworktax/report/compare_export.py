@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +16,7 @@ from frameworktax.analysis.compare.comparison import (
     Comparison,
 )
 from frameworktax.errors import UsageError, nearest
+from frameworktax.report.blocks import Heading
 from frameworktax.report.compare_blocks import change_name, compare_blocks, reason, verdict
 from frameworktax.report.json_document import described_as, plain
 from frameworktax.report.render_markdown import markdown
@@ -43,6 +44,8 @@ def schema() -> dict[str, Any]:
 def comment(comparison: Comparison) -> str:
     """Return Markdown for a pull request: headline, table, what to know folded away."""
     headline, table, notes = compare_blocks(comparison)
+    if isinstance(headline, Heading):
+        headline = replace(headline, level=3)  # a title within a page of comments
     more = markdown([notes])
     if not more.strip():
         return markdown([headline, table])

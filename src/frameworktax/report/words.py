@@ -58,9 +58,11 @@ def _three(value: float) -> str:
 
 
 def time_text(ns: float | None) -> str:
-    """Return a time with its unit: ``0.704 ms``, ``43.4 s``; a dash for None."""
+    """Return a time with its unit: ``53 ns``, ``0.704 ms``, ``43.4 s``; a dash for None."""
     if ns is None:
         return "–"
+    if 0 < abs(ns) < 1e3:
+        return f"{ns:.0f} ns"
     return f"{_three(ns / 1e9)} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
 
 
