@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from frameworktax.records import Point
@@ -11,8 +11,8 @@ from frameworktax.records import Point
 class Reporter:
     """Receives progress and ignores it; a subclass overrides what it shows.
 
-    ``cli.progress`` has the one for people. Every event is sent between blocks: nothing is timed
-    until the method returns.
+    ``cli.progress`` has the one for people. Every event is sent by the session's own thread and
+    between blocks: nothing is timed until the method returns.
     """
 
     def say(self, text: str) -> None:
@@ -26,6 +26,21 @@ class Reporter:
 
     def now(self, point: Point) -> None:
         """Show which point is timed next."""
+
+    def setting_up(self, label: str, step: str) -> None:
+        """Show a step of set-up that began beside the rest: ``inductor``, ``compiling``."""
+
+    def ready(self, label: str) -> None:
+        """Show that the set-up of ``label`` has ended; it can be measured, or has failed."""
+
+    def measured(self, point: Point, medians_ns: Sequence[Sequence[float]]) -> None:
+        """Show what is known of a point after one more block.
+
+        Args:
+            point: a twin or the floor too: ``workload.twin`` and ``runtime`` say so.
+            medians_ns: for each process that measures it, the medians of its blocks; for
+                ``stats.process_interval``.
+        """
 
     def remaining(self, seconds: float) -> None:
         """Show an estimate of how long the whole still takes."""

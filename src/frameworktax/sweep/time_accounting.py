@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
@@ -36,6 +36,18 @@ class PhaseClock(Reporter):
     def now(self, point: Point) -> None:
         """Pass it on."""
         self._inner.now(point)
+
+    def setting_up(self, label: str, step: str) -> None:
+        """Pass it on."""
+        self._inner.setting_up(label, step)
+
+    def ready(self, label: str) -> None:
+        """Pass it on."""
+        self._inner.ready(label)
+
+    def measured(self, point: Point, medians_ns: Sequence[Sequence[float]]) -> None:
+        """Pass it on."""
+        self._inner.measured(point, medians_ns)
 
     def remaining(self, seconds: float) -> None:
         """Pass it on."""
