@@ -100,6 +100,11 @@ class Series:
         config = self.config
         return replace(config, precision="float32") if config.precision == "int8" else config
 
+    def reference_point(self, batch: int) -> Point:
+        """Return the point of eager whose outputs those of this batch are compared with."""
+        workload = replace(self.reference, batch=batch)
+        return replace(self.points[batch], runtime="eager", workload=workload)
+
     @property
     def key(self) -> str:
         """A name for this series, unique within the session."""
@@ -202,6 +207,11 @@ class Series:
         self.bound[process, batch] = bound
         self._add(*bound.notes)
         return bound
+
+    def note_known_reference(self) -> None:
+        """Note that no eager process of this session gives the outputs to compare with."""
+        text = "outputs are compared with those that eager gave in an earlier session"
+        self._add(Note("reference-reused", text))
 
     def _add(self, *notes: Note) -> None:
         self.notes += [note for note in notes if note not in self.notes]

@@ -26,6 +26,7 @@ from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import held, prune_cache
 from frameworktax.measure import orphans, timing
 from frameworktax.measure.export_worker import ExportWorker
+from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import AnyWorker, InPlace, Worker
 from frameworktax.measure.protocol import Bound, Describe, Described, ReadMemory
@@ -93,7 +94,8 @@ class MeasuringSession:
             self._scratch,
             export_worker,
         )
-        self._outputs = OutputChecks(self._series, self._recorder, self._scratch)
+        known = KnownModels(plan.folder, plan.live)
+        self._outputs = OutputChecks(self._series, self._recorder, self._scratch, known)
         self._scheduler = Scheduler(plan, self._series, self._recorder)
         self._rounds = Rounds(
             plan,
@@ -400,6 +402,7 @@ class Setup:
         self._reporter = reporter
         self._scratch = scratch
         self._export_worker = export_worker
+        self._known = KnownModels(plan.folder, plan.live)
         self._deadline = time.monotonic() + SETUP_SHARE * plan.budget_s
 
     def run(self, pool: ThreadPoolExecutor, has_sampler: bool) -> None:
@@ -442,6 +445,9 @@ class Setup:
             self._recorder.subjects(series, described.get(series.config))
 
     def _describe(self, series: Series) -> Described:
+        known = self._known.description(series.points[min(series.points)], series.points)
+        if known is not None:
+            return known
         request = Describe(
             workload=series.workload,
             device=series.target.device,
@@ -451,7 +457,9 @@ class Setup:
         )
         try:
             timeout_s = max(8.0, SETUP_SHARE / 2 * self._plan.budget_s)
-            return self._export_worker.process().request(request, timeout_s)
+            found = self._export_worker.process().request(request, timeout_s)
+            self._known.keep_description(series.points[min(series.points)], found)
+            return found
         except WorkerError as error:
             # Counting is not measuring: the model may still run where it cannot be described.
             notes = (Note("not-described", str(error)),)
@@ -514,17 +522,19 @@ class Setup:
         )
 
     def _add_references(self) -> None:
-        """Add an untimed eager series to every workload that is measured without one."""
+        """Add an untimed eager series to every workload that is measured without one.
+
+        Not where an earlier session kept eager's outputs.
+        """
         have = {s.config for s in self._series if s.runtime.name == "eager" and s.dead is None}
         for series in list(self._series):
             if series.reference in have or series.dead or series.is_floor:
                 continue
+            points = tuple(series.reference_point(batch) for batch in series.points)
+            if all(self._known.output(point) for point in points):
+                series.note_known_reference()
+                continue
             have.add(series.reference)
-            precision = series.reference.precision
-            points = tuple(
-                replace(p, runtime="eager", workload=replace(p.workload, precision=precision))
-                for p in series.points.values()
-            )
             plan = self._plan
             self._series += series_of(points, plan.folder, self._scratch, plan.live, timed=False)
 

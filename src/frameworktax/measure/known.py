@@ -1,0 +1,117 @@
+"""What an earlier session found out about a named model, in this user's cache.
+
+Descriptions, and eager's outputs on the CPU to compare others with. With both, and with exports in
+the cache too, a session needs no process that imports the model's library. The folder's name is a
+key over the model, its sizes, the device, the installed versions and this package's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from frameworktax import host, runtimes
+from frameworktax.host.files import atomic_path
+from frameworktax.measure import parity, protocol
+from frameworktax.measure.protocol import Describe, Described, Facts
+from frameworktax.measure.series import artifact_key, is_fixed
+from frameworktax.records import Point, device_of
+
+DESCRIPTION = "description.json"
+COUNTS = ("parameters", "flops", "macs", "operators")
+
+
+class KnownModels:
+    """Reads and writes what is known of models whose name and version define them.
+
+    Args:
+        cache: this user's.
+        live: see ``Plan``; nothing is known of a live module.
+    """
+
+    def __init__(self, cache: Path, live: Any = None) -> None:
+        self._cache = cache
+        self._live = live
+        self._libraries: dict[str, str] | None = None
+
+    def description(self, point: Point, batches: Iterable[int]) -> Described | None:
+        """Return what is known of these batch sizes, or None where one of them is missing."""
+        known = self._read(point)
+        wanted = list(batches)
+        if known is None or not set(wanted) <= set(known.facts):
+            return None
+        return replace(known, facts={batch: known.facts[batch] for batch in wanted})
+
+    def keep_description(self, point: Point, described: Described) -> None:
+        """Keep a description beside that of other batch sizes.
+
+        Facts that were scaled and came out unknown are left out: more time may find them.
+        """
+        folder = self._folder(point)
+        if folder is None:
+            return
+        known = self._read(point)
+        facts = {batch: f for batch, f in described.facts.items() if not _gave_up(f)}
+        whole = replace(described, facts={**(known.facts if known else {}), **facts})
+        with contextlib.suppress(OSError):  # a full cache keeps nothing more
+            folder.mkdir(exist_ok=True)
+            with atomic_path(folder / DESCRIPTION) as partial:
+                partial.write_bytes(protocol.encode_answer(whole))
+
+    def _read(self, point: Point) -> Described | None:
+        folder = self._folder(point)
+        if folder is None:
+            return None
+        request = Describe(workload=point.workload, device="", batches=(), limit_s=0)
+        try:
+            known = protocol.decode_answer(request, (folder / DESCRIPTION).read_bytes())
+            (folder / DESCRIPTION).touch()  # pruning takes what was not used for longest
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # missing or damaged: it is described anew
+        return known if isinstance(known, Described) else None
+
+    def output(self, point: Point) -> tuple[Path, bool] | None:
+        """Return the file of eager's outputs and whether they repeated, or None if not known."""
+        folder = self._folder(point, on_cpu=True)
+        if folder is None:
+            return None
+        path = folder / f"outputs-{point.workload.batch}.npz"
+        try:
+            parity.read_outputs(path)
+            path.touch()
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None  # missing or damaged: eager is run
+        return path, not path.with_suffix(".differs").exists()
+
+    def keep_output(self, point: Point, path: Path, *, repeatable: bool) -> None:
+        """Keep a copy of eager's outputs of a point."""
+        folder = self._folder(point, on_cpu=True)
+        if folder is None or point.workload.twin:
+            return
+        kept = folder / f"outputs-{point.workload.batch}.npz"
+        with contextlib.suppress(OSError):  # as above
+            folder.mkdir(exist_ok=True)
+            if not repeatable:
+                kept.with_suffix(".differs").touch()
+            with atomic_path(kept) as partial:
+                shutil.copyfile(path, partial)
+
+    def _folder(self, point: Point, *, on_cpu: bool = False) -> Path | None:
+        """Return the folder of a point's model; ``on_cpu``: None on any other device."""
+        eager = replace(point, runtime="eager")
+        other_device = on_cpu and device_of(point.platform) != "cpu"
+        if self._live is not None or other_device or not is_fixed(eager):
+            return None
+        if self._libraries is None:
+            self._libraries = host.libraries(runtimes.distributions())
+        return self._cache / artifact_key(eager, [], self._libraries)
+
+
+def _gave_up(facts: Facts) -> bool:
+    scaled = any(note.code == "counts-scaled" for note in facts.notes)
+    return scaled and any(getattr(facts, count) is None for count in COUNTS)

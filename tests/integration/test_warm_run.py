@@ -1,0 +1,66 @@
+"""A second run of exported runtimes imports no model library, in whatever process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from frameworktax import runtimes
+from frameworktax.runtimes.base import Target
+
+RUN = """
+import sys
+import frameworktax as ft
+results = ft.measure(
+    "bert-tiny", runtimes=sys.argv[1].split(","), batch=[1, 2], length=8, processes=1,
+    time_budget=float(sys.argv[2]),
+)
+for m in results:
+    assert m.latency_ns and m.operators and m.outputs_equal, m
+    print(m.runtime, m.workload.batch, m.operators, sorted(note.code for note in m.notes))
+"""
+"""Each of these packages leaves its name and fails, where any process imports it."""
+TRAP = """
+import os, sys
+with open(os.environ["IMPORTED"], "a") as file:
+    print(__name__, sys.argv, file=file)
+raise ImportError("not in a second run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "trapped"),
+    [
+        (["onnxruntime", "openvino"], ["torch", "transformers", "torchvision"]),
+        (["torchscript-frozen"], ["transformers", "torchvision"]),
+    ],
+)
+def test_what_is_exported_needs_no_model_library(tmp_path, names, trapped):
+    names = [name for name in names if runtimes.get(name).missing(Target()) is None]
+    if not names:
+        pytest.skip("none of these runtimes is installed")
+    traps, marks = tmp_path / "traps", tmp_path / "imported"
+    for package in trapped:
+        (traps / package).mkdir(parents=True)
+        (traps / package / "__init__.py").write_text(TRAP)
+
+    def run(budget_s, path):
+        environment = {
+            **os.environ,
+            "FRAMEWORKTAX_CACHE": str(tmp_path / "cache"),
+            "IMPORTED": str(marks),
+            "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, ",".join(names), str(budget_s)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = run(200, [])
+    second = run(60, [str(traps)])
+    assert not marks.exists(), marks.read_text()
+    assert len(second.splitlines()) == 2 * len(names)
+    assert "reference-reused" not in first and second.count("reference-reused") == 2 * len(names)
