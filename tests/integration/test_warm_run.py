@@ -14,10 +14,13 @@ import sys
 import frameworktax as ft
 results = ft.measure(
     "bert-tiny", runtimes=sys.argv[1].split(","), batch=[1, 2], length=8, processes=1,
-    time_budget=float(sys.argv[2]),
+    time_budget=300, until=0.9,
 )
 for m in results:
-    assert m.latency_ns and m.operators and m.outputs_equal, m
+    if m.runtime == "null":
+        continue
+    known = m.latency_ns, m.tax_ns, m.operators, m.parity and m.parity.within_tolerance
+    assert all(known), (m.runtime, known, m.status, m.reason)
     print(m.runtime, m.workload.batch, m.operators, sorted(note.code for note in m.notes))
 """
 """Each of these packages leaves its name and fails, where any process imports it."""
@@ -45,7 +48,7 @@ def test_what_is_exported_needs_no_model_library(tmp_path, names, trapped):
         (traps / package).mkdir(parents=True)
         (traps / package / "__init__.py").write_text(TRAP)
 
-    def run(budget_s, path):
+    def run(path):
         environment = {
             **os.environ,
             "FRAMEWORKTAX_CACHE": str(tmp_path / "cache"),
@@ -53,14 +56,14 @@ def test_what_is_exported_needs_no_model_library(tmp_path, names, trapped):
             "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
         }
         done = subprocess.run(
-            [sys.executable, "-c", RUN, ",".join(names), str(budget_s)],
+            [sys.executable, "-c", RUN, ",".join(names)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
-    first = run(200, [])
-    second = run(60, [str(traps)])
+    first = run([])
+    second = run([str(traps)])
     assert not marks.exists(), marks.read_text()
     assert len(second.splitlines()) == 2 * len(names)
     assert "reference-reused" not in first and second.count("reference-reused") == 2 * len(names)
