@@ -78,7 +78,7 @@ TRACES = (
 
 def recorded(trace: Recorded) -> Subject:
     """Return the last call in a trace as queues."""
-    found = build(chrome.read(ROOT / "tests" / "data" / trace.file).trace)
+    found = build(chrome.read(ROOT / "tests" / "data" / trace.file))
     step = marked(found, trace.mark).steps()[-1]
     return Subject(
         trace.title, replay.queues_of(step), trace.device, replay.RECORDED,

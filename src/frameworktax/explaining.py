@@ -22,7 +22,7 @@ from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Prediction, Run
 from frameworktax.report import html, json_document, trace_blocks
 from frameworktax.traces import chrome, nsys, timeline, xplane
-from frameworktax.traces.pieces import DamagedError, blocks
+from frameworktax.traces.kineto import DamagedError, blocks
 from frameworktax.traces.timeline import Timeline
 
 ACCEPTED = (
@@ -171,9 +171,8 @@ def load(path: Path) -> LoadedSource:
     if reader is None:
         return LoadedSource(_document(path))
     try:
-        recorded = reader(path)
-        ordered = timeline.build(recorded.trace)
-        run = document(recorded, ordered, path.name)
+        ordered = timeline.build(reader(path))
+        run = document(ordered, path.name)
     except MemoryError as error:
         raise TraceError(
             f"{path}: too large for the memory of this process; record fewer steps"

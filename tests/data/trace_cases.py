@@ -6,7 +6,16 @@ import json
 import sqlite3
 from decimal import Decimal
 
+from frameworktax.traces import intervals
+
 HOST, DEVICE_STREAM = 100, 7
+
+
+def busy_ns(trace):
+    """Return, per device, the time at least one kernel, copy or memset ran."""
+    work = trace.device()
+    own = {d: work.where(work.device == d) for d in sorted(set(work.device.tolist()))}
+    return {d: intervals.union_ns(w.start_ns, w.end_ns) for d, w in own.items()}
 
 
 def us(ns):

@@ -46,35 +46,10 @@ def test_gaps_and_union_cover_a_window(spans):
     assert (ends - starts).sum() == idle.sum()
 
 
-@given(pairs)
-def test_gaps_without_a_window_lie_between_first_and_last(spans):
-    busy = np.flatnonzero(depth(spans))
-    starts, ends = iv.gaps(*columns(spans))
-    inside = depth(spans)[busy[0] : busy[-1]] if len(busy) else np.ones(0)
-    assert (ends - starts).sum() == (inside == 0).sum()
-
-
 @given(pairs, pairs)
 def test_union_within_windows_equals_brute_force(spans, windows):
     got = iv.union_within_ns(*columns(spans), *columns(windows))
     assert got.tolist() == [(depth(spans)[s:e] > 0).sum() for s, e in windows]
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 10)), max_size=12))
-def test_union_by_key_equals_union_of_each_key(rows):
-    keys = [k for k, _, _ in rows]
-    got = iv.union_ns_by(keys, [s for _, s, _ in rows], [s + d for _, s, d in rows])
-    assert got == {
-        k: (depth([(s, s + d) for key, s, d in rows if key == k]) > 0).sum() for k in set(keys)
-    }
-
-
-@given(pairs, st.integers(0, LENGTH), st.integers(0, LENGTH))
-def test_clip_equals_brute_force(spans, a, b):
-    low, high = min(a, b), max(a, b)
-    line = np.zeros(LENGTH, int)
-    line[low:high] = depth(spans)[low:high]
-    assert (depth(zip(*iv.clip(*columns(spans), low, high), strict=True)) == line).all()
 
 
 @given(pairs, pairs)
@@ -97,13 +72,8 @@ def test_touching_intervals_are_one_and_nanoseconds_survive_epoch_times():
     assert iv.union_ns([epoch, epoch + 1], [epoch + 1, epoch + 2]) == 2
 
 
-def test_invalid_intervals_are_counted():
-    split = iv.split_invalid([0.0, 5.0, np.nan, 1.0], [2.0, 4.0, 9.0, np.inf])
-    assert (split.starts.tolist(), split.ends.tolist(), split.invalid) == ([0], [2], 3)
-
-
 def test_invalid_intervals_are_never_dropped_silently():
-    for function in (iv.merge, iv.union_ns, iv.gaps):
+    for function in (iv.merge, iv.union_ns):
         with pytest.raises(ValueError, match="1 intervals end before they start"):
             function([0, 5], [2, 4])
     with pytest.raises(ValueError, match="window ends"):
@@ -112,8 +82,6 @@ def test_invalid_intervals_are_never_dropped_silently():
         iv.union_ns([0.5], [1.0])
     with pytest.raises(ValueError, match="shape"):
         iv.union_ns([0, 1], [1])
-    with pytest.raises(ValueError, match="shape"):
-        iv.union_ns_by([0], [0, 1], [1, 2])
 
 
 def test_nothing_has_no_length():

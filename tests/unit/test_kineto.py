@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,9 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import trace_cases as cases
+
 from frameworktax.errors import TraceError
 from frameworktax.traces import intervals, kineto
-from frameworktax.traces.events import DEVICE
+from frameworktax.traces.events import (
+    COPY_LAUNCHES,
+    DEVICE,
+    GRAPH_LAUNCHES,
+    KERNEL_LAUNCHES,
+    MEMSET_LAUNCHES,
+    STEP,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(
@@ -28,10 +39,14 @@ def event(cat="kernel", ts=1, dur=1, **more):
     return {"ph": "X", "cat": cat, "name": "k", "pid": 0, "tid": 7, "ts": ts, "dur": dur, **more}
 
 
+def marks(trace, category):
+    found = trace.events.of(category)
+    return found.where(found.named(STEP))
+
+
 def check_h100(trace):
-    (step,) = range(len(trace.steps(on_device=True)))
-    steps = trace.steps(on_device=True)
-    assert steps.name_of(step) == "ProfilerStep#6"
+    steps = marks(trace, "gpu_user_annotation")
+    assert [steps.name_of(i) for i in range(len(steps))] == ["ProfilerStep#6"]
     assert steps.end_ns[0] - steps.start_ns[0] == 3_907_827
     device = trace.device(0)
     inside = (device.start_ns >= steps.start_ns[0]) & (device.end_ns <= steps.end_ns[0])
@@ -47,13 +62,16 @@ def check_h100(trace):
 def test_one_step_of_bert_small_on_an_h100():
     trace = kineto.read(DATA / "h100-bert-small-step.json")
     check_h100(trace)
-    assert trace.busy_ns() == {0: 309_437}
-    launches = trace.kernel_launches()
+    assert cases.busy_ns(trace) == {0: 309_437}
+    launches = trace.events.launches(*KERNEL_LAUNCHES)
     assert len(launches) == 60
     assert sorted(launches.correlation) == sorted(trace.device().of("kernel").correlation)
-    assert (len(trace.copy_launches()), len(trace.memset_launches())) == (1, 22)
-    assert len(trace.graph_launches()) == 0
-    assert len(trace.steps()) == 1
+    assert (
+        len(trace.events.launches(*COPY_LAUNCHES)),
+        len(trace.events.launches(*MEMSET_LAUNCHES)),
+    ) == (1, 22)
+    assert len(trace.events.launches(*GRAPH_LAUNCHES)) == 0
+    assert len(marks(trace, "user_annotation")) == 1
     assert len(trace.events.of("cpu_op")) == len(trace.events.of("python_function")) == 3
 
 
@@ -65,7 +83,7 @@ def test_two_streams_overlap_in_alexnet_on_an_a100_of_whole_microseconds():
     assert [len(device.of(c)) for c in DEVICE] == [79, 16, 3]
     # The sum of durations would be 62 µs too much: that long two streams ran at once.
     assert int((device.end_ns - device.start_ns).sum()) == 66_203_000
-    assert trace.busy_ns() == {0: 66_141_000}
+    assert cases.busy_ns(trace) == {0: 66_141_000}
 
 
 @pytest.mark.shared
@@ -78,7 +96,7 @@ def test_whole_recorded_traces_say_the_same_as_the_reduced_ones(name):
     if name.startswith("h100"):
         check_h100(trace)
     else:
-        assert trace.busy_ns() == {0: 66_141_000}
+        assert cases.busy_ns(trace) == {0: 66_141_000}
 
 
 @given(st.integers(-(10**15), 2 * 10**18))
@@ -125,7 +143,7 @@ def test_events_whose_times_cannot_be_are_counted():
     ]
     trace = trace_of(*bad, event(ts=5, dur=2))
     assert (trace.invalid, len(trace.events)) == (len(bad), 1)
-    assert trace.busy_ns() == {0: 2000}  # old versions: the process is the device
+    assert cases.busy_ns(trace) == {0: 2000}  # old versions: the process is the device
 
 
 def test_what_is_no_device_time_is_left_out():
@@ -139,7 +157,7 @@ def test_what_is_no_device_time_is_left_out():
         event("Kernel", ts=9, args={"device": 1}),  # versions before 2021 wrote it like this
     )
     assert len(trace.events) == 2
-    assert trace.busy_ns() == {1: 2000}
+    assert cases.busy_ns(trace) == {1: 2000}
     assert len(trace.device(0)) == 0
 
 
@@ -160,10 +178,10 @@ def test_kinds_of_launches_are_told_apart():
     def found(events):
         return [events.name_of(i) for i in range(len(events))]
 
-    assert found(trace.kernel_launches()) == names[:3]
-    assert found(trace.graph_launches()) == ["cudaGraphLaunch"]
-    assert found(trace.copy_launches()) == ["cudaMemcpyAsync"]
-    assert found(trace.memset_launches()) == ["cudaMemsetAsync"]
+    assert found(trace.events.launches(*KERNEL_LAUNCHES)) == names[:3]
+    assert found(trace.events.launches(*GRAPH_LAUNCHES)) == ["cudaGraphLaunch"]
+    assert found(trace.events.launches(*COPY_LAUNCHES)) == ["cudaMemcpyAsync"]
+    assert found(trace.events.launches(*MEMSET_LAUNCHES)) == ["cudaMemsetAsync"]
 
 
 def test_odd_arguments_do_no_harm():
@@ -177,8 +195,11 @@ def test_odd_arguments_do_no_harm():
 
 def test_a_trace_without_events_is_empty():
     trace = trace_of()
-    assert (len(trace.events), trace.busy_ns(), trace.invalid) == (0, {}, 0)
-    assert (len(trace.steps()), len(trace.kernel_launches())) == (0, 0)
+    assert (len(trace.events), cases.busy_ns(trace), trace.invalid) == (0, {}, 0)
+    assert (len(marks(trace, "user_annotation")), len(trace.events.launches(*KERNEL_LAUNCHES))) == (
+        0,
+        0,
+    )
 
 
 def test_gzipped_or_not_by_content_not_by_name(tmp_path):

@@ -16,14 +16,14 @@ from frameworktax.traces import nsys, timeline
 def test_a_step_with_a_graph(tmp_path):
     found = nsys.read(cases.nsys(tmp_path / "t.sqlite"))
     assert (found.source, found.records, found.device_names) == ("nsys", 8, {0: "NVIDIA L4"})
-    line = timeline.build(found.trace)
+    line = timeline.build(found)
     assert line.windows.names == ("step 4",)
     assert line.windows.end_ns.tolist() == [10_000]
-    assert found.trace.busy_ns() == {0: 4_000}
+    assert cases.busy_ns(found) == {0: 4_000}
     assert line.launch_start_ns.tolist() == [1_000, 1_600, 1_700]
     assert line.is_launch.tolist() == [True, True, False]
     assert line.is_graph.tolist() == [False, True, False]
-    operators = found.trace.events.of("cpu_op")
+    operators = found.events.of("cpu_op")
     assert [operators.name_of(i) for i in range(len(operators))] == ["aten::linear"]
 
 
@@ -40,8 +40,8 @@ def test_times_that_cannot_be_are_counted(tmp_path):
     rows = "('x', 5, 0, 7, 1, 1), (9, 5, 0, 7, 1, 1), (1, NULL, 0, 7, 1, 1)"
     more = f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES {rows}"
     found = nsys.read(cases.nsys(tmp_path / "t.sqlite", extra=[more]))
-    assert found.trace.invalid == 3
-    assert found.trace.busy_ns() == {0: 4_000}
+    assert found.invalid == 3
+    assert cases.busy_ns(found) == {0: 4_000}
 
 
 def test_a_view_in_place_of_a_table_is_not_run(tmp_path):
@@ -60,8 +60,8 @@ def test_an_export_without_some_tables_and_columns(tmp_path):
     base.commit()
     base.close()
     found = nsys.read(tmp_path / "t.sqlite")
-    assert found.trace.busy_ns() == {-1: 4}
-    assert found.trace.events.name_of(0) == "Kernel"
+    assert cases.busy_ns(found) == {-1: 4}
+    assert found.events.name_of(0) == "Kernel"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from frameworktax.clock import Clock
 from frameworktax.measure import timing
 from frameworktax.runtimes.base import Target
 from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded, FakeRuntime
-from frameworktax.traces.events import COPY, DEVICE, MEMSET
+from frameworktax.traces.events import (
+    COPY,
+    COPY_LAUNCHES,
+    DEVICE,
+    GRAPH_LAUNCHES,
+    KERNEL_LAUNCHES,
+    MEMSET,
+    MEMSET_LAUNCHES,
+)
 
 
 def test_the_clock_moves_only_when_told_to():
@@ -100,9 +108,9 @@ def test_a_profile_has_the_kinds_of_records_a_real_one_has():
     trace = device.profile(work)
     assert trace.events.start_ns[0] == 1_751_410_836_123_456_789
     assert [len(trace.device(2).of(c)) for c in DEVICE] == [3, 1, 1]
-    counts = (trace.copy_launches(), trace.memset_launches(), trace.graph_launches())
-    assert [len(events) for events in (*counts, trace.kernel_launches())] == [1, 1, 1, 1]
-    graph = trace.graph_launches().correlation[0]
+    kinds = (COPY_LAUNCHES, MEMSET_LAUNCHES, GRAPH_LAUNCHES, KERNEL_LAUNCHES)
+    assert [len(trace.events.launches(*kind)) for kind in kinds] == [1, 1, 1, 1]
+    graph = trace.events.launches(*GRAPH_LAUNCHES).correlation[0]
     assert (trace.device(2).correlation == graph).sum() == 2
 
 
@@ -111,7 +119,7 @@ def test_records_can_be_lost_from_a_profile_and_only_there():
     device = FakeDevice(clock, lose=lambda number: number == 0)
     device.launch(kernel_ns=5)  # not profiled
     trace = device.profile(lambda: [device.launch(kernel_ns=5) for _ in range(3)])
-    assert (len(trace.device()), len(trace.kernel_launches())) == (2, 3)
+    assert (len(trace.device()), len(trace.events.launches(*KERNEL_LAUNCHES))) == (2, 3)
     assert device.free_ns(7) == 20
 
 

@@ -15,7 +15,7 @@ from frameworktax.traces import chrome, timeline
 def ordered(tmp_path, *events):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    return timeline.build(chrome.read(path).trace)
+    return timeline.build(chrome.read(path))
 
 
 def test_a_step_as_arrays_in_the_order_of_the_launches(tmp_path):

@@ -19,7 +19,7 @@ from frameworktax.traces.events import CATEGORIES, Events, Trace
 def billed(tmp_path, *events):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    line = timeline.build(chrome.read(path).trace)
+    line = timeline.build(chrome.read(path))
     return line, trace_bill.bill(line)
 
 
@@ -90,7 +90,7 @@ def test_without_a_device_operators_and_what_is_around_them(tmp_path):
 @pytest.mark.parametrize("name", ["h100-bert-small-step.json", "a100-alexnet.json"])
 def test_recorded_steps_add_up_to_the_nanosecond(name):
     path = Path(__file__).parents[1] / "data" / name
-    line = timeline.build(chrome.read(path).trace)
+    line = timeline.build(chrome.read(path))
     bill = trace_bill.bill(line)
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()
@@ -122,7 +122,9 @@ def test_whatever_was_recorded_no_nanosecond_is_lost_or_counted_twice(found):
     events = Events(
         NAMES, name, category, start, start + length, thread, device, thread, correlation
     )
-    line = timeline.build(Trace(events, 1, 0))
+    line = timeline.build(
+        Trace(events=events, resolution_ns=1, invalid=0, source="kineto", records=len(events))
+    )
     bill = trace_bill.bill(line)
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()

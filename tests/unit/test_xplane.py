@@ -26,7 +26,7 @@ def read(tmp_path, content):
 def test_a_step_of_jax_on_a_gpu(tmp_path):
     found = read(tmp_path, cases.xspace())
     assert (found.source, found.records, found.cut) == ("xplane", 7, None)
-    line = timeline.build(found.trace)
+    line = timeline.build(found)
     assert line.windows.names == ("step 5: train",)
     assert (line.windows.begin_ns.tolist(), line.windows.end_ns.tolist()) == ([1_000], [10_000])
     # modules repeat what the streams hold, and picoseconds become the nearest nanosecond
@@ -49,8 +49,8 @@ def test_a_space_cut_off_keeps_the_planes_before(tmp_path):
     whole = cases.xspace()
     found = read(tmp_path, whole[:-40])
     assert "where" in found.cut
-    assert len(found.trace.events.of("kernel")) == 0
-    assert len(found.trace.events.of("python_function")) == 1
+    assert len(found.events.of("kernel")) == 0
+    assert len(found.events.of("python_function")) == 1
 
 
 def test_without_streams_the_operators_of_a_device_are_its_work(tmp_path):
@@ -63,7 +63,7 @@ def test_without_streams_the_operators_of_a_device_are_its_work(tmp_path):
         {1: "fusion"},
         {},
     )
-    assert read(tmp_path, tpu).trace.busy_ns() == {1: 5}
+    assert cases.busy_ns(read(tmp_path, tpu)) == {1: 5}
 
 
 def test_times_that_cannot_be_are_counted(tmp_path):
@@ -74,7 +74,7 @@ def test_times_that_cannot_be_are_counted(tmp_path):
         {},
     )
     found = read(tmp_path, plane)
-    assert (len(found.trace.events), found.trace.invalid) == (1, 1)
+    assert (len(found.events), found.invalid) == (1, 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"hello", bytes(range(256)), b"\n\xff" * 99])
@@ -92,7 +92,7 @@ def test_random_edits_end_in_a_result_or_one_line(tmp_path):
         for _ in range(draw.randrange(1, 5)):
             content[draw.randrange(len(content))] = draw.randrange(256)
         try:
-            events = read(tmp_path, bytes(content)).trace.events
+            events = read(tmp_path, bytes(content)).events
         except TraceError as error:
             assert "\n" not in str(error)
         else:

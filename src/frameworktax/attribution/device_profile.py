@@ -25,7 +25,19 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.records import Note
 from frameworktax.traces import intervals
-from frameworktax.traces.events import CATEGORIES, COPY, HOST_CALLS, KERNEL, MEMSET, Events, Trace
+from frameworktax.traces.events import (
+    CATEGORIES,
+    COPY,
+    COPY_LAUNCHES,
+    GRAPH_LAUNCHES,
+    HOST_CALLS,
+    KERNEL,
+    KERNEL_LAUNCHES,
+    MEMSET,
+    MEMSET_LAUNCHES,
+    Events,
+    Trace,
+)
 
 HEAD_MARKERS = 64
 """Kernels sacrificed at the start of a session; the loss was one per earlier session."""
@@ -192,8 +204,8 @@ def _launches(trace: Trace, markers: Events) -> _Launched | None:
         return {(n, c) for n, c in _pairs(where, events.correlation) if n >= 0 and c not in own}
 
     return _Launched(
-        within(trace.kernel_launches()) | within(trace.graph_launches()),
-        within(trace.copy_launches()) | within(trace.memset_launches()),
+        within(trace.events.launches(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)),
+        within(trace.events.launches(*COPY_LAUNCHES, *MEMSET_LAUNCHES)),
     )
 
 

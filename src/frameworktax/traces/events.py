@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.traces import intervals
-
 KERNEL, COPY, MEMSET = "kernel", "gpu_memcpy", "gpu_memset"
 DEVICE = (KERNEL, COPY, MEMSET)
 HOST_CALLS = ("cuda_runtime", "cuda_driver")
@@ -105,6 +103,11 @@ class Events:
         """Return a mask: the name contains this, whatever its case."""
         return self._by_name([text.lower() in n.lower() for n in self.names])
 
+    def launches(self, *prefixes: str) -> Events:
+        """Return the host calls that launch something and whose name starts with one of these."""
+        calls = self.of(*HOST_CALLS)
+        return calls.where(calls.named(*prefixes) & ~calls.named(*NOT_LAUNCHES))
+
     def name_of(self, index: int) -> str:
         """Return the name of one event."""
         return self.names[int(self.name[index])]
@@ -113,68 +116,15 @@ class Events:
         return np.asarray(np.array(chosen, dtype=bool)[self.name], dtype=bool)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One recorded timeline.
+    """One recorded timeline, and what is known of its file.
 
     Attributes:
         events: complete events of ``CATEGORIES``, in the file's order.
         resolution_ns: the finest step the written times show: 1, 10, 100 or 1000.
         invalid: events of these categories whose times cannot be (missing, not numbers, negative
             durations); they are in no other number.
-    """
-
-    events: Events
-    resolution_ns: int
-    invalid: int
-
-    def device(self, index: int | None = None) -> Events:
-        """Return kernels, copies and memsets, of one device or of all."""
-        found = self.events.of(*DEVICE)
-        return found if index is None else found.where(found.device == index)
-
-    def kernel_launches(self) -> Events:
-        """Return host calls that launch one kernel each."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(launches_kernel(calls))
-
-    def graph_launches(self) -> Events:
-        """Return host calls that launch a whole graph."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*GRAPH_LAUNCHES))
-
-    def copy_launches(self) -> Events:
-        """Return host calls that start a copy."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*COPY_LAUNCHES))
-
-    def memset_launches(self) -> Events:
-        """Return host calls that start a memset."""
-        calls = self.events.of(*HOST_CALLS)
-        return calls.where(calls.named(*MEMSET_LAUNCHES))
-
-    def steps(self, *, on_device: bool = False) -> Events:
-        """Return profiler steps as the host, or the device, saw them."""
-        marks = self.events.of("gpu_user_annotation" if on_device else "user_annotation")
-        return marks.where(marks.named(STEP))
-
-    def busy_ns(self) -> dict[int, int]:
-        """Return, per device, the time at least one kernel, copy or memset ran."""
-        on = self.device()
-        return intervals.union_ns_by(on.device, on.start_ns, on.end_ns)
-
-
-def launches_kernel(calls: Events) -> NDArray[np.bool_]:
-    """Return a mask: the host call launches one kernel."""
-    return calls.named(*KERNEL_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A trace from anywhere, and what is known of the file.
-
-    Attributes:
-        trace: the events.
         source: ``kineto``, ``xplane`` or ``nsys``.
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
@@ -182,12 +132,19 @@ class Recorded:
         device_names: by number, as far as the file has them.
     """
 
-    trace: Trace
+    events: Events
+    resolution_ns: int
+    invalid: int
     source: str
     records: int
     malformed: int = 0
     cut: str | None = None
     device_names: Mapping[int, str] = field(default_factory=dict)
+
+    def device(self, index: int | None = None) -> Events:
+        """Return kernels, copies and memsets, of one device or of all."""
+        found = self.events.of(*DEVICE)
+        return found if index is None else found.where(found.device == index)
 
 
 @dataclass(slots=True)
@@ -234,13 +191,26 @@ class Columns:
     def __bool__(self) -> bool:
         return any(map(len, self.parts["start_ns"]))
 
-    def trace(self) -> Trace:
-        """Return the events, and forget the columns one by one as they are joined."""
+    def trace(self, source: str, records: int, **known: Any) -> Trace:
+        """Return the trace, and forget the columns one by one as they are joined.
+
+        Args:
+            source: which reader filled them.
+            records: read in the file.
+            known: further fields of ``Trace``.
+        """
         joined = {}
         for column, dtype in DTYPES.items():
             parts = self.parts.pop(column)
             joined[column] = np.concatenate(parts) if parts else np.empty(0, dtype)
-        return Trace(Events(tuple(self.names), **joined), self.resolution_ns, self.invalid)
+        return Trace(
+            events=Events(tuple(self.names), **joined),
+            resolution_ns=self.resolution_ns,
+            invalid=self.invalid,
+            source=source,
+            records=records,
+            **known,
+        )
 
 
 def _numbered(table: dict[Any, int], values: Sequence[Any]) -> list[int]:

@@ -4,51 +4,15 @@ Intervals are half-open, ``[start, end)``: touching intervals leave no gap, an e
 length. Everything takes arrays of starts and ends, in any order, and never rounds (a tool that
 rounds starts up and ends down loses about 1 µs a kernel, just where launches dominate).
 
-An interval that cannot be (it ends before it starts, or is not a number) is never dropped
-silently: ``split_invalid`` counts them, everything else raises ``ValueError``.
+An interval that ends before it starts is never dropped silently: it raises ``ValueError``.
 """
 
 from __future__ import annotations
-
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ns = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Intervals that can be, and how many could not."""
-
-    starts: Ns
-    ends: Ns
-    invalid: int
-
-
-def split_invalid(starts: ArrayLike, ends: ArrayLike) -> Split:
-    """Separate intervals that can be from those that cannot.
-
-    Args:
-        starts: of each interval, ns; integers, or floats that hold whole nanoseconds.
-        ends: as many, ns.
-
-    Raises:
-        ValueError: the two differ in shape, or a float is not a whole number of nanoseconds.
-    """
-    s, e = np.asarray(starts), np.asarray(ends)
-    if s.shape != e.shape or s.ndim != 1:
-        raise ValueError(f"starts and ends differ in shape: {s.shape} and {e.shape}")
-    good = np.ones(s.shape, dtype=bool)
-    for values in (s, e):
-        if values.dtype.kind == "f":
-            good &= np.isfinite(values)
-    s, e = _whole(s[good]), _whole(e[good])
-    forward = e >= s
-    return Split(s[forward], e[forward], int(len(good) - forward.sum()))
 
 
 def merge(starts: ArrayLike, ends: ArrayLike) -> tuple[Ns, Ns]:
@@ -71,42 +35,16 @@ def union_ns(starts: ArrayLike, ends: ArrayLike) -> int:
     return int((e - s).sum())
 
 
-def union_ns_by(
-    keys: Sequence[Hashable] | NDArray[Any], starts: ArrayLike, ends: ArrayLike
-) -> dict[Any, int]:
-    """Return the union for each key (a device, a stream), ns."""
-    s, e = _checked(starts, ends)
-    k = np.asarray(keys)
-    if k.shape != s.shape:
-        raise ValueError(f"keys and starts differ in shape: {k.shape} and {s.shape}")
-    return {key.item(): union_ns(s[k == key], e[k == key]) for key in np.unique(k)}
-
-
-def gaps(
-    starts: ArrayLike, ends: ArrayLike, window: tuple[int, int] | None = None
-) -> tuple[Ns, Ns]:
-    """Return where no interval is open, between the first start and the last end.
-
-    With a ``window`` (start, end), return it within the window, edges included.
-    """
-    if window is None:
-        s, e = merge(starts, ends)
-        return e[:-1], s[1:]
+def gaps(starts: ArrayLike, ends: ArrayLike, window: tuple[int, int]) -> tuple[Ns, Ns]:
+    """Return where no interval is open within the ``window`` (start, end), edges included."""
     low, high = window
     if high < low:
         raise ValueError(f"the window ends before it starts: {window}")
-    s, e = merge(*clip(starts, ends, low, high))
+    s, e = merge(starts, ends)
+    s, e = np.clip(s, low, high), np.clip(e, low, high)
     left, right = np.concatenate(([low], e)), np.concatenate((s, [high]))
     open_ = right > left
-    return left[open_].astype(np.int64), right[open_].astype(np.int64)
-
-
-def clip(starts: ArrayLike, ends: ArrayLike, low: int, high: int) -> tuple[Ns, Ns]:
-    """Return the parts of the intervals inside ``[low, high)``; those outside vanish."""
-    s, e = _checked(starts, ends)
-    s, e = np.maximum(s, low), np.minimum(e, high)
-    inside = e > s
-    return s[inside], e[inside]
+    return left[open_], right[open_]
 
 
 def union_within_ns(
@@ -160,15 +98,13 @@ def overlaps(
     return mine[filled], theirs[filled], s[filled], e[filled]
 
 
-def _whole(values: NDArray[Any]) -> Ns:
-    as_int = values.astype(np.int64)
-    if values.dtype.kind == "f" and not np.array_equal(as_int, values):
-        raise ValueError("times must be whole nanoseconds")
-    return as_int
-
-
 def _checked(starts: ArrayLike, ends: ArrayLike) -> tuple[Ns, Ns]:
-    split = split_invalid(starts, ends)
-    if split.invalid:
-        raise ValueError(f"{split.invalid} intervals end before they start; split_invalid first")
-    return split.starts, split.ends
+    """Return both as 64-bit integers; raise where they cannot be intervals."""
+    s, e = np.asarray(starts), np.asarray(ends)
+    if s.shape != e.shape or s.ndim != 1:
+        raise ValueError(f"starts and ends differ in shape: {s.shape} and {e.shape}")
+    if len(s) and "f" in (s.dtype.kind, e.dtype.kind):
+        raise ValueError("times must be integers, whole nanoseconds")
+    if backward := int((e < s).sum()):
+        raise ValueError(f"{backward} intervals end before they start")
+    return s.astype(np.int64, copy=False), e.astype(np.int64, copy=False)

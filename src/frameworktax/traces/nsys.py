@@ -7,7 +7,7 @@ table could run anything for ever. Columns that a version does not have read as 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from frameworktax.errors import TraceError
-from frameworktax.traces.events import CATEGORIES, LIMIT, Columns, Recorded
+from frameworktax.traces.events import CATEGORIES, LIMIT, Columns, Trace
 from frameworktax.traces.timeline import is_step
 
 ROWS = 50_000
@@ -34,27 +34,21 @@ RANGES = (59, 60)
 """Event types of NVTX with a begin and an end: pushed and popped, started and ended."""
 
 
-def read(path: Path) -> Recorded:
+def read(path: Path) -> Trace:
     """Read an export.
 
     Raises:
         TraceError: it cannot be read, or holds no CUDA activity and no ranges.
     """
     uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-    columns, records, wrong = Columns(), 0, 0
+    columns = Columns()
     try:
-        base = sqlite3.connect(uri, uri=True)
-        try:
+        with closing(sqlite3.connect(uri, uri=True)) as base:
             base.execute("PRAGMA trusted_schema = OFF")
             base.text_factory = lambda raw: raw.decode("utf-8", "replace")
             tables = _tables(base)
-            for table in TABLES:
-                if table in tables:
-                    seen, odd = _collect(base, table, tables[table], tables, columns)
-                    records, wrong = records + seen, wrong + odd
+            records = sum(_collect(base, t, tables, columns) for t in TABLES if t in tables)
             names = _device_names(base, tables)
-        finally:
-            base.close()
     except sqlite3.Error as error:
         raise TraceError(f"{path}: not a whole SQLite export: {error}; export it again") from error
     if not columns:
@@ -62,13 +56,7 @@ def read(path: Path) -> Recorded:
             f"{path}: no CUDA activity and no NVTX range in it; record with nsys profile "
             "--trace=cuda,nvtx and export with nsys export --type sqlite"
         )
-    columns.invalid += wrong
-    return Recorded(
-        trace=columns.trace(),
-        source="nsys",
-        records=records,
-        device_names=names,
-    )
+    return columns.trace("nsys", records, device_names=names)
 
 
 def _tables(base: sqlite3.Connection) -> dict[str, set[str]]:
@@ -84,16 +72,13 @@ def _tables(base: sqlite3.Connection) -> dict[str, set[str]]:
 
 
 def _collect(
-    base: sqlite3.Connection,
-    table: str,
-    has: set[str],
-    tables: dict[str, set[str]],
-    columns: Columns,
-) -> tuple[int, int]:
-    """Append the rows of a table; return how many there are, and how many have no times."""
+    base: sqlite3.Connection, table: str, tables: dict[str, set[str]], columns: Columns
+) -> int:
+    """Append the rows of a table; return how many there are."""
     category, name = TABLES[table]
+    has = tables[table]
     if not {"start", "end"} <= has:
-        return 0, 0
+        return 0
     texts = "StringIds" in tables and name in has
     own = "text" if "text" in has else "NULL"
     label = f"coalesce({own}, s.value)" if texts else own
@@ -105,10 +90,11 @@ def _collect(
     cursor = base.execute(
         f'SELECT t.start, t."end", {label}, {picked} FROM {table} t {join} {where}'
     )
-    fallback, seen, odd = table.removeprefix(ANY).capitalize(), 0, 0
-    for rows in _batches(cursor):
+    fallback, seen = table.removeprefix(ANY).capitalize(), 0
+    while rows := cursor.fetchmany(ROWS):
         good = [r for r in rows if all(map(_is_time, r[:2]))]
-        seen, odd = seen + len(rows), odd + len(rows) - len(good)
+        seen += len(rows)
+        columns.invalid += len(rows) - len(good)
         if not good:
             continue
         start, end, labels, device, stream, correlation, thread = zip(*good, strict=True)
@@ -123,12 +109,7 @@ def _collect(
             stream=list(map(_number, stream)),
             correlation=list(map(_number, correlation)),
         )
-    return seen, odd
-
-
-def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Any]]:
-    while rows := cursor.fetchmany(ROWS):
-        yield rows
+    return seen
 
 
 def _category(category: str, name: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -22,10 +22,11 @@ from frameworktax.traces.events import (
     GRAPH_LAUNCHES,
     HOST_CALLS,
     KERNEL,
+    KERNEL_LAUNCHES,
+    NOT_LAUNCHES,
     STEP,
     Events,
     Trace,
-    launches_kernel,
 )
 from frameworktax.traces.intervals import merge
 
@@ -174,7 +175,7 @@ class Timeline:
     """A trace in order.
 
     Attributes:
-        events: everything recorded.
+        trace: everything recorded.
         work: records of the devices by start, on the host's clock, duplicates left out.
         call: per record, the host call that launched it, as an index into ``calls``; -1 for none.
         calls: host calls that launched something, one a correlation: the outermost.
@@ -185,7 +186,7 @@ class Timeline:
         shift_ns: per device, by how much its stamps were moved.
     """
 
-    events: Events
+    trace: Trace
     work: Events
     call: Ns
     calls: Events
@@ -194,6 +195,11 @@ class Timeline:
     windows: Windows
     duplicates: int
     shift_ns: Mapping[int, int]
+
+    @property
+    def events(self) -> Events:
+        """Everything recorded."""
+        return self.trace.events
 
     @cached_property
     def is_kernel(self) -> Mask:
@@ -291,13 +297,13 @@ def build(trace: Trace) -> Timeline:
                 shift[device] = early
                 moved[work.device == device] = early
         if shift:
-            work = _moved(work, moved)
+            work = replace(work, start_ns=work.start_ns + moved, end_ns=work.end_ns + moved)
             by = np.argsort(work.start_ns, kind="stable")
             work, call = work.take(by), call[by]
     count = np.bincount(call[call >= 0], minlength=len(calls))
     graph = calls.named(*GRAPH_LAUNCHES) if len(calls) else np.zeros(0, bool)
     return Timeline(
-        events=events,
+        trace=trace,
         work=work,
         call=call,
         calls=calls,
@@ -336,7 +342,7 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     correlation are launches that point nowhere.
     """
     calls = events.of(*HOST_CALLS)
-    kernels = launches_kernel(calls) | calls.named(*GRAPH_LAUNCHES)
+    kernels = calls.named(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
     ran = work.where(work.category == CATEGORIES.index(KERNEL)).correlation
     kernels |= np.isin(calls.correlation, ran) & (calls.correlation > 0)
     pointed = np.isin(calls.correlation, work.correlation) & (calls.correlation > 0)
@@ -358,10 +364,3 @@ def _find(sorted_values: Ns, wanted: Ns) -> Ns:
         return np.full(len(wanted), -1, np.int64)
     at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
     return np.where((sorted_values[at] == wanted) & (wanted > 0), at, -1)
-
-
-def _moved(work: Events, by_ns: Ns) -> Events:
-    columns = {c: getattr(work, c) for c in Events.__slots__}
-    columns["start_ns"] = work.start_ns + by_ns
-    columns["end_ns"] = work.end_ns + by_ns
-    return Events(**columns)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from frameworktax.errors import TraceError
-from frameworktax.traces.events import CATEGORIES, LIMIT, Columns, Recorded
+from frameworktax.traces.events import CATEGORIES, LIMIT, Columns, Trace
 
 GPU = re.compile(r"/device:(?:GPU|ROCM):(\d+)")
 DEVICE = re.compile(r"/device:[^:]+:(\d+)")
@@ -95,15 +95,6 @@ def text(data: memoryview, start: int, end: int) -> str:
 
 
 @dataclass(slots=True)
-class _Rows:
-    name: list[int] = field(default_factory=list)
-    category: list[int] = field(default_factory=list)
-    start_ns: list[int] = field(default_factory=list)
-    end_ns: list[int] = field(default_factory=list)
-    correlation: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class _Space:
     data: memoryview
     columns: Columns = field(default_factory=Columns)
@@ -119,7 +110,7 @@ class _Plane:
     statistics: dict[int, str] = field(default_factory=dict)
 
 
-def read(path: Path) -> Recorded:
+def read(path: Path) -> Trace:
     """Read a space.
 
     Raises:
@@ -142,12 +133,7 @@ def read(path: Path) -> Recorded:
     if not columns:
         why = f" ({space.cut})" if space.cut else ""
         raise TraceError(f"{path}: no events of an XPlane in it{why}; give a whole .xplane.pb")
-    return Recorded(
-        trace=columns.trace(),
-        source="xplane",
-        records=space.records,
-        cut=space.cut,
-    )
+    return columns.trace("xplane", space.records, cut=space.cut)
 
 
 def _read_space(space: _Space) -> None:
@@ -211,31 +197,25 @@ def _read_line(space: _Space, plane: _Plane, start: int, end: int) -> None:
     stream = STREAM.match(name)
     if device and not (stream if GPU.match(plane.name) else name == "XLA Ops"):
         return  # derived from the others: modules, steps, sources
-    rows = _Rows()
-    for begin, stop in events:
-        _read_event(space, plane, rows, (begin, stop), origin, on_device=device is not None)
-    count = len(rows.name)
+    read = (_read_event(space, plane, at, origin, on_device=device is not None) for at in events)
+    rows = [row for row in read if row is not None]
+    names, categories, starts, ends, correlations = zip(*rows, strict=True) if rows else [()] * 5
     space.columns.add(
-        name=rows.name,
-        category=rows.category,
-        start_ns=rows.start_ns,
-        end_ns=rows.end_ns,
-        thread=space.columns.thread_ids([(plane.name, identity)] * count),
-        device=[int(device[1]) % 2**31 if device else -1] * count,
-        stream=[int(stream[1]) % 2**31 if stream else 0 if device else -1] * count,
-        correlation=rows.correlation,
+        name=space.columns.name_ids(names),
+        category=categories,
+        start_ns=starts,
+        end_ns=ends,
+        thread=space.columns.thread_ids([(plane.name, identity)] * len(rows)),
+        device=[int(device[1]) % 2**31 if device else -1] * len(rows),
+        stream=[int(stream[1]) % 2**31 if stream else 0 if device else -1] * len(rows),
+        correlation=correlations,
     )
 
 
 def _read_event(
-    space: _Space,
-    plane: _Plane,
-    rows: _Rows,
-    where: tuple[int, int],
-    origin: int,
-    *,
-    on_device: bool,
-) -> None:
+    space: _Space, plane: _Plane, where: tuple[int, int], origin: int, *, on_device: bool
+) -> tuple[str, int, int, int, int] | None:
+    """Return name, category, start, end and correlation; None, and count it, without a time."""
     data = space.data
     name, offset, duration, correlation, step = "", 0, 0, -1, None
     for number, begin, stop in fields(data, *where):
@@ -255,14 +235,10 @@ def _read_event(
     start_ns, end_ns = origin + _ns(offset), origin + _ns(offset + duration)
     if max(abs(start_ns), abs(end_ns)) >= LIMIT:
         space.columns.invalid += 1
-        return
+        return None
     if step is not None and not on_device:
         name = f"step {step}: {name}"
-    rows.name.extend(space.columns.name_ids([name]))
-    rows.category.append(CODES[_category(name, step is not None, on_device)])
-    rows.start_ns.append(start_ns)
-    rows.end_ns.append(end_ns)
-    rows.correlation.append(correlation)
+    return name, CODES[_category(name, step is not None, on_device)], start_ns, end_ns, correlation
 
 
 def _statistic(data: memoryview, start: int, end: int) -> tuple[int, int]:

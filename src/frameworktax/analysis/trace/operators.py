@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.trace.bill import LINES, OPERATOR, STARVED, Bill, Charged, Thread
+from frameworktax.analysis.trace.bill import LINES, OPERATOR, STARVED, Bill, Thread
 from frameworktax.traces import intervals
 from frameworktax.traces.nesting import Index
 from frameworktax.traces.timeline import Timeline, groups
@@ -16,6 +17,12 @@ from frameworktax.traces.timeline import Timeline, groups
 Ns = NDArray[np.int64]
 SHOWN = 20
 """Leaders kept in a document."""
+VIEWS: Mapping[str, Callable[[Thread], Index]] = {
+    "python": lambda thread: thread.frame,
+    "module": lambda thread: thread.module,
+    "operator": lambda thread: thread.operator,
+}
+"""What a piece of time is put on: per event of a thread, the event of that kind at or around it."""
 
 
 def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
@@ -26,10 +33,17 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     null, and ``tax_ns`` is the own time of operators around others.
     """
     cpu_only = not len(timeline.work)
-    lines = ("framework",) if cpu_only else (*STARVED, "wait")
-    tax = _sums(bill, lines, lambda thread: thread.operator)
-    calls, host = _calls(timeline, bill.threads)
+    name, chosen = _on(bill, VIEWS["operator"], ("framework",) if cpu_only else (*STARVED, "wait"))
+    tax = _totals(name[chosen], bill.charged.ns[chosen])
     busy = {} if cpu_only else _launched(timeline, bill.threads)
+    calls: Counter[int] = Counter()
+    host: Counter[int] = Counter()
+    for thread in bill.threads.values():
+        events = thread.events
+        outermost = (events.category == OPERATOR) & (thread.operator == np.arange(len(events)))
+        counted = events.where(outermost & (timeline.windows.of(events.start_ns) >= 0))
+        calls.update(counted.name.tolist())
+        host.update(_totals(counted.name, counted.end_ns - counted.start_ns))
     found: list[dict[str, Any]] = [
         {
             "name": timeline.events.names[name],
@@ -38,114 +52,69 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             "host_ns": host[name],
             "kernel_ns": None if cpu_only else busy.get(name, 0),
         }
-        for name in calls
+        for name in host
     ]
     found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
     return found[:SHOWN]
 
 
-def causes(timeline: Timeline, bill: Bill, step: int | None = None) -> dict[str, list[Any]]:
-    """Return what kept the device waiting: lines of Python, modules and operators, most first.
+def causes(
+    timeline: Timeline, bill: Bill
+) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any] | None]]:
+    """Return what kept the device waiting: lines of Python, modules and operators.
 
-    Args:
-        timeline: the trace.
-        bill: of it.
-        step: of this step alone.
+    Returns:
+        For the whole trace each of the three, most first; and per step what cost it most, of the
+        first of the three that the step has: ``{"kind", "name", "ns"}``, None for nothing.
     """
-    views: dict[str, Callable[[Thread], Index]] = {
-        "python": lambda thread: thread.frame,
-        "module": lambda thread: thread.module,
-        "operator": lambda thread: thread.operator,
-    }
-    lines = ("framework", "python") if not len(timeline.work) else STARVED
-    result = {}
-    for what, view in views.items():
-        sums = _sums(bill, lines, view, step)
-        ranked = sorted(sums.items(), key=lambda item: -item[1])[:SHOWN]
-        result[what] = [
-            {"name": timeline.events.names[name], "ns": ns} for name, ns in ranked if ns > 0
-        ]
-    return result
+    names, width = timeline.events.names, len(timeline.events.names)
+    whole: dict[str, list[dict[str, Any]]] = {}
+    leaders: list[dict[str, Any] | None] = [None] * len(timeline.windows.names)
+    lines = STARVED if len(timeline.work) else ("framework", "python")
+    for kind, view in VIEWS.items():
+        name, chosen = _on(bill, view, lines)
+        name, step, ns = name[chosen], bill.charged.step[chosen], bill.charged.ns[chosen]
+        ranked = sorted(_totals(name, ns).items(), key=lambda item: -item[1])[:SHOWN]
+        whole[kind] = [{"name": names[n], "ns": total} for n, total in ranked if total > 0]
+        per_step = _totals(step * width + name, ns)
+        for key, total in sorted(per_step.items(), key=lambda item: item[1]):  # largest last
+            n, leader = divmod(key, width)
+            before = leaders[n]
+            if total > 0 and (before is None or before["kind"] == kind):
+                leaders[n] = {"kind": kind, "name": names[leader], "ns": total}
+    return whole, leaders
 
 
-def leaders(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
-    """Return, per step, the line of Python, module or operator that cost it most starvation.
+def _on(
+    bill: Bill, view: Callable[[Thread], Index], lines: Sequence[str]
+) -> tuple[Ns, NDArray[np.bool_]]:
+    """Return, per charged piece, the name that the view puts it on, and whether it counts.
 
-    The first of the three that the trace has: ``{"kind", "name", "ns"}``, or nothing.
+    It does where it is on one of these lines of the bill and the view has a name for it.
     """
-    lines = ("framework", "python") if not len(timeline.work) else STARVED
-    chosen = np.isin(bill.charged.line, [LINES.index(line) for line in lines])
-    result: list[dict[str, Any]] = [{} for _ in timeline.windows.names]
-    views: tuple[tuple[str, Callable[[Thread], Index]], ...] = (
-        ("python", lambda thread: thread.frame),
-        ("module", lambda thread: thread.module),
-        ("operator", lambda thread: thread.operator),
-    )
-    width = len(timeline.events.names)
-    for kind, view in views:
-        name = _names(bill, view)
-        counted = chosen & (name >= 0)
-        key, group = np.unique(
-            bill.charged.step[counted] * width + name[counted], return_inverse=True
-        )
-        total = np.zeros(len(key), np.int64)
-        np.add.at(total, group, bill.charged.ns[counted])
-        for at in np.argsort(total, kind="stable").tolist():  # the largest is written last
-            step = int(key[at] // width)
-            if total[at] > 0 and result[step].get("kind", kind) == kind:
-                leader = timeline.events.names[int(key[at] % width)]
-                result[step] = {"kind": kind, "name": leader, "ns": int(total[at])}
-    return result
-
-
-def _names(bill: Bill, view: Callable[[Thread], Index]) -> Ns:
-    """Return, per charged piece, the name of the event that the view puts it on; -1 for none."""
     charged = bill.charged
     name = np.full(len(charged.ns), -1, np.int64)
     for number, thread in bill.threads.items():
-        mine = np.flatnonzero((charged.thread == number) & (charged.event >= 0))
-        if len(mine):
-            at = view(thread)[charged.event[mine]]
-            name[mine] = np.where(at >= 0, thread.events.name[np.maximum(at, 0)], -1)
+        mine = np.flatnonzero(charged.thread == number)
+        name[mine] = _names(thread, view, charged.event[mine])
+    return name, np.isin(charged.line, [LINES.index(line) for line in lines]) & (name >= 0)
+
+
+def _names(thread: Thread, view: Callable[[Thread], Index], event: Index) -> Ns:
+    """Return, per event of a thread (-1: none), the name that the view puts it on; -1 for none."""
+    name = np.full(len(event), -1, np.int64)
+    known = np.flatnonzero(event >= 0)
+    at = view(thread)[event[known]]
+    name[known] = np.where(at >= 0, thread.events.name[at], -1)
     return name
 
 
-def _sums(
-    bill: Bill,
-    lines: tuple[str, ...],
-    view: Callable[[Thread], Index],
-    step: int | None = None,
-) -> dict[int, int]:
-    charged: Charged = bill.charged
-    name = _names(bill, view)
-    chosen = np.isin(charged.line, [LINES.index(line) for line in lines]) & (name >= 0)
-    if step is not None:
-        chosen &= charged.step == step
-    names, group = np.unique(name[chosen], return_inverse=True)
-    total = np.zeros(len(names), np.int64)
-    np.add.at(total, group, charged.ns[chosen])
-    return dict(zip(names.tolist(), total.tolist(), strict=True))
-
-
-def _calls(timeline: Timeline, threads: dict[int, Thread]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return, by name, how often outermost operators were called in steps, and for how long."""
-    calls: dict[int, int] = {}
-    host: dict[int, int] = {}
-    for thread in threads.values():
-        outermost = (thread.events.category == OPERATOR) & (
-            thread.operator == np.arange(len(thread.operator))
-        )
-        outermost &= timeline.windows.of(thread.events.start_ns) >= 0
-        names, group = np.unique(thread.events.name[outermost], return_inverse=True)
-        total = np.zeros(len(names), np.int64)
-        length = thread.events.end_ns[outermost] - thread.events.start_ns[outermost]
-        np.add.at(total, group, length)
-        for name, n, ns in zip(
-            names.tolist(), np.bincount(group).tolist(), total.tolist(), strict=True
-        ):
-            calls[name] = calls.get(name, 0) + n
-            host[name] = host.get(name, 0) + ns
-    return calls, host
+def _totals(keys: Ns, ns: Ns) -> dict[int, int]:
+    """Return the sum of each key's times, keys ascending."""
+    found, group = np.unique(keys, return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, group, ns)
+    return dict(zip(found.tolist(), total.tolist(), strict=True))
 
 
 def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
@@ -157,9 +126,8 @@ def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
         if not len(mine) or not len(doing.start_ns):
             continue
         at = np.searchsorted(doing.start_ns, timeline.calls.start_ns[mine], side="right") - 1
-        owner = np.where(at >= 0, doing.owner[np.maximum(at, 0)], -1)
-        around = np.where(owner >= 0, thread.operator[np.maximum(owner, 0)], -1)
-        name[mine] = np.where(around >= 0, thread.events.name[np.maximum(around, 0)], -1)
+        owner = np.where(at >= 0, doing.owner[at], -1)
+        name[mine] = _names(thread, VIEWS["operator"], owner)
     known = (timeline.call >= 0) & (timeline.step_of >= 0)
     of = name[timeline.call[known]]
     work = timeline.work.where(known)
