@@ -26,7 +26,18 @@ from frameworktax.measure.plan import (
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.models.live import unpack
-from frameworktax.records import Block, Measurement, Note, Point, Record, Run, Session, Workload
+from frameworktax.records import (
+    Block,
+    LeftOut,
+    Measurement,
+    Note,
+    Outcome,
+    Point,
+    Record,
+    Run,
+    Session,
+    Workload,
+)
 from frameworktax.stats import UNTIL
 from frameworktax.version import __version__
 
@@ -35,6 +46,9 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+
+
+INTERRUPTED = "interrupted before it was measured"
 
 
 class Results(Sequence[Measurement]):
@@ -124,6 +138,20 @@ class Results(Sequence[Measurement]):
         return fragment(self.run)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a session; ``results`` has what was measured until then."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__()
+        self.results = results
+
+    @property
+    def any_measured(self) -> bool:
+        """Whether any point has a latency."""
+        points = self.results.run.points
+        return points is not None and points.measured > 0
+
+
 def measure(
     model: Any,
     inputs: Any = None,
@@ -196,6 +224,7 @@ def measure(
     Raises:
         UsageError: what was asked for cannot be.
         NothingMeasuredError: no point could be measured.
+        Interrupted: by Ctrl-C; ``results`` of it has what was measured until then.
     """
     live = None if isinstance(model, str) else unpack(model, inputs)
     workload = Workload(
@@ -240,14 +269,20 @@ def run_plan(
     reporter: Reporter | None = None,
     command: Sequence[str] = (),
 ) -> Results:
-    """Measure a plan into a store; see ``measure``."""
+    """Measure a plan into a store; see ``measure``.
+
+    Raises:
+        Interrupted: by Ctrl-C; the points that were not reached are left out in the store.
+    """
     earlier: list[Record] = []
+    asked = plan.points
     if resume and folder.exists():
         earlier, _ = store.read(folder)
         plan = replace(plan, points=_not_yet(plan.points, earlier))
     if not plan.points:
-        return Results(document(earlier, plan.until), folder)
+        return Results(document(earlier, plan.until, asked), folder)
     session = store.new_session_id(folder)
+    interrupted = False
     with store.Writer(folder, session) as writer:
         writer.write(
             Session(
@@ -261,6 +296,9 @@ def run_plan(
         try:
             with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, session, reporter).run()
+        except KeyboardInterrupt:
+            interrupted = True
+            _leave_out(plan.points, writer, session)
         finally:
             if isinstance(plan.live, str):
                 Path(plan.live).unlink(missing_ok=True)
@@ -268,8 +306,21 @@ def run_plan(
     if plan.in_place:
         text = f"measured in the calling process, which is noisier: {plan.in_place}"
         notes.append(Note("in-place", text))
-    run = document(earlier + records, plan.until)
-    return Results(replace(run, notes=run.notes + tuple(notes)), folder)
+    run = document(earlier + records, plan.until, asked)
+    results = Results(replace(run, notes=run.notes + tuple(notes)), folder)
+    if interrupted:
+        raise Interrupted(results)
+    return results
+
+
+def _leave_out(points: Iterable[Point], writer: store.Writer, session: str) -> None:
+    """Write that an interrupted session did not come to some of its points."""
+    records, _ = store.read(writer.path)
+    reached = {r.point for r in records if isinstance(r, Block | Outcome)}
+    reached |= {r.point.key() for r in records if isinstance(r, LeftOut)}
+    for point in points:
+        if point.key() not in reached:
+            writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
 
 
 def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Point, ...]:
@@ -277,11 +328,11 @@ def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Poin
     return tuple(point for point in points if point.key() not in done)
 
 
-def document(records: Sequence[Record], until: float = UNTIL) -> Run:
-    """Return the document of raw records."""
+def document(records: Sequence[Record], until: float = UNTIL, asked: Iterable[Point] = ()) -> Run:
+    """Return the document of raw records; ``asked`` are points that none of them may name."""
     from frameworktax.analysis.document import build
 
-    return build(records, until=until)
+    return build(records, until=until, asked=asked)
 
 
 def read_store(folder: Path, where: store.Where | None = None, *, last: bool = False) -> Results:

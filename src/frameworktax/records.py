@@ -400,6 +400,10 @@ class Outcome:
     notes: tuple[Note, ...] = ()
 
 
+LINEAR_REASON = "latency grows as fast as the batch"
+"""Begins the reason of points that are left out because smaller batches answer for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A point that was asked for and not measured in this session, and why (the time budget)."""
@@ -572,6 +576,18 @@ class Prediction(HtmlRepr):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Points(HtmlRepr):
+    """How many points were asked for, and how many of them have a latency.
+
+    Neither counts what is not available on this machine, nor larger batches that were left out
+    because the curve is plainly linear.
+    """
+
+    asked: int
+    measured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The document written by ``--json``; ``headline`` is the answer in a sentence."""
 
@@ -581,6 +597,7 @@ class Run:
     headline: str = ""
     harness_floor_ns: Estimate | None = None
     host_drift: float | None = None
+    points: Points | None = None
     measurements: tuple[Measurement, ...] = ()
     curves: tuple[Curve, ...] = ()
     advice: tuple[Advice, ...] = ()

@@ -9,7 +9,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
-from frameworktax.records import Attribution, LeftOut, Outcome, Session, Subject
+from frameworktax.records import (
+    LINEAR_REASON,
+    Attribution,
+    LeftOut,
+    Outcome,
+    Points,
+    Session,
+    Subject,
+)
 
 
 @pytest.fixture(scope="module")
@@ -221,3 +229,20 @@ def test_points_of_several_hosts_are_told():
     more = replace(first, session="20990101T000000-0", environment=elsewhere)
     told = {note.code: note.text for note in build([*records, more]).notes}
     assert told["several-hosts"].startswith("measured on 2 hosts")
+
+
+def test_points_asked_for_and_measured():
+    records = data.sample_records()
+    before = build(records).points  # 30 measured, one crashed, one that is unavailable
+    assert before == Points(asked=31, measured=30)
+    records += [
+        LeftOut(session=data.SESSION, point=data.point("openvino", batch), reason=reason)
+        for batch, reason in ((32, "the time budget was spent"), (64, f"{LINEAR_REASON}: 0.99"))
+    ]
+    records.append(
+        LeftOut(session=data.SESSION, point=data.point("openvino", 32, twin=True), reason="time")
+    )
+    assert build(records).points == Points(asked=32, measured=30)
+    asked = [data.point("eager", batch) for batch in (1, 32)]
+    assert build(records, asked=asked).points == Points(asked=33, measured=30)
+    assert build([]).points is None

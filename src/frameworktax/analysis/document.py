@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from frameworktax.analysis import advice as advising
@@ -17,13 +17,16 @@ from frameworktax.analysis.grouping import PointRecords, gather, left_out_names,
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
     FLOOR,
+    LINEAR_REASON,
     REFERENCE,
     Calibration,
     Curve,
     Estimate,
+    LeftOut,
     Measurement,
     Note,
     Point,
+    Points,
     Record,
     Regime,
     Run,
@@ -41,6 +44,7 @@ def build(
     records: Sequence[Record],
     *,
     left_out: Sequence[str] = (),
+    asked: Iterable[Point] = (),
     until: float = UNTIL,
 ) -> Run:
     """Return the document of one session or several.
@@ -50,6 +54,8 @@ def build(
             measured it counts.
         left_out: what else was planned and not measured, in words; points that a record says
             were left out, and that no session measured, are added.
+        asked: points that were asked for, where the caller knows; the records name those that a
+            session reached or left out.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
     sessions = _sessions(records)
@@ -69,6 +75,7 @@ def build(
         headline=headline(measurements, all_curves),
         harness_floor_ns=_floor(readings),
         host_drift=drift,
+        points=_points(measurements, records, asked),
         measurements=measurements,
         curves=all_curves,
         advice=advising.ranked(advice for found, _ in advised for advice in found),
@@ -82,6 +89,22 @@ def _sessions(records: Sequence[Record]) -> list[Session]:
         (r for r in records if isinstance(r, Session)),
         key=lambda s: session_order(s.session, s.started),
     )
+
+
+def _points(
+    measurements: Iterable[Measurement], records: Iterable[Record], asked: Iterable[Point]
+) -> Points | None:
+    """Count the points; None where none was asked for."""
+    reached = {m.point: m for m in measurements if m.runtime != FLOOR}
+    left_out = {r.point: r.reason for r in records if isinstance(r, LeftOut)}
+    settled = {
+        *(point for point, m in reached.items() if m.status == "unavailable"),
+        *(point for point, reason in left_out.items() if reason.startswith(LINEAR_REASON)),
+    }
+    measured = {point for point, m in reached.items() if m.latency_ns is not None}
+    every = {*reached, *asked, *(point for point in left_out if not point.workload.twin)}
+    wanted = measured | (every - settled)
+    return Points(asked=len(wanted), measured=len(measured)) if wanted else None
 
 
 def _drift(records: Sequence[Record], sessions: Sequence[Session]) -> float | None:

@@ -97,8 +97,23 @@ def deliver(
     verbose: bool = False,
 ) -> None:
     """Write and print what was measured."""
+    from frameworktax.report.words import points_text
+
+    points = results.run.points
     kept = [f"samples in {results.store}"]
+    if points is not None:
+        kept.insert(0, points_text(points))
     deliver_run(results.run, json_file, report, quiet, kept, verbose=verbose)
+
+
+def say_missing(results: Results) -> None:
+    """Say on standard error how many points are missing: for ``--quiet``."""
+    from frameworktax.report.words import points_text
+
+    points = results.run.points
+    if points is not None and points.measured < points.asked:
+        missing = f"{points_text(points)} measured; see which: frameworktax report {results.store}"
+        print(f"frameworktax: {missing}", file=sys.stderr)
 
 
 def deliver_run(

@@ -15,6 +15,7 @@ from frameworktax.cli.deliver import (
     deliver,
     interrupted,
     progress_bar,
+    say_missing,
     this_command,
 )
 from frameworktax.cli.parse import parse_input
@@ -105,10 +106,14 @@ def measure(
                 reporter=bar,
                 command=sys.argv[1:],
             )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, api.Interrupted) and stopped.any_measured:
+            deliver(stopped.results, json_file, report, quiet, verbose)
         interrupted(
             store,
             f"See it: frameworktax report {store}",
             f"go on: {this_command('--resume')} --resume",
         )
     deliver(results, json_file, report, quiet, verbose)
+    if quiet:
+        say_missing(results)

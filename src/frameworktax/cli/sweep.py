@@ -21,6 +21,7 @@ from frameworktax.cli.deliver import (
     fail,
     into_nothing,
     introduce,
+    say_missing,
     this_command,
     writable,
     write_json,
@@ -98,7 +99,9 @@ def sweep(
             with view or nullcontext():
                 results = run_sweep(study, *(overrides or []), **options)
             deliver(results, json_file, report, quiet, verbose)
-            if not quiet:
+            if quiet:
+                say_missing(results)
+            else:
                 out = console(stderr=json_file == "-")
                 for line in summary(results):
                     out.print(line, soft_wrap=True, markup=False)

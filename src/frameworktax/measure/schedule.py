@@ -24,7 +24,7 @@ from frameworktax.measure.protocol import Calibrate, Pin, ProfileDevice, Request
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.records import Attribution, Estimate, Note, Workload
+from frameworktax.records import LINEAR_REASON, Attribution, Estimate, Note, Workload
 from frameworktax.stats import LINEAR, MIN_BLOCKS, process_interval, relative_half_width, spread
 
 OWED_SHARE = 0.5
@@ -33,9 +33,6 @@ WATCHED = 3
 """Batches measured at first where a curve is to stop when it is linear: two doublings."""
 ADMIT_SHARE = 0.85
 """Share of the time left that is given out: costs are estimates."""
-LINEAR_REASON = "latency grows as fast as the batch"
-"""How the reason of a point left out for this begins."""
-
 BLOCK_NS = 20_000_000
 """A block is as many calls as fill this time, within ``timing``'s bounds."""
 SPACING_S = 2.0

@@ -37,6 +37,7 @@ from frameworktax.report.words import (
     parity_words,
     percent,
     plus_minus,
+    points_text,
     time_text,
 )
 
@@ -361,8 +362,10 @@ def session_blocks(run: Run) -> list[Block]:
     blocks: list[Block] = [Notes("Notes on the run", notes)] if notes else []
     if run.left_out:
         left_out = tuple(Item("", text) for text in run.left_out)
-        blocks.append(Items("Not measured for lack of time: raise --time-budget", left_out))
+        blocks.append(Items("Left out", left_out))
     facts = []
+    if run.points is not None and run.points.measured < run.points.asked:
+        facts.append(f"{points_text(run.points)} measured")
     if run.harness_floor_ns is not None:
         facts.append(f"harness overhead {duration(run.harness_floor_ns.value)} a call")
     if run.host_drift is not None and not any(note.code == "host-drift" for note in run.notes):

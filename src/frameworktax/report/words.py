@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
-from frameworktax.records import BILL, Estimate, Measurement, Parity
+from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
 """What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
@@ -64,6 +64,13 @@ def time_text(ns: float | None) -> str:
     if 0 < abs(ns) < 1e3:
         return f"{ns:.0f} ns"
     return f"{_three(ns / 1e9)} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
+
+
+def points_text(points: Points) -> str:
+    """Return ``25 points``, or ``18 of 25 points`` where some were not measured."""
+    if points.measured == points.asked:
+        return f"{points.asked} point{'s' * (points.asked != 1)}"
+    return f"{points.measured} of {points.asked} points"
 
 
 def percent(share: float | None) -> str:

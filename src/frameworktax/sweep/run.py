@@ -188,7 +188,9 @@ class Sweep:
         records, notes = store.read(self._folder) if has_records else ([], [])
         counted = [r for r in records if self._resume or r.session in self._sessions]
         statuses = self._statuses(first.statuses, counted)
-        results = self._results(records, notes)
+        settled = ("unavailable", "linear")
+        asked = [point for point, one in statuses.items() if one.status not in settled]
+        results = self._results(records, notes, asked)
         wall_ns = self._clock.wall_ns() - self._begin_ns
         if not any(one.status == "measured" for one in statuses.values()):
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
@@ -312,15 +314,17 @@ class Sweep:
             for point in points:
                 shard.write(LeftOut(session=session, point=point, reason=reason))
 
-    def _results(self, records: Sequence[Record], notes: Sequence[Note]) -> Results:
+    def _results(
+        self, records: Sequence[Record], notes: Sequence[Note], asked: Sequence[Point]
+    ) -> Results:
         """Return the document of the study's points alone: a store may hold other things."""
-        asked = {point.key() for point in self._study.points}
+        own_keys = {point.key() for point in self._study.points}
         foreign: set[str] = set()
         for record in records:
             point = getattr(record, "point", None)
             if isinstance(point, Point):
                 own = replace(point, workload=replace(point.workload, twin=False))
-                if own.key() not in asked and point.runtime != FLOOR:
+                if own.key() not in own_keys and point.runtime != FLOOR:
                     foreign.add(point.key())
         # A session that timed nothing (the sweep's own) is no environment of a point.
         timed = {record.session for record in records if isinstance(record, Block)}
@@ -330,7 +334,7 @@ class Sweep:
             if point_key(record) not in foreign
             and not (timed and isinstance(record, Session) and record.session not in timed)
         ]
-        run = document(kept, self._study.settings.until)
+        run = document(kept, self._study.settings.until, asked)
         return Results(replace(run, notes=run.notes + tuple(notes)), self._folder)
 
 

@@ -9,9 +9,10 @@ from functools import cache
 from typing import Literal
 
 from frameworktax import runtimes
-from frameworktax.measure.schedule import LAST_ROUNDS, LINEAR_REASON
+from frameworktax.measure.schedule import LAST_ROUNDS
 from frameworktax.records import (
     FLOOR,
+    LINEAR_REASON,
     Attribution,
     Block,
     LeftOut,

@@ -1,0 +1,104 @@
+"""A session ended by Ctrl-C or its budget: what was measured, and how many points of how many."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import fake_measuring
+
+from frameworktax import api, cli, store
+from frameworktax.records import LeftOut
+
+WORDS = ["measure", "bert-tiny", "--runtimes", "eager,inference-mode", "--batch", "1,2,4"]
+
+
+class Interrupted(fake_measuring.FakeSession):
+    """Ctrl-C comes after four of six points."""
+
+    after = 4
+
+    def _point(self, point):
+        if self.after == 0:
+            raise KeyboardInterrupt
+        type(self).after -= 1
+        super()._point(point)
+
+
+class CutShort(Interrupted):
+    """The budget is spent after four of six points."""
+
+    def run(self):
+        try:
+            super().run()
+        except KeyboardInterrupt:
+            for point in self._plan.points[4:]:
+                self._write(LeftOut(session="", point=point, reason="the time budget was spent"))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(Interrupted, "after", 4)
+    monkeypatch.setattr(CutShort, "after", 4)
+
+    def command(session, *words):
+        monkeypatch.setattr(api, "MeasuringSession", session)
+        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return leaving.value.code or 0, printed.out, printed.err
+
+    return command
+
+
+def left_out():
+    records, _ = store.read(Path("frameworktax-results"))
+    return [r.point for r in records if isinstance(r, LeftOut)]
+
+
+def test_an_interrupt_leaves_table_document_and_store(run):
+    code, out, err = run(Interrupted, *WORDS, "--json", "run.json")
+    assert code == 130
+    rows = [line.split() for line in out.splitlines() if line.startswith(("eager", "inference-"))]
+    assert [row.count("–") for row in rows[:2]].count(0) == 1  # one runtime was measured in full
+    assert out.splitlines()[-1].startswith("4 of 6 points, samples in frameworktax-results")
+    assert err.splitlines()[-1].startswith("frameworktax: interrupted")
+    assert len(left_out()) == 2
+    document = json.loads(Path("run.json").read_text())
+    assert document["points"] == {"asked": 6, "measured": 4}
+    assert len(document["left_out"]) == 1
+    code, out, _ = run(fake_measuring.FakeSession, *WORDS, "--resume")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("6 points, samples in")
+
+
+def test_an_interrupt_before_any_point_leaves_no_table(run, monkeypatch):
+    monkeypatch.setattr(Interrupted, "after", 0)
+    code, out, err = run(Interrupted, *WORDS)
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1].startswith("frameworktax: interrupted")
+    assert len(left_out()) == 6
+
+
+def test_python_has_the_results_of_an_interrupted_session(tmp_path, monkeypatch):
+    monkeypatch.setattr(Interrupted, "after", 4)
+    monkeypatch.setattr(api, "MeasuringSession", Interrupted)
+    with pytest.raises(api.Interrupted) as stopped:
+        api.measure("bert-tiny", runtimes=["eager", "inference-mode"], batch=[1, 2, 4],
+                    store=tmp_path / "store")  # fmt: skip
+    assert stopped.value.results.run.points.measured == 4
+
+
+def test_a_run_cut_short_says_so_even_if_quiet(run):
+    code, out, err = run(CutShort, *WORDS)
+    assert code == 0
+    assert out.splitlines()[-1].startswith("4 of 6 points, samples in frameworktax-results")
+    CutShort.after = 4
+    code, out, err = run(CutShort, *WORDS, "--quiet")
+    assert (code, out) == (0, "")
+    assert err.startswith("frameworktax: 4 of 6 points") and err.count("\n") == 1
