@@ -28,6 +28,8 @@ from frameworktax.measure.worker import Server
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
+LEAST_S = 1e-3
+"""What a wait takes at least."""
 GRACE_S = 2.0
 """How long a worker whose connection is closed may take to end by itself."""
 
@@ -108,6 +110,8 @@ class Worker:
         """Held while an answer is awaited: the descriptor is not closed under that thread."""
         self.spent_ns: dict[str, int] = {}
         """Wall time that answers were awaited, by step."""
+        self._stopped_ns = 0
+        self._stopped_at: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -120,7 +124,7 @@ class Worker:
         return self._output.total_bytes
 
     def request(self, request: Request[A], timeout_s: float) -> A:
-        """Ask and wait for the answer.
+        """Ask and wait for the answer; time in which it is stopped does not count.
 
         Raises:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
@@ -134,9 +138,8 @@ class Worker:
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
             begin = time.monotonic_ns()
             try:
-                line = self._exchange(
-                    protocol.encode_request(request), begin + round(timeout_s * 1e9)
-                )
+                deadline_ns = begin - self._stopped_until(begin) + round(timeout_s * 1e9)
+                line = self._exchange(protocol.encode_request(request), deadline_ns)
             except TimeoutError as error:
                 self.kill()
                 text = f"{step} not done after {timeout_s:.0f} s, ended"
@@ -151,21 +154,37 @@ class Worker:
         return _unwrap(request, answer)
 
     def _exchange(self, data: bytes, deadline_ns: int) -> bytes:
-        """Send a line and return the answer's; raises TimeoutError, ConnectionError."""
-        self._wait_until(deadline_ns)
+        """Send a line and return the answer's; raises TimeoutError, ConnectionError.
+
+        Args:
+            data: the line.
+            deadline_ns: on a clock that stands still while the process is stopped.
+        """
+        self._channel.settimeout(self._left_s(deadline_ns))
         self._channel.sendall(data)
         while b"\n" not in self._buffer:
-            self._wait_until(deadline_ns)
-            chunk = self._channel.recv(1 << 20)
+            self._channel.settimeout(self._left_s(deadline_ns))
+            try:
+                chunk = self._channel.recv(1 << 20)
+            except TimeoutError:
+                if self._left_s(deadline_ns) > LEAST_S:  # it was stopped meanwhile
+                    continue
+                raise
             if not chunk:
                 raise ConnectionResetError("the other end is closed")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _wait_until(self, deadline_ns: int) -> None:
-        # No time at all would mean not to wait, and to raise something else.
-        self._channel.settimeout(max(1e-3, (deadline_ns - time.monotonic_ns()) / 1e9))
+    def _left_s(self, deadline_ns: int) -> float:
+        """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""
+        now = time.monotonic_ns()
+        return max(LEAST_S, (deadline_ns + self._stopped_until(now) - now) / 1e9)
+
+    def _stopped_until(self, now_ns: int) -> int:
+        """Return for how long the process has been stopped, of all the time until now."""
+        since = self._stopped_at
+        return self._stopped_ns + (now_ns - since if since is not None else 0)
 
     def _cause(self, step: str) -> WorkerError:
         """Return why the process ended."""
@@ -192,9 +211,12 @@ class Worker:
         """Have its whole process group take no processor time until ``go_on``."""
         if not self._ended:  # once it is waited for, its number may be another's
             self._signal(signal.SIGSTOP)
+            self._stopped_at = self._stopped_at or time.monotonic_ns()
 
     def go_on(self) -> bool:
         """Let it run again; False where it has ended meanwhile."""
+        now = time.monotonic_ns()
+        self._stopped_ns, self._stopped_at = self._stopped_until(now), None
         if not self._ended:
             self._signal(signal.SIGCONT)
         return self._process.poll() is None
