@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 from frameworktax.measure.process import Worker
 
@@ -25,7 +26,7 @@ def test_a_limit_on_memory_that_is_there_already_is_not_raised():
 
 def test_time_in_which_a_worker_is_stopped_does_not_count(monkeypatch):
     worker, now = Worker("test"), [0]
-    monkeypatch.setattr("frameworktax.measure.process.time.monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
     try:
         assert worker._left_s(10_000_000_000) == 10
         now[0] = 4_000_000_000
