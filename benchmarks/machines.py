@@ -85,10 +85,7 @@ def outlook(queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.
 
 def _played(queues: Queues, change: Change) -> tuple[float, float]:
     """Return latency and the time in which a kernel runs, ns."""
-    changed = replay.changed(
-        queues, device_speed=change.device_speed / change.kernels, host_speed=change.host_speed
-    )
-    line = replay.run(changed)
+    line = replay.run(replay.changed(queues, change))
     start = np.rint(line.start_ns).astype(np.int64)
     end = np.rint(line.end_ns).astype(np.int64)
     return line.latency_ns, float(intervals.union_ns(start, end))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import median_interval, scaled
@@ -76,11 +77,13 @@ def judge(
     for m in told:
         for asked, target in _questions(m, told):
             seen = [o for o in told if _seen(o, target, asked)]
-            for answer in _answers(m, seen, asked):
-                if isinstance(answer, Refused):
-                    refused.append(f"{point_name(m.point)}, {asked.words()}: {answer.reason}")
-                elif target.latency_ns is not None:
-                    checks.append(_check(m, asked, answer, target.latency_ns))
+            try:
+                answers = _answers(m, seen, asked)
+            except Refused as no:
+                refused.append(f"{point_name(m.point)}, {asked.words()}: {no.reason}")
+            else:
+                if target.latency_ns is not None:
+                    checks += [_check(m, asked, answer, target.latency_ns) for answer in answers]
         checks += _spans(m, told)
     return checks, refused
 
@@ -182,16 +185,11 @@ def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
     return other is not target
 
 
-def _answers(
-    m: Measurement, seen: Sequence[Measurement], asked: WhatIf
-) -> Sequence[Answer | Refused]:
+def _answers(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> list[Answer]:
     relatives = [o for o in seen if o.point.family() == m.point.family()]
     if device_of(m.platform) != "cpu":
-        return [gpu.answer(m, relatives, asked)]
-    if asked.runtime:
-        found = cpu.runtime_answers(m, relatives, asked.runtime)
-        return [found] if isinstance(found, Refused) else found
-    return [cpu.answer(m, relatives, seen, asked)]
+        return gpu.answers(m, relatives, asked)
+    return cpu.answers(m, relatives, seen, asked)
 
 
 def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
@@ -208,14 +206,14 @@ def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
         if target.workload.batch not in LARGER or target.span_ns is None:
             continue
         small = [o for o in row if o.workload.batch < target.workload.batch][-cpu.POINTS :]
-        answer = cpu.on_line(
-            [float(o.workload.batch) for o in small],
-            [o.span_ns for o in small if o.span_ns is not None],
-            float(target.workload.batch),
-            SPAN,
-            "--batch 1,2,4",
-        )
-        if isinstance(answer, Answer):
+        with suppress(Refused):
+            answer = cpu.on_line(
+                [float(o.workload.batch) for o in small],
+                [o.span_ns for o in small if o.span_ns is not None],
+                float(target.workload.batch),
+                SPAN,
+                "--batch 1,2,4",
+            )
             found.append(_check(m, WhatIf(batch=target.workload.batch), answer, target.span_ns))
     return found
 

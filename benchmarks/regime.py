@@ -21,7 +21,7 @@ import numpy as np
 
 from frameworktax.analysis import regime
 from frameworktax.analysis.whatif import replay
-from frameworktax.analysis.whatif.replay import Queues
+from frameworktax.analysis.whatif.replay import Change, Queues
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 1.15
@@ -55,8 +55,8 @@ def model(rng: np.random.Generator) -> tuple[Queues, np.ndarray, np.ndarray]:
 
 def truth(queues: Queues, latency_ns: float) -> str:
     """Return what bounds a call, by what would make it faster."""
-    device = latency_ns / replay.run(replay.changed(queues, device_speed=2)).latency_ns
-    host = latency_ns / replay.run(replay.changed(queues, host_speed=2)).latency_ns
+    device = latency_ns / replay.played(queues, Change(device_speed=2))
+    host = latency_ns / replay.played(queues, Change(host_speed=2))
     if device < GAIN and host >= GAIN:
         return "framework-bound"
     if host < GAIN and device >= GAIN:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from frameworktax import api
 from frameworktax.analysis.roofline import DEVICES
 from frameworktax.analysis.whatif import formula_errors, gpu, replay
 from frameworktax.analysis.whatif.replay import Queues
+from frameworktax.analysis.whatif.request import Refused
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
 from frameworktax.reproduce import paper
@@ -114,21 +116,15 @@ def measured(folder: Path) -> Iterator[Subject]:
     """Yield what a store holds of GPUs: eager at its smallest batch, by model."""
     first: dict[str, Measurement] = {}
     for m in api.read_store(folder).run.measurements:
-        if m.platform == "cpu" or m.runtime != "eager" or gpu.refusal(m) is not None:
+        if m.platform == "cpu" or m.runtime != "eager":
             continue
-        known = first.get(m.workload.model)
-        if known is None or m.workload.batch < known.workload.batch:
-            first[m.workload.model] = m
+        with suppress(Refused):
+            gpu.totals(m)
+            known = first.get(m.workload.model)
+            if known is None or m.workload.batch < known.workload.batch:
+                first[m.workload.model] = m
     for m in first.values():
-        if m.latency_ns is None or m.enqueue_ns is None or m.kernel_ns is None or not m.launches:
-            continue
-        queues = replay.uniform(
-            launches=m.launches,
-            host_ns=m.enqueue_ns.value,
-            kernel_ns=m.kernel_ns.value,
-            span_ns=m.span_ns.value if m.span_ns else None,
-            latency_ns=m.latency_ns.value,
-        )
+        queues = gpu.totals(m).measured()
         title = f"{m.workload.model}, batch {m.workload.batch}, measured on {m.platform}"
         yield Subject(title, queues, None, replay.UNIFORM, f"From the totals in {folder}.")
 

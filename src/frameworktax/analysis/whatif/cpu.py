@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.estimates import inverse, product, propagate, quotient
-from frameworktax.analysis.whatif import formula_errors
 from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, batches
 from frameworktax.records import Estimate, Measurement
 
@@ -170,114 +170,99 @@ def line(values: Sequence[float], measured: Sequence[float]) -> tuple[float, flo
     return height - slope * centre, slope
 
 
-def answer(
+def answers(
     m: Measurement,
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-) -> Answer | Refused:
-    """Answer one change from one point.
+) -> list[Answer]:
+    """Answer one change from one point, by every formula that can.
 
     Args:
         m: where it starts.
         relatives: points that differ from it in runtime and batch alone, itself included.
         everything: all points of the document.
         asked: one change.
+
+    Raises:
+        Refused: no formula can.
     """
     if asked.device_speed or asked.graphs:
         option = "--graphs" if asked.graphs else "--device-speed"
         reason = f"{option} needs a device: this point ran on the CPU; ask --host-speed"
-        return Refused("none", reason)
+        raise Refused("none", reason)
     if asked.runtime:
         return _runtime(m, relatives, asked.runtime)
     if asked.batch:
-        return _batch(m, relatives, asked.batch)
+        return [_batch(m, relatives, asked.batch)]
     if asked.depth:
-        return _depth(m, everything, asked.depth)
-    return _from_share(m, asked)
+        return [_depth(m, everything, asked.depth)]
+    return [_from_share(m, asked)]
 
 
-def _from_share(m: Measurement, asked: WhatIf) -> Answer | Refused:
+def _from_share(m: Measurement, asked: WhatIf) -> Answer:
     formula = HOST if asked.host_speed else WIDTH
     share = m.tax_share
     if share is None or m.bill_method in (None, TWIN):
         reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
-        return Refused(formula, reason)
+        raise Refused(formula, reason)
     if asked.host_speed:
         return _scaled(m, faster_host(share, asked.host_speed), formula)
-    if moved := streams(m):
-        return Refused(formula, moved)
+    _check_reuse(m, formula)
     matrix = matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
-        return Refused(formula, "how much of the kernels is matrix products is not known")
+        raise Refused(formula, "how much of the kernels is matrix products is not known")
     return _scaled(m, wider(share, matrix, asked.width or 1.0), formula)
 
 
-def streams(m: Measurement) -> str | None:
-    """Return why the size of the weights cannot be changed on paper, or None.
+def _check_reuse(m: Measurement, formula: str) -> None:
+    """Refuse where the size of the weights cannot be changed on paper.
 
     Where a weight is used about once a call, kernels take the time of moving weights, and that
     jumps when a larger model leaves the cache it was in: twice the depth of an MLP whose weights
     just fitted took four times as long.
     """
-    if not m.macs or not m.parameters or m.macs / m.parameters >= REUSE:
-        return None
-    return (
-        f"each weight is used {m.macs / m.parameters:.2g} times a call: the time is that of moving "
-        "weights, which depends on the cache that holds them; measure, do not predict"
-    )
+    if m.macs and m.parameters and m.macs / m.parameters < REUSE:
+        reason = (
+            f"each weight is used {m.macs / m.parameters:.2g} times a call: the time is that of "
+            "moving weights, which depends on the cache that holds them; measure, do not predict"
+        )
+        raise Refused(formula, reason)
 
 
-def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer | Refused:
+def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
     if m.latency_ns is None or ratio.low <= 0:
-        return Refused(formula, ZERO)
+        raise Refused(formula, ZERO)
     return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
 
 
-def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
-    found = runtime_answers(m, relatives, name)
-    if isinstance(found, Refused):
-        return found
-    known = (
-        formula_errors.table()
-    )  # where neither was checked: the one that counts what real kernels do
-    return min(found, key=lambda a: known[a.formula]["median"] if a.formula in known else math.inf)
+def check_kernels(m: Measurement, name: str, same: Sequence[str], formula: str) -> None:
+    """Refuse a runtime that does not run the kernels of the point's own."""
+    for runtime in (name, m.runtime):
+        if runtime not in same:
+            raise Refused(formula, f"{runtime} runs other kernels; measure, do not predict")
 
 
-def runtime_answers(
-    m: Measurement, relatives: Sequence[Measurement], name: str
-) -> list[Answer] | Refused:
-    """Return what each formula for another runtime with the same kernels gives.
-
-    Args:
-        m: where it starts.
-        relatives: points that differ from it in runtime and batch alone.
-        name: of the other runtime.
-    """
-    if name not in SAME_KERNELS or m.runtime not in SAME_KERNELS:
-        other = name if name not in SAME_KERNELS else m.runtime
-        reason = f"{other} runs other kernels; measure, do not predict"
-        return Refused(RUNTIME, reason)
+def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> list[Answer]:
+    check_kernels(m, name, SAME_KERNELS, RUNTIME)
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
-        return Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
+        raise Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
     warm, own = _warm(relatives, name), _warm(relatives, m.runtime)
     if warm is None:
         reason = (
             f"the warm overhead of {name} is not known; measure it at a small batch: "
             f"--runtimes {m.runtime},{name} --batch 1 --twin all"
         )
-        return Refused(RUNTIME, reason)
-    found = []
-    if own is not None:
-        ratio = other_runtime_in_situ(
+        raise Refused(RUNTIME, reason)
+    plain = other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
+    ratios = {RUNTIME: plain}
+    if own is not None:  # first: it counts what real kernels do
+        in_situ = other_runtime_in_situ(
             m.tax_share, quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
         )
-        found.append(_scaled(m, ratio, IN_SITU))
-    plain = other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
-    found.append(_scaled(m, plain, RUNTIME))
-    answers = [answer for answer in found if isinstance(answer, Answer)]
-    refused = [answer for answer in found if isinstance(answer, Refused)]
-    return answers or refused[0]
+        ratios = {IN_SITU: in_situ, RUNTIME: plain}
+    above_zero = {formula: ratio for formula, ratio in ratios.items() if ratio.low > 0}
+    return [_scaled(m, ratio, formula) for formula, ratio in (above_zero or ratios).items()]
 
 
 def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:
@@ -286,17 +271,17 @@ def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:
     return found[0] if found else None
 
 
-def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer | Refused:
+def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer:
     row = [o for o in batches(relatives, m.runtime) if o.latency_ns is not None]
     below = [o for o in row if o.workload.batch < batch] or row
-    points = alike(below)[-POINTS:]
+    points = _alike(below)[-POINTS:]
     if len(points) < 2 <= len(below):
         before, last = below[-2], below[-1]
         reason = (
-            f"other kernels took over between batch {before.workload.batch} ({kind(before)}) and "
-            f"{last.workload.batch} ({kind(last)}); measure nearer to it"
+            f"other kernels took over between batch {before.workload.batch} ({_kind(before)}) and "
+            f"{last.workload.batch} ({_kind(last)}); measure nearer to it"
         )
-        return Refused(BATCH, reason)
+        raise Refused(BATCH, reason)
     return on_line(
         [float(o.workload.batch) for o in points],
         [o.latency_ns for o in points if o.latency_ns is not None],
@@ -306,31 +291,26 @@ def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answ
     )
 
 
-def kind(m: Measurement) -> str | None:
+def _kind(m: Measurement) -> str | None:
     """Return the part that most of the kernel time is in, None where it was not sampled."""
     detail = m.kernel_detail_ns
     return max(detail, key=lambda name: detail[name]) if detail else None
 
 
-def alike(row: Sequence[Measurement]) -> list[Measurement]:
+def _alike(row: Sequence[Measurement]) -> list[Measurement]:
     """Return the largest batches whose kernels are of one kind, ascending.
 
     Libraries change their algorithm with the size of a product: a convolution of one image is
     another kernel than one of two, and a line through both is a line through neither. A point
     without samples counts as of the same kind.
     """
-    found: list[Measurement] = []
-    known = next((kind(m) for m in reversed(row) if kind(m)), None)
-    for m in reversed(row):
-        if kind(m) not in (known, None):
-            break
-        found.insert(0, m)
-    return found
+    known = next((_kind(m) for m in reversed(row) if _kind(m)), None)
+    found = list(takewhile(lambda m: _kind(m) in (known, None), reversed(row)))
+    return found[::-1]
 
 
-def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer | Refused:
-    if reason := streams(m):
-        return Refused(DEPTH, reason)
+def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer:
+    _check_reuse(m, DEPTH)
     row = sorted(
         (
             o
@@ -351,12 +331,8 @@ def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> A
 
 
 def on_line(
-    values: Sequence[float],
-    latency: Sequence[Estimate],
-    at: float,
-    formula: str,
-    need: str,
-) -> Answer | Refused:
+    values: Sequence[float], latency: Sequence[Estimate], at: float, formula: str, need: str
+) -> Answer:
     """Return the latency at a value of an axis, from the line through the measured ones.
 
     Args:
@@ -365,16 +341,19 @@ def on_line(
         at: where to.
         formula: which one it is.
         need: what to measure where there are fewer than two values.
+
+    Raises:
+        Refused: there is no line, it is too long, or it reaches zero.
     """
     if len(set(values)) < 2:
-        return Refused(formula, f"a line needs two measured points; give {need}")
+        raise Refused(formula, f"a line needs two measured points; give {need}")
     if at > REACH * max(values) or at < min(values) / REACH:
         reason = (
             f"{at:g} is more than {REACH:g} times beyond what was measured "
             f"({min(values):g} to {max(values):g}); measure nearer to it"
         )
-        return Refused(formula, reason)
+        raise Refused(formula, reason)
     found = along_line(values, latency, at, formula)
     if found.low <= 0:
-        return Refused(formula, ZERO)
+        raise Refused(formula, ZERO)
     return Answer(formula, found)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import propagate
 from frameworktax.analysis.whatif import cpu, replay
-from frameworktax.analysis.whatif.cpu import REACH, along_line
-from frameworktax.analysis.whatif.replay import UNIFORM, Change
+from frameworktax.analysis.whatif.cpu import REACH, along_line, check_kernels
+from frameworktax.analysis.whatif.replay import UNIFORM, Change, Queues
 from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, batches
 from frameworktax.records import Estimate, Measurement
 
@@ -37,131 +37,143 @@ def unanswerable_from_trace(asked: WhatIf) -> str | None:
     return None
 
 
-def refusal(m: Measurement) -> str | None:
-    """Return why a GPU point cannot be replayed, or None."""
-    if m.latency_ns is None or m.enqueue_ns is None or m.kernel_ns is None or not m.launches:
-        return "host time, kernel time and launches are needed; measure with a device profile"
-    queues = replay.uniform(
-        launches=m.launches,
-        host_ns=m.enqueue_ns.value,
-        kernel_ns=m.kernel_ns.value,
-        span_ns=m.span_ns.value if m.span_ns is not None else None,
-        latency_ns=m.latency_ns.value,
-    )
-    return replay.unexplained(queues.sync_ns, m.latency_ns.value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A GPU point as the totals of two queues: what a measurement gives in place of a trace."""
+
+    launches: int
+    latency_ns: Estimate
+    host_ns: Estimate
+    kernel_ns: Estimate
+    span_ns: Estimate
+
+    def queues(self, latency: float, host: float, kernel: float, span: float) -> Queues:
+        """Return queues of equal launches with these totals, ns."""
+        return replay.uniform(
+            launches=self.launches,
+            host_ns=host,
+            kernel_ns=kernel,
+            span_ns=span,
+            latency_ns=latency,
+        )
+
+    def measured(self) -> Queues:
+        """Return the queues as they were measured."""
+        totals = (self.latency_ns, self.host_ns, self.kernel_ns, self.span_ns)
+        return self.queues(*(total.value for total in totals))
+
+    def after(self, change: Change, host_ns: Estimate | None = None) -> Estimate:
+        """Return the latency after a change, ns.
+
+        Args:
+            change: what to change.
+            host_ns: host time of another runtime with the same kernels; None keeps its own.
+        """
+
+        def played(*values: float) -> float:
+            speed = change.host_speed * (values[1] / values[4] if host_ns is not None else 1.0)
+            return replay.played(self.queues(*values[:4]), replace(change, host_speed=speed))
+
+        inputs = (self.latency_ns, self.host_ns, self.kernel_ns, self.span_ns)
+        others = () if host_ns is None else (host_ns,)
+        return propagate(played, UNIFORM, *inputs, *others)
 
 
-def point_latency(m: Measurement, change: Change, host: Estimate | None = None) -> Estimate:
-    """Return the latency of a changed GPU point, ns.
-
-    Args:
-        m: a point without ``refusal``.
-        change: what to change.
-        host: host time of another runtime with the same kernels, ns; None keeps its own.
+def totals(m: Measurement) -> Totals:
+    """Return the totals of a GPU point.
 
     Raises:
-        ValueError: the point cannot be replayed.
+        Refused: it cannot be replayed.
     """
-    latency, enqueue, kernel = m.latency_ns, m.enqueue_ns, m.kernel_ns
-    if latency is None or enqueue is None or kernel is None or not m.launches:
-        raise ValueError("this point cannot be replayed; see refusal()")
-    launches = m.launches
-    # Without a span the gaps are not known; they are then part of ``sync`` and stay.
-    span = m.span_ns if m.span_ns is not None else kernel
-    base = (latency, enqueue, kernel, span)
-
-    def after(*values: float) -> float:
-        queues = replay.uniform(
-            launches=launches,
-            host_ns=values[1],
-            kernel_ns=values[2],
-            span_ns=values[3],
-            latency_ns=values[0],
-        )
-        speed = change.host_speed * (values[1] / values[4] if host is not None else 1.0)
-        return replay.played(queues, change, speed)
-
-    inputs = (*base, host) if host is not None else base
-    return propagate(after, UNIFORM, *inputs)
+    latency, host, kernel = m.latency_ns, m.enqueue_ns, m.kernel_ns
+    if latency is None or host is None or kernel is None or not m.launches:
+        reason = "host time, kernel time and launches are needed; measure with a device profile"
+        raise Refused(UNIFORM, reason)
+    found = Totals(
+        launches=m.launches,
+        latency_ns=latency,
+        host_ns=host,
+        kernel_ns=kernel,
+        # Without a span the gaps are not known; they are then part of ``sync`` and stay.
+        span_ns=m.span_ns if m.span_ns is not None else kernel,
+    )
+    if beyond := replay.unexplained(found.measured().sync_ns, latency.value):
+        raise Refused(UNIFORM, beyond)
+    return found
 
 
-def answer(m: Measurement, relatives: Sequence[Measurement], asked: WhatIf) -> Answer | Refused:
-    """Answer one change from one point; ``relatives`` differ from it in runtime and batch alone."""
-    reason = refusal(m)
-    if reason is not None:
-        return Refused(UNIFORM, reason)
-    if (asked.graphs or asked.runtime == "cuda-graph") and m.runtime in GRAPHS:
-        return Refused(UNIFORM, f"{m.runtime} replays a graph already")
-    if asked.graphs or asked.runtime == "cuda-graph":
-        return _replayed(m, change_of(asked))
+def answers(m: Measurement, relatives: Sequence[Measurement], asked: WhatIf) -> list[Answer]:
+    """Answer one change from one point; ``relatives`` differ from it in runtime and batch alone.
+
+    Raises:
+        Refused: no formula can.
+    """
+    point = totals(m)
+    change = change_of(asked)
+    if change.graphs and m.runtime in GRAPHS:
+        raise Refused(UNIFORM, f"{m.runtime} replays a graph already")
+    if change.graphs:
+        return [Answer(UNIFORM, point.after(change))]
     if asked.runtime:
-        return _runtime(m, relatives, asked.runtime)
+        return [_runtime(m, point, relatives, asked.runtime)]
     if asked.batch:
-        return _batch(m, relatives, asked.batch)
+        return [_batch(m, point, relatives, asked.batch)]
     if asked.width:
-        return _width(m, asked.width)
+        return [_width(point, asked.width)]
     if asked.depth:
         reason = "on a device depth changes launches and kernels alike; measure two depths"
-        return Refused("none", reason)
-    return _replayed(m, change_of(asked))
+        raise Refused("none", reason)
+    return [Answer(UNIFORM, point.after(change))]
 
 
-def _replayed(m: Measurement, change: Change, formula: str = UNIFORM) -> Answer:
-    return Answer(formula, point_latency(m, change))
-
-
-def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer | Refused:
-    if name not in SAME_KERNELS or m.runtime not in SAME_KERNELS:
-        other = name if name not in SAME_KERNELS else m.runtime
-        reason = f"{other} runs other kernels; measure, do not predict"
-        return Refused(RUNTIME, reason)
+def _runtime(m: Measurement, point: Totals, relatives: Sequence[Measurement], name: str) -> Answer:
+    check_kernels(m, name, SAME_KERNELS, RUNTIME)
     hosts = [o.enqueue_ns for o in batches(relatives, name) if o.enqueue_ns is not None]
     if not hosts:
         reason = f"the host time of {name} is not known; measure it at any batch"
-        return Refused(RUNTIME, reason)
-    return Answer(RUNTIME, point_latency(m, Change(), host=hosts[0]))
+        raise Refused(RUNTIME, reason)
+    return Answer(RUNTIME, point.after(Change(), hosts[0]))
 
 
-def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer | Refused:
+def _batch(m: Measurement, point: Totals, relatives: Sequence[Measurement], batch: int) -> Answer:
     """Draw a line through the kernel times of measured batches, and replay with what it gives."""
     row = [o for o in batches(relatives, m.runtime) if o.kernel_ns is not None]
     values = [float(o.workload.batch) for o in row]
     kernels = [o.kernel_ns for o in row if o.kernel_ns is not None]
     if len(set(values)) < 2:
-        return Refused(BATCH, "a line needs two measured points; give --batch 1,2,4")
+        raise Refused(BATCH, "a line needs two measured points; give --batch 1,2,4")
     if batch > REACH * max(values):
         reason = (
             f"batch {batch} is more than {REACH:g} times beyond what was measured; "
             "measure nearer to it"
         )
-        return Refused(BATCH, reason)
-    grown = along_line(values, kernels, float(batch), BATCH)
-    return _between(m, grown, BATCH)
+        raise Refused(BATCH, reason)
+    return _between(point, along_line(values, kernels, float(batch), BATCH), BATCH)
 
 
-def _width(m: Measurement, width: float) -> Answer | Refused:
+def _width(point: Totals, width: float) -> Answer:
     """Bound kernel time by its growth with the width and with its square.
 
     Totals do not show which kernels are matrix products. Where the host bounds the call, both ends
     give one latency, and the answer is sharp.
     """
-    if m.kernel_ns is None:
-        return Refused(WIDTH, "kernel time is not known")
-    kernel = m.kernel_ns.value
+    kernel = point.kernel_ns.value
     ends = sorted((kernel, kernel * width, kernel * width**2))
     grown = Estimate(
-        value=kernel * width, low=ends[0], high=ends[-1], method=WIDTH, n=m.kernel_ns.n
+        value=kernel * width, low=ends[0], high=ends[-1], method=WIDTH, n=point.kernel_ns.n
     )
-    return _between(m, grown, WIDTH)
+    return _between(point, grown, WIDTH)
 
 
-def _between(m: Measurement, kernel: Estimate, formula: str) -> Answer | Refused:
+def _between(point: Totals, kernel: Estimate, formula: str) -> Answer:
     """Replay with another kernel time, the interval from both of its ends."""
-    if m.kernel_ns is None or kernel.low <= 0:
-        return Refused(formula, ZERO)
-    own = m.kernel_ns.value
-    found = point_latency(m, Change(kernels=kernel.value / own))
-    low = point_latency(m, Change(kernels=kernel.low / own)).value
-    high = point_latency(m, Change(kernels=kernel.high / own)).value
-    merged = replace(found, low=min(found.low, low), high=max(found.high, high), method=formula)
+    if kernel.low <= 0:
+        raise Refused(formula, ZERO)
+    found, low, high = (
+        point.after(Change(kernels=ns / point.kernel_ns.value))
+        for ns in (kernel.value, kernel.low, kernel.high)
+    )
+    merged = replace(
+        found, low=min(found.low, low.value), high=max(found.high, high.value), method=formula
+    )
     return Answer(formula, merged)

@@ -7,7 +7,8 @@ has shown larger errors than it may (METHOD, section 9).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.estimates import inverse, quotient
@@ -83,30 +84,30 @@ def predict(
     found: list[Prediction] = []
     for m in first.values():
         for one in changes(asked) if alone else [asked]:
-            answer = _answer(m, families[m.point.family()], measured, one)
-            if answer is not None:
-                name = point_name(m.point)
-                found.append(_prediction(answer, m.latency_ns, one, name, known))
-    if steps:
-        found += _of_steps(steps, asked, subject, known)
-    return tuple(found)
+            if one.runtime == m.runtime or one.batch == m.workload.batch:
+                continue  # the change leaves the point as it is
+            made = Prediction(change=one.words(), subject=point_name(m.point), formula="")
+            try:
+                answers = _answers(m, families[m.point.family()], measured, one)
+            except Refused as refused:
+                found.append(replace(made, formula=refused.formula, reason=refused.reason))
+            else:
+                found.append(_prediction(made, answers, m.latency_ns, known))
+    return (*found, *_of_steps(steps, asked, subject, known))
 
 
-def _answer(
+def _answers(
     m: Measurement,
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-) -> Answer | Refused | None:
-    """Answer one change from one point; None where the change leaves the point as it is."""
-    if asked.runtime == m.runtime or asked.batch == m.workload.batch:
-        return None
-    measured = _measured(m, everything, asked)
-    if measured is not None:
-        return measured
+) -> list[Answer]:
+    """Answer one change from one point by every formula that can."""
+    if measured := _measured(m, everything, asked):
+        return [measured]
     if device_of(m.platform) == "cpu":
-        return cpu.answer(m, relatives, everything, asked)
-    return gpu.answer(m, relatives, asked)
+        return cpu.answers(m, relatives, everything, asked)
+    return gpu.answers(m, relatives, asked)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
@@ -132,42 +133,39 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
 
 
 def _prediction(
-    answer: Answer | Refused,
-    before: Estimate | None,
-    asked: WhatIf,
-    subject: str,
-    table: Table,
+    made: Prediction, answers: Sequence[Answer], before: Estimate | None, table: Table
 ) -> Prediction:
-    made = Prediction(change=asked.words(), subject=subject, formula=answer.formula)
-    if isinstance(answer, Refused):
-        return replace(made, reason=answer.reason)
+    """Return the answer of the formula that has shown the smallest error, or the first one."""
+    answer = min(answers, key=lambda a: table.get(a.formula, {"median": math.inf})["median"])
     errors = table.get(answer.formula)
+    made = replace(made, formula=answer.formula, shown_error=errors)
     if reason := formula_errors.distrust(errors):
-        return replace(made, shown_error=errors, reason=reason)
+        return replace(made, reason=reason)
     factor = answer.factor
     if factor is None and before is not None:
         factor = quotient(before, answer.latency, answer.formula)
-    return replace(made, latency_ns=answer.latency, factor=factor, shown_error=errors)
+    return replace(made, latency_ns=answer.latency, factor=factor)
 
 
-def _of_steps(steps: Sequence[Step], asked: WhatIf, subject: str, table: Table) -> list[Prediction]:
-    asked_each = changes(asked)
+def _of_steps(
+    steps: Sequence[Step], asked: WhatIf, subject: str, table: Table
+) -> Iterator[Prediction]:
+    if not steps:
+        return
+    formula = replay.RECORDED
     try:
         queues = [replay.queues_of(step) for step in steps]
+        beyond = max(abs(q.sync_ns) / max(1.0, replay.run(q).latency_ns) for q in queues)
+        unusable = replay.unexplained(beyond, 1.0)
     except UsageError as error:
-        refused = Refused(replay.RECORDED, str(error))
-        return [_prediction(refused, None, one, subject, table) for one in asked_each]
-    beyond = max(abs(q.sync_ns) / max(1.0, replay.run(q).latency_ns) for q in queues)
-    made = []
-    for one in asked_each:
-        reason = gpu.unanswerable_from_trace(one) or replay.unexplained(beyond, 1.0)
+        queues, unusable = [], str(error)
+    for one in changes(asked):
+        made = Prediction(change=one.words(), subject=subject, formula=formula)
+        reason = (gpu.unanswerable_from_trace(one) if queues else None) or unusable
         if reason is None and one.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
-            answer: Answer | Refused = Refused(replay.RECORDED, reason)
-            before = None
+            yield replace(made, reason=reason)
         else:
             before, after = replay.steps_latency(queues, gpu.change_of(one))
-            answer = Answer(replay.RECORDED, after)
-        made.append(_prediction(answer, before, one, subject, table))
-    return made
+            yield _prediction(made, [Answer(formula, after)], before, table)

@@ -90,7 +90,11 @@ class Played:
 class Change:
     """What becomes of the queues.
 
-    ``kernels`` multiplies kernel time (a batch, a width); the speeds divide.
+    Attributes:
+        device_speed: factor, 2 = kernels take half.
+        host_speed: factor on everything that the host does.
+        graphs: replace all launches by one.
+        kernels: factor on kernel time (a batch, a width).
     """
 
     device_speed: float = 1.0
@@ -187,23 +191,15 @@ def _run_at_once(queues: Queues) -> Played:
     return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
 
 
-def changed(
-    queues: Queues, *, device_speed: float = 1.0, host_speed: float = 1.0, graphs: bool = False
-) -> Queues:
+def changed(queues: Queues, change: Change) -> Queues:
     """Return the queues on other machines, or with their launches captured in one graph.
 
     A faster device shortens kernels, a faster host its own work; the launch latency, the gaps and
     what was unexplained stay. With graphs the host launches once, which takes what one of its
     launches takes at the median, and no more than its first one.
-
-    Args:
-        queues: of a call.
-        device_speed: factor, 2 = kernels take half.
-        host_speed: factor on everything that the host does.
-        graphs: replace all launches by one.
     """
     host, late = queues.host_ns, queues.late_ns
-    if graphs:
+    if change.graphs:
         once = np.zeros_like(host)
         launched = host[host > 0]
         if launched.size:
@@ -211,56 +207,42 @@ def changed(
         host, late = once, np.zeros_like(late)
     return replace(
         queues,
-        depth=max(queues.depth, host.size) if graphs else queues.depth,
-        host_ns=host / host_speed,
+        depth=max(queues.depth, host.size) if change.graphs else queues.depth,
+        host_ns=host / change.host_speed,
         late_ns=late,
-        tail_ns=queues.tail_ns / host_speed,
-        kernel_ns=queues.kernel_ns / device_speed,
+        tail_ns=queues.tail_ns / change.host_speed,
+        kernel_ns=queues.kernel_ns / (change.device_speed / change.kernels),
     )
 
 
-def recorded(
-    *,
-    launch_ns: NDArray[np.int64],
-    start_ns: NDArray[np.int64],
-    end_ns: NDArray[np.int64],
-    stream: NDArray[np.int64],
-    begin_ns: int,
-    finish_ns: int,
-    waits_ns: NDArray[np.int64] | None = None,
-    depth: int = QUEUE,
-) -> Queues:
+def queues_of(step: Step) -> Queues:
     """Return the queues of a recorded step, calibrated so that their replay is the step.
 
-    Args:
-        launch_ns: begin of the launch call of each kernel; kernels of one graph launch share it.
-        start_ns: of each kernel.
-        end_ns: of each kernel.
-        stream: of each kernel.
-        begin_ns: of the step.
-        finish_ns: of the step, device included.
-        waits_ns: intervals in which the host waited for the device, shape (waits, 2).
-        depth: Q.
-
     Returns:
-        Queues in launch order. λ is the median from launch to start of kernels that found their
-        stream idle, g the median pause of those whose stream was busy beyond their launch, or
-        ``GAP_NS`` where the device never had two kernels queued.
+        Queues in launch order, one lane for each stream of each device. λ is the median from
+        launch to start of kernels that found their stream idle, g the median pause of those whose
+        stream was busy beyond their launch, or ``GAP_NS`` where the device never had two kernels
+        queued.
 
     Raises:
-        ValueError: no kernel, or arrays of different lengths.
+        UsageError: no record of the step has both a launch and a run on a device.
     """
-    if not launch_ns.size or not launch_ns.size == start_ns.size == end_ns.size == stream.size:
-        raise ValueError("a replay needs kernels, each with its launch, start, end and stream")
-    order = np.lexsort((start_ns, launch_ns))
-    launch = (launch_ns[order] - begin_ns).astype(float)
-    start = (start_ns[order] - begin_ns).astype(float)
-    end = (end_ns[order] - begin_ns).astype(float)
-    lane = stream[order].astype(np.int64)
+    paired = np.flatnonzero(step.launch_start_ns >= 0)
+    if not paired.size:
+        raise UsageError(
+            f"{step.name}: no kernel with its launch; record host and device activity together"
+        )
+    order = paired[np.lexsort((step.device_start_ns[paired], step.launch_start_ns[paired]))]
+    launch = (step.launch_start_ns[order] - step.begin_ns).astype(float)
+    start = (step.device_start_ns[order] - step.begin_ns).astype(float)
+    end = (step.device_end_ns[order] - step.begin_ns).astype(float)
+    finish = float(max(step.end_ns - step.begin_ns, end.max()))
+    waits = (step.waits_ns - step.begin_ns).astype(float)
+    lane = (step.device[order] << 32) + step.stream[order]
     before = _before(lane)
     # A queue that was seen deeper than it is said to be is deeper.
     waiting = np.arange(launch.size) - np.searchsorted(np.sort(end), launch, side="right")
-    depth = max(depth, int(waiting.max()) + 1)
+    depth = max(QUEUE, int(waiting.max()) + 1)
     idle = np.where(before >= 0, end[before], -np.inf) <= launch
     latencies = (start - launch)[idle]
     launch_latency = float(np.median(latencies)) if latencies.size else 0.0
@@ -270,8 +252,7 @@ def recorded(
     ready = np.maximum(launch + launch_latency, np.where(before >= 0, end[before] + gap, -np.inf))
     after = _after(lane, start, end, ready)
     ready = np.maximum(ready, np.where(after >= 0, end[after] + gap, -np.inf))
-    host, late, blocked = _host(launch, end, waits_ns, begin_ns, depth)
-    tail = _busy(launch[-1], float(finish_ns - begin_ns), waits_ns, begin_ns, end)
+    host, late, blocked = _host(launch, end, waits, depth)
     made = Queues(
         host_ns=host,
         kernel_ns=end - start,
@@ -283,19 +264,18 @@ def recorded(
         launch_ns=launch_latency,
         gap_ns=gap,
         gap_seen=bool(pauses.size),
-        tail_ns=tail,
+        tail_ns=_tail(launch[-1], finish, waits, end),
         depth=depth,
     )
-    return replace(made, sync_ns=finish_ns - begin_ns - run(made).latency_ns)
+    return replace(made, sync_ns=finish - run(made).latency_ns)
 
 
 def _before(lane: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of the kernel before each one on its stream, -1 for the first."""
-    last: dict[int, int] = {}
+    by = np.argsort(lane, kind="stable")
+    same = lane[by][1:] == lane[by][:-1]
     found = np.full(lane.size, -1, dtype=np.int64)
-    for i, name in enumerate(lane.tolist()):
-        found[i] = last.get(name, -1)
-        last[name] = i
+    found[by[1:][same]] = by[:-1][same]
     return found
 
 
@@ -321,9 +301,7 @@ def _after(lane: NDArray[np.int64], start: Ns, end: Ns, ready: Ns) -> NDArray[np
     return found
 
 
-def _host(
-    launch: Ns, end: Ns, waits_ns: NDArray[np.int64] | None, begin_ns: int, depth: int
-) -> tuple[Ns, Ns, NDArray[np.bool_]]:
+def _host(launch: Ns, end: Ns, waits: Ns, depth: int) -> tuple[Ns, Ns, NDArray[np.bool_]]:
     """Return h, what is beyond the model, and where the host waited for the device.
 
     Where the host waited, in a synchronise or at a full queue, the launch follows the device's end
@@ -333,7 +311,7 @@ def _host(
     late = np.zeros_like(host)
     blocked = np.zeros(host.size, dtype=np.bool_)
     done = np.maximum.accumulate(np.concatenate(([-np.inf], end[:-1])))
-    for begin, finish in np.empty((0, 2)) if waits_ns is None else waits_ns - begin_ns:
+    for begin, finish in waits:
         i = int(np.searchsorted(launch, finish, side="left"))
         if i < launch.size and (i == 0 or launch[i - 1] <= begin) and done[i] > begin:
             blocked[i] = True
@@ -348,19 +326,15 @@ def _host(
     return host, late, blocked
 
 
-def _busy(
-    last: float, finish: float, waits_ns: NDArray[np.int64] | None, begin_ns: int, end: Ns
-) -> float:
+def _tail(last: float, finish: float, waits: Ns, end: Ns) -> float:
     """Return the host's own time after the last launch: up to its first wait, or to the return.
 
     Without recorded waits it is not known how long the host worked before it waited for the
     device, and nothing is assumed: 0 where the device ended last.
     """
-    if waits_ns is not None:
-        later = waits_ns[:, 0] - begin_ns
-        later = later[later >= last]
-        if later.size:
-            return float(later.min() - last)
+    later = waits[:, 0][waits[:, 0] >= last]
+    if later.size:
+        return float(later.min() - last)
     return 0.0 if end.max() > last else finish - last
 
 
@@ -374,36 +348,9 @@ def unexplained(beyond_ns: float, latency_ns: float) -> str | None:
     )
 
 
-def played(queues: Queues, change: Change, host_speed: float | None = None) -> float:
-    """Return the latency of changed queues, ns; ``host_speed`` in place of the change's own."""
-    speed = change.host_speed if host_speed is None else host_speed
-    device = change.device_speed / change.kernels
-    return run(
-        changed(queues, device_speed=device, host_speed=speed, graphs=change.graphs)
-    ).latency_ns
-
-
-def queues_of(step: Step) -> Queues:
-    """Return the calibrated queues of a recorded step.
-
-    Raises:
-        UsageError: no record of the step has both a launch and a run on a device.
-    """
-    paired = step.launch_start_ns >= 0
-    if not paired.any():
-        raise UsageError(
-            f"{step.name}: no kernel with its launch; record host and device activity together"
-        )
-    finish = max(step.end_ns, int(step.device_end_ns[paired].max()))
-    return recorded(
-        launch_ns=step.launch_start_ns[paired],
-        start_ns=step.device_start_ns[paired],
-        end_ns=step.device_end_ns[paired],
-        stream=(step.device[paired] << 32) + step.stream[paired],
-        begin_ns=step.begin_ns,
-        finish_ns=finish,
-        waits_ns=step.waits_ns,
-    )
+def played(queues: Queues, change: Change) -> float:
+    """Return the latency of changed queues, ns."""
+    return run(changed(queues, change)).latency_ns
 
 
 def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Estimate]:
@@ -418,14 +365,10 @@ def steps_latency(steps: Sequence[Queues], change: Change) -> tuple[Estimate, Es
         change: what to change.
     """
     before = _over([run(q).latency_ns for q in steps], "recorded")
-    after = [played(q, change) for q in steps]
-    others = [variant for q in steps for variant in variants(q, change)]
-    fewest = [played(q, change) for q in others]
-    found = _over(after, RECORDED)
-    low = min(found.low, *fewest)
-    high = max(found.high, *fewest)
-    widened = Estimate(value=found.value, low=low, high=high, method=RECORDED, n=found.n)
-    return before, widened
+    found = _over([played(q, change) for q in steps], RECORDED)
+    others = [played(variant, change) for q in steps for variant in variants(q, change)]
+    low, high = min(found.low, *others), max(found.high, *others)
+    return before, replace(found, low=low, high=high, method=RECORDED)
 
 
 def variants(queues: Queues, change: Change) -> list[Queues]:

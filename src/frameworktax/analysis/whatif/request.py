@@ -62,12 +62,12 @@ class Answer:
     factor: Estimate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No prediction, and why."""
+class Refused(Exception):  # noqa: N818 - an answer too: it becomes a prediction without a number
+    """No prediction by this formula, and why."""
 
-    formula: str
-    reason: str
+    def __init__(self, formula: str, reason: str) -> None:
+        super().__init__(formula, reason)
+        self.formula, self.reason = formula, reason
 
 
 def check(asked: WhatIf) -> None:
