@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -16,17 +17,20 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
+from frameworktax.sweep import ray_node
 from frameworktax.sweep.executor import Job, Platform
 from frameworktax.sweep.local import LocalExecutor
 from frameworktax.sweep.plan import plan_sweep
-from frameworktax.sweep.ray import LostError, Node, RayExecutor, about_here
-from frameworktax.sweep.ray_node import PREFIX, NodeHost
+from frameworktax.sweep.ray import RayExecutor
+from frameworktax.sweep.ray_cluster import LostError, Node, about_here
+from frameworktax.sweep.ray_node import NodeHost, Order
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
@@ -54,8 +58,8 @@ class Here:
     def about(self, nodes):
         return {node.id: about_here() for node in nodes}
 
-    def host(self, node):
-        self.hosts.append(NodeHost())
+    def host(self, node, command):
+        self.hosts.append(NodeHost(command))
         return self.hosts[-1]
 
     def ask(self, host, method, *arguments):
@@ -114,46 +118,67 @@ def facts(folder: Path):
     return found
 
 
-def by(executor, job) -> None:
-    executor.submit(job)
-    (done,) = executor.completed()
-    assert done.error is None and done.wall_ns > 0 and done.spent_ns["blocks"] > 0
+def by(executor, *jobs) -> None:
+    for job in jobs:
+        executor.submit(job)
+        (done,) = executor.completed()
+        assert done.error is None and done.wall_ns > 0 and done.spent_ns["blocks"] > 0
     executor.close()
 
 
 def test_executors_give_the_same_records(tmp_path):
     by(LocalExecutor(tmp_path / "local", "cpu", Reporter(), ["x"]), a_job())
     cluster = Here()
-    by(RayExecutor(tmp_path / "ray", cluster, Reporter(), ["x"]), a_job())
+    by(RayExecutor(tmp_path / "ray", cluster, Reporter(), ["x"]), a_job(), a_job())
     local, ray = facts(tmp_path / "local"), facts(tmp_path / "ray")
     assert local == ray
     assert {kind for kind, *_ in local} >= {"session", "subject", "block", "outcome"}
-    assert not list(tmp_path.glob(f"{PREFIX}*"))
+    assert len(list((tmp_path / "ray").iterdir())) == 2
+    assert len(cluster.hosts) == 1  # and one process for both jobs
+    assert not list(tmp_path.glob("frameworktax-node-*"))
 
 
-def test_a_host_ends_its_job_and_what_a_killed_one_left(tmp_path):
-    host = NodeHost()
-    job = a_job(budget_s=60.0)
-    order = {"job": asdict(job), "command": ["x"], "allow_code": False}
-    (folder,) = tmp_path.glob(f"{PREFIX}*")
+def order(job, **code) -> bytes:
+    return msgspec.json.encode(Order(job=job, code=code))
+
+
+def listen(host, until: bytes) -> bytes:
+    """Return what a host says up to a word, or to its end."""
+    said, ended = b"", None
+    while until not in said and ended is None:
+        chunk, ended = host.take(len(said))
+        said += chunk
+    return said
+
+
+def test_a_host_ends_its_job_and_removes_its_folder(tmp_path):
+    host = NodeHost(["x"])
+    (folder,) = tmp_path.glob("frameworktax-node-*")
     assert folder.stat().st_mode & 0o077 == 0
-    got = host.begin(json.dumps(order).encode(), {"own/model.py": "x = 1\n"})
-    assert (folder / "code" / "own" / "model.py").read_text() == "x = 1\n"
-    said = got["messages"]
-    while b"began" not in said and "ended" not in got:
-        got = host.take(0, len(said))
-        said += got["messages"]
+    host.begin(order(a_job(), **{"../x.py": ""}))
+    assert b'"fault":"crashed"' in listen(host, b'"end"')
+    host.begin(order(a_job(budget_s=60.0), **{"own/model.py": "x = 1\n"}))
+    said = listen(host, b'"record":"session"')
+    assert b"own/model.py" not in said and (folder / "own" / "model.py").read_text() == "x = 1\n"
     host.stop()
-    assert host.take(0, 0)["ended"] in (0, 130)
-    with pytest.raises(ValueError, match="outside"):
-        host.begin(b"{}", {"../x.py": ""})
-    left = tmp_path / f"{PREFIX}left"
-    left.mkdir()
-    other = NodeHost()
-    assert not left.exists() and folder.exists()  # the one is not locked, the other is
-    other.close()
-    host.close()
-    assert not list(tmp_path.glob(f"{PREFIX}*"))
+    chunk, ended = host.take(len(said) + len(listen(host, b"no such word")))
+    assert (chunk, ended) == (b"", "its process ended with code 130; ")
+    assert not list(tmp_path.glob("frameworktax-node-*")) and not (tmp_path / "x.py").exists()
+
+
+def test_a_late_job_ends_its_process(monkeypatch, tmp_path):
+    orders = order(a_job(budget_s=60.0)) + b"\n"
+    monkeypatch.setattr(ray_node, "limit_s", lambda job: 1.0)
+    monkeypatch.chdir(tmp_path)
+    said = io.BytesIO()
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        ray_node.serve(io.BytesIO(orders * 2), ray_node.Lines(said), ["x"], tmp_path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    ends = [line for line in said.getvalue().splitlines() if line.startswith(b'{"end"')]
+    assert len(ends) == 1 and b'"fault":"timeout"' in ends[0]
 
 
 # --- with Ray ---------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.ray import LostError, Node, RayCluster, about_here
+from frameworktax.sweep.ray_cluster import LostError, Node, RayCluster, about_here
+from frameworktax.sweep.ray_node import NodeHost
 from frameworktax.sweep.run import open_executor, platforms_of
 from frameworktax.version import __version__
 
@@ -51,7 +52,7 @@ class Ray(SimpleNamespace):
     def remote(self, what):
         def options(**given):
             self.options.append(given)
-            return SimpleNamespace(remote=lambda: self.say(what, given))
+            return SimpleNamespace(remote=lambda *more: self.say(what, given, *more))
 
         return SimpleNamespace(options=options)
 
@@ -97,9 +98,9 @@ def test_a_connection_of_the_caller_stays_open(ray, monkeypatch):
 
 
 def test_a_host_holds_its_whole_node(ray):
-    ray.say = lambda what, given: what
+    ray.say = lambda what, given, command: (what, command)
     cluster = RayCluster()
-    cluster.host(cluster.nodes()[0])
+    assert cluster.host(cluster.nodes()[0], ("sweep",)) == (NodeHost, ("sweep",))
     assert ray.options == [{
         "num_cpus": 8.0, "num_gpus": 2.0, "max_restarts": 0, "max_task_retries": 0,
         "scheduling_strategy": ("a", False),

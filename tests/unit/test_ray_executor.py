@@ -22,9 +22,10 @@ from frameworktax.records import (
     to_json,
 )
 from frameworktax.sweep import ray as ray_module
-from frameworktax.sweep import ray_node
-from frameworktax.sweep.executor import Job, limit_s
-from frameworktax.sweep.ray import Lines, LostError, Node, RayExecutor, labels, shipped
+from frameworktax.sweep.executor import Job
+from frameworktax.sweep.ray import RayExecutor, RemoteJob, shipped
+from frameworktax.sweep.ray_cluster import LostError, Node, labels
+from frameworktax.sweep.ray_node import Order
 from frameworktax.sweep.study import load
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
@@ -51,23 +52,20 @@ def shard(session="20260101T000000-a", of=None) -> bytes:
               pipelined_ns=9, pipelined_calls=2, cpu_ns=11),
         Outcome(session=session, point=point.key(), process=0, status="ok"),
     ]  # fmt: skip
-    lines = [store.HEADER, *map(to_json, records)]
-    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    return lines(*map(to_json, records))
 
 
-def messages(*said) -> bytes:
+def lines(*said) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in said)
 
 
-def done(session="20260101T000000-a", **error):
-    return {"done": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, **error}}
+def end(session="20260101T000000-a", **error) -> bytes:
+    return lines({"end": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, **error}})
 
 
-def chunk(records=b"", said=b"", ended=None, stderr=""):
-    return {"records": records, "messages": said, "ended": ended, "stderr": stderr}
-
-
-WHOLE = [chunk(shard(), messages({"began": True}, done()), ended=0)]
+WHOLE = [(shard() + end(), None)]
+BEGUN = (shard(), None)
+OVER = (b"", "its process ended with code 130; ")
 
 
 class Cluster:
@@ -88,19 +86,20 @@ class Cluster:
     def about(self, nodes):
         return {node.id: self.versions.get(node.id, SAME) for node in nodes}
 
-    def host(self, node):
+    def host(self, node, command):
+        assert command == ("sweep",)
         return node.id
 
     def ask(self, host, method, *arguments):
         self.asked.append((host, method))
         if method == "begin":
-            self.orders.append((json.loads(arguments[0]), arguments[1]))
+            self.orders.append(json.loads(arguments[0]))
         if method == "stop" and (rest := self.script.get(f"{host} after stop")):
             self.script[host] = rest
         return (host, method, len(self.asked))
 
     def ready(self, promises, wait_s):
-        kept = [p for p in promises if p[1] in ("stop", "close") or self.script.get(p[0])]
+        kept = [p for p in promises if p[1] == "stop" or self.script.get(p[0])]
         return kept[:1]
 
     def answer(self, promise):
@@ -195,16 +194,14 @@ def test_other_versions_are_left_out_in_one_line(made, about, words):
 
 def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
     cluster = Cluster(about={"b": {**SAME, "torch": "2.12.0"}})
-    executor = RayExecutor(tmp_path, cluster, Listener(), [], own={**OWN, "torch": None})
+    executor = RayExecutor(tmp_path, cluster, Listener(), ["sweep"], own={**OWN, "torch": None})
     assert {"left"} == {p.label for p in executor.platforms()} - {"local", "cpu"}
 
 
 def test_records_come_home_however_they_are_cut(made, tmp_path):
-    whole, said = shard(), messages({"began": True}, {"phase": "measuring"}, done())
+    whole = shard() + lines({"phase": "measuring"}) + end()
     for size in (1, 7, 1000):
-        parts = [chunk(whole[i : i + size]) for i in range(0, len(whole), size)]
-        script = [*parts, *(chunk(said=said[i : i + size]) for i in range(0, len(said), size)),
-                  chunk(ended=0)]  # fmt: skip
+        script = [(whole[i : i + size], None) for i in range(0, len(whole), size)]
         cluster = Cluster(script={"a": script})
         executor, listener = made(cluster)
         executor.submit(job())
@@ -213,49 +210,27 @@ def test_records_come_home_however_they_are_cut(made, tmp_path):
         path = tmp_path / "store" / f"{got.session}.jsonl"
         records, notes = store.read(path)
         assert not notes and len(records) == 5
-        assert path.read_bytes().count(b"\n") == whole.count(b"\n")
+        assert path.read_bytes().count(b"\n") == shard().count(b"\n") + 1  # its header
         assert listener.said == ["node 10.0.0.1 (left): measuring"]
+        assert not cluster.dropped  # the next job finds its process warm
         path.unlink()
-    order, code = cluster.orders[0]
-    assert order["job"]["points"][0]["platform"] == "cpu@left" and not order["allow_code"]
-    assert code == {}
-
-
-def test_a_node_gives_a_shard_in_chunks_and_ends_after_the_last(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(ray_node, "CHUNK_BYTES", 10)
-    host = ray_node.NodeHost()
-    (folder,) = tmp_path.iterdir()
-    (folder / "store").mkdir()
-    (folder / "store" / "s.jsonl").write_bytes(b"x" * 25)
-    (folder / "messages").write_bytes(b"y" * 12)
-    (folder / "errors").write_bytes(b"why")
-    records, said, answers = b"", b"", []
-    while not answers or "ended" not in answers[-1]:
-        answers.append(host.take(len(records), len(said)))
-        records += answers[-1]["records"]
-        said += answers[-1]["messages"]
-    assert (records, said, len(answers)) == (b"x" * 25, b"y" * 12, 3)
-    assert answers[-1]["stderr"] == "why" and host.take(25, 12)["records"] == b""
-    host.close()
-    assert list(tmp_path.iterdir()) == []
+    (order,) = cluster.orders
+    assert order["job"]["points"][0]["platform"] == "cpu@left" and order["code"] == {}
 
 
 def test_an_error_of_a_job_keeps_its_kind(made):
     for error, kind in (({"error": "nothing"}, FrameworktaxError),
                        ({"error": "x", "fault": "out-of-memory"}, WorkerError)):  # fmt: skip
-        script = [chunk(said=messages(done(**error)), ended=1)]
-        executor, _ = made(Cluster(script={"a": script}))
+        executor, _ = made(Cluster(script={"a": [(end(**error), None)]}))
         executor.submit(job())
         (got,) = executor.completed()
-        assert type(got.error) is kind and str(got.error) == error["error"]
+        assert type(got.error) is kind and str(got.error).endswith(error["error"])
         assert getattr(got.error, "status", None) == error.get("fault")
 
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
-    head = shard()[: shard().index(b'{"record":"outcome"') + 20]  # torn in the last line
-    begun = messages({"began": True})
-    cluster = Cluster(script={"a": [chunk(head, begun), LostError("the node died")]})
+    head = shard()[: shard().index(b'{"record": "outcome"') + 20]  # torn in the last line
+    cluster = Cluster(script={"a": [(head, None), LostError("the node died")]})
     executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
@@ -265,7 +240,7 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
     assert not notes  # whole lines only
     assert cluster.dropped == ["a"]
-    cluster.script = {"a": deque([chunk(shard("20260101T000001-b"), messages(done()), ended=0)])}
+    cluster.script = {"a": deque([(shard("20260101T000001-b") + end(), None)])}
     executor.submit(job())  # the node is back: a new host is started on it
     (again,) = executor.completed()
     assert again.error is None
@@ -281,47 +256,34 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     ],
 )
 def test_what_is_no_record_of_the_session_ends_the_job(made, tmp_path, records):
-    executor, _ = made(Cluster(script={"a": [chunk(records)]}))
+    cluster = Cluster(script={"a": [(records, None)]})
+    executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
     assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
     assert {p.parent for p in tmp_path.rglob("*.jsonl")} <= {tmp_path / "store"}
+    assert cluster.dropped == ["a"]
 
 
 @pytest.mark.parametrize(
     "said",
-    [b"no JSON\n", b'{"done": {"session": 3}}\n', b'{"done": {"session": "s", "wall_ns": "x"}}\n'],
+    [b"no JSON\n", b'{"end": {"session": 3}}\n', b'{"end": {"session": "s", "wall_ns": "x"}}\n'],
 )
 def test_what_is_no_message_ends_the_job(made, said):
-    executor, _ = made(Cluster(script={"a": [chunk(said=said)]}))
+    executor, _ = made(Cluster(script={"a": [(said, None)]}))
     executor.submit(job())
     (got,) = executor.completed()
     assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
 
 
-def test_records_that_come_after_the_end_was_reported_are_kept(made, tmp_path):
-    whole = shard()
-    begin = chunk(whole[:300], messages({"began": True}, done()))
-    for end in ([chunk(whole[300:], ended=0)], [chunk(whole[300:]), chunk()]):  # or its exit hangs
-        executor, _ = made(Cluster(script={"a": [begin, *end]}))
-        executor.submit(job())
-        (got,) = executor.completed()
-        path = tmp_path / "store" / f"{got.session}.jsonl"
-        assert got.error is None and len(store.read(path)[0]) == 5
-        path.unlink()
-
-
 def test_a_process_that_ends_without_a_word(made):
-    script = [chunk(ended=-9, stderr="Traceback\nMemoryError: no\n")]
-    executor, _ = made(Cluster(script={"a": script}))
+    why = "its process ended with code -9; MemoryError: no"
+    cluster = Cluster(script={"a": [BEGUN, (b"", why)]})
+    executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
-    assert got.error.status == "crashed"
-    assert "ended with code -9; MemoryError: no" in str(got.error)
-    script = [chunk(said=messages({"failed": "no space"}), ended=1)]
-    executor, _ = made(Cluster(script={"a": script}))
-    executor.submit(job())
-    assert str(next(executor.completed()).error) == "node 10.0.0.1 (left): no space"
+    assert got.error.status == "crashed" and cluster.dropped == ["a"]
+    assert str(got.error) == f"node 10.0.0.1 (left): {why}"
 
 
 def test_one_job_at_a_time_on_a_host(made):
@@ -333,12 +295,12 @@ def test_one_job_at_a_time_on_a_host(made):
     assert list(executor.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"] == [("a", "begin"), ("b", "begin")]
     assert executor.cancel("4") and not executor.cancel("4")
-    cluster.script = {"a": deque([chunk(said=messages({"began": True}))])}
+    cluster.script = {"a": deque([BEGUN])}
     assert list(executor.completed(0.0005)) == []
     assert not executor.cancel("1") and not cluster.dropped  # it runs
     assert executor.cancel("3") and not executor.cancel("3")  # it waits for its node to be free
     assert cluster.dropped == ["b"]
-    cluster.script = {"a": deque(WHOLE)}
+    cluster.script = {"a": deque([(end(), None)])}
     assert next(executor.completed()).job.name == "1"
     assert list(executor.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"][2:] == [("a", "begin")]
@@ -380,27 +342,25 @@ def test_a_job_that_could_not_begin_was_not_lost(made, monkeypatch):
     assert executor.cancel("r2")
 
 
-def test_a_job_that_is_late_is_ended(made, monkeypatch):
-    cluster = Cluster(script={"a": [chunk(said=messages({"began": True}))]})
-    cluster.script["a after stop"] = deque([chunk(ended=130)])
-    executor, _ = made(cluster)
+def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
+    executor, listener = made(Cluster())
     executor.submit(job())
-    assert list(executor.completed(0.0005)) == [] and ("a", "stop") not in cluster.asked
-    now = ray_module.time.monotonic()
-    monkeypatch.setattr(ray_module.time, "monotonic", lambda: now + limit_s(job()) + 1)
-    (got,) = executor.completed()
-    assert got.error.status == "timeout" and ("a", "stop") in cluster.asked
+    assert list(executor.completed(0.0005)) == []
+    monkeypatch.setattr(ray_module, "BUSY_S", -1.0)
+    assert list(executor.completed(0.0005)) == list(executor.completed(0.0005)) == []
+    (said,) = listener.said
+    assert LEFT.address in said
 
 
 def test_the_end_takes_home_what_there_is(made, tmp_path):
-    cluster = Cluster(script={"a": [chunk(shard()[:900])]})
-    cluster.script["a after stop"] = deque([chunk(shard()[900:], ended=130)])
+    cluster = Cluster(script={"a": [(shard()[:900], None)]})
+    cluster.script["a after stop"] = deque([(shard()[900:], None), OVER])
     executor, _ = made(cluster)
     executor.submit(job())
     executor.submit(job("waits"))
     assert list(executor.completed(0.0005)) == []
     executor.close()
-    assert ("a", "stop") in cluster.asked and ("a", "close") in cluster.asked
+    assert ("a", "stop") in cluster.asked
     assert cluster.dropped == ["a"] and cluster.closed
     (path,) = (tmp_path / "store").iterdir()
     assert len(store.read(path)[0]) == 5
@@ -429,7 +389,8 @@ def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
         executor.submit(job(model="own.py:build"))
 
 
-def test_a_line_without_end_is_refused(monkeypatch):
+def test_a_line_without_end_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(ray_module, "LINE_BYTES", 10)
+    one = RemoteJob(tmp_path, Order(job=job(), code={}), LEFT, Listener())
     with pytest.raises(ValueError, match="without end"):
-        list(Lines().feed(b"x" * 11))
+        one.feed(b"x" * 11)

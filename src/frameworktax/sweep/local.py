@@ -11,12 +11,12 @@ from pathlib import Path
 
 from frameworktax import host, runtimes, store
 from frameworktax.attribution import available_samplers
-from frameworktax.errors import Fault, FrameworktaxError, StoreError
+from frameworktax.errors import FrameworktaxError, StoreError, WorkerError
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.records import Environment, LeftOut, Outcome, Point, Record, Session, Subject
+from frameworktax.records import Environment, LeftOut, Outcome, Point, Session, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
 from frameworktax.sweep.time_accounting import PhaseClock, itemise
@@ -34,15 +34,22 @@ class LocalExecutor:
         device: what ``local`` means here.
         reporter: receives the progress of each session.
         command: recorded with each session.
+        writer: opens the shard of a session.
     """
 
     def __init__(
-        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
+        self,
+        folder: Path,
+        device: str,
+        reporter: Reporter,
+        command: Sequence[str],
+        writer: type[store.Writer] = store.Writer,
     ) -> None:
         self._folder = folder
         self._device = device
         self._reporter = reporter
         self._command = tuple(command)
+        self._writer = writer
         self._queue: deque[Job] = deque()
         self._export_worker = ExportWorker(host.cache_folder())
 
@@ -91,7 +98,7 @@ class LocalExecutor:
             stop_when_linear=job.stop_when_linear,
         )
         fault: FrameworktaxError | None = None
-        with open_shard(self._folder, session, self._command) as writer:
+        with open_shard(self._folder, session, self._command, self._writer) as writer:
             self._reporter.records(shard_of(self._folder, session))
             measuring = MeasuringSession(plan, writer, session, clock, self._export_worker)
             try:
@@ -100,7 +107,7 @@ class LocalExecutor:
                 raise
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
-                writer.write_ends(job.points, "failed", str(error))
+                write_ends(writer, session, _without_end(writer.path, job.points), error)
             finally:
                 clock.end()
                 self._reporter.phase(ENDED)
@@ -110,47 +117,18 @@ class LocalExecutor:
         return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
 
 
-class Shard(store.Writer):
-    """A writer that knows of which points it has written how they ended."""
-
-    def __init__(self, folder: Path, session: str) -> None:
-        super().__init__(folder, session)
-        self.session = session
-        self._ended: set[str] = set()
-
-    def write(self, record: Record) -> None:
-        """Append one record and flush it."""
-        if isinstance(record, Outcome):
-            self._ended.add(record.point)
-        elif isinstance(record, LeftOut):
-            self._ended.add(record.point.key())
-        super().write(record)
-
-    def write_ends(self, points: Iterable[Point], status: Fault, reason: str) -> None:
-        """Write how points ended of which the session has not said it."""
-        for point in points:
-            if point.key() in self._ended:
-                continue
-            paradigm = runtimes.get(point.runtime).paradigm
-            self.write(Subject(session=self.session, point=point, paradigm=paradigm))
-            self.write(
-                Outcome(
-                    session=self.session,
-                    point=point.key(),
-                    process=0,
-                    status=status,
-                    reason=reason,
-                )
-            )
-
-
-def open_shard(folder: Path, session: str, command: Sequence[str]) -> Shard:
+def open_shard(
+    folder: Path,
+    session: str,
+    command: Sequence[str],
+    writer: type[store.Writer] = store.Writer,
+) -> store.Writer:
     """Return a writer for a new session on this host; its first record is the session.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    shard = Shard(folder, session)
+    shard = writer(folder, session)
     shard.write(
         Session(
             session=session,
@@ -161,6 +139,33 @@ def open_shard(folder: Path, session: str, command: Sequence[str]) -> Shard:
         )
     )
     return shard
+
+
+def write_ends(
+    writer: store.Writer, session: str, points: Iterable[Point], error: FrameworktaxError
+) -> None:
+    """Write that points failed with an error."""
+    status = error.status if isinstance(error, WorkerError) else "failed"
+    for point in points:
+        paradigm = runtimes.get(point.runtime).paradigm
+        writer.write(Subject(session=session, point=point, paradigm=paradigm))
+        writer.write(
+            Outcome(session=session, point=point.key(), process=0, status=status, reason=str(error))
+        )
+
+
+def _without_end(shard: Path, points: Iterable[Point]) -> list[Point]:
+    """Return the points of which a shard does not say how they ended."""
+    ended: set[str] = set()
+    for record in store.read(shard)[0]:
+        match record:
+            case Outcome():
+                ended.add(record.point)
+            case LeftOut():
+                ended.add(record.point.key())
+            case _:
+                pass
+    return [point for point in points if point.key() not in ended]
 
 
 def shard_of(folder: Path, session: str) -> Path:

@@ -1,33 +1,30 @@
-"""The executor of a Ray cluster: one job at a time on each host, its records fetched as they come.
+"""The executor of a Ray cluster: one job at a time on each host, its records written as they come.
 
 A node runs what the local executor runs (``ray_node``); this is the driver's side: which node
-fits, what is new, what was lost. Data from a node is checked as a store's lines are, and has
+fits, what is new, what was lost. What a node sends is checked as a store's lines are, and has
 limits; nothing else is read of it. ``RayCluster`` is all that is asked of Ray.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from frameworktax import models
-from frameworktax.errors import Fault, FrameworktaxError, UsageError, WorkerError
+from frameworktax.errors import FrameworktaxError, UsageError, WorkerError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point
+from frameworktax.records import Point, Record
 from frameworktax.store import Writer
-from frameworktax.store.shards import FIRST, decode_line
+from frameworktax.store.shards import decode_line
 from frameworktax.store.write import PLAIN
-from frameworktax.sweep.executor import Done, Job, Platform, limit_s
-from frameworktax.sweep.ray_node import Chunk, Message, NodeHost, Order
+from frameworktax.sweep.executor import Done, Job, Platform
+from frameworktax.sweep.ray_cluster import LostError, Node, about_here
+from frameworktax.sweep.ray_node import End, Message, Order
 
 CHECKED = ("frameworktax", "python", "torch")
 """What must be of one version here and on every node that measures."""
@@ -42,249 +39,10 @@ TRIES = 5
 """A node on which so many jobs in a row could not begin is left out."""
 ENDING_S = 25.0
 """How long the end of all jobs may take; longer than a node's own patience with one."""
-CONNECT_S = 5.0
-ANSWER_S = 60.0
-"""A node that cannot say its versions in this time is left out."""
 LINE_BYTES = 64 << 20
 """A session writes no line that is longer."""
 SOURCE_BYTES = 4 << 20
 """A larger file is no source of a model."""
-PREDEFINED = ("node:", "accelerator_type:", "CPU", "GPU", "memory", "object_store_memory")
-OWN_LABEL, ACCELERATOR = "frameworktax", "ray.io/accelerator-type"
-HOW = (
-    "start one: ray start --head --labels frameworktax=NAME, on each further machine ray start "
-    "--address HOST:6379 --labels frameworktax=NAME; see docs/cluster.md"
-)
-
-
-class LostError(Exception):
-    """An actor on a node is gone; the message says why, as far as Ray knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node of a cluster.
-
-    Attributes:
-        id: Ray's.
-        address: nodes of one address are on one host, and take turns.
-        labels: what a study may call it.
-        cpus: how many it offers to Ray.
-        gpus: likewise.
-    """
-
-    id: str
-    address: str
-    labels: tuple[str, ...]
-    cpus: float = 1.0
-    gpus: float = 0.0
-
-    def __str__(self) -> str:
-        return f"node {self.address} ({', '.join(self.labels) or self.id[:8]})"
-
-
-class RayCluster:
-    """A cluster that runs; nothing of it is started or stopped here. Only this imports Ray."""
-
-    def __init__(self, address: str | None = None) -> None:
-        """Connect.
-
-        Args:
-            address: ``ray://HOST:PORT``, or None for the cluster that this host belongs to.
-
-        Raises:
-            UsageError: Ray is not installed, there is no cluster, or it is of another version.
-        """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            import ray
-        except ImportError as error:
-            raise UsageError("--engine ray needs Ray; pip install 'frameworktax[ray]'") from error
-        self._ray = ray
-        self._connected = not ray.is_initialized()  # a caller's own connection stays the caller's
-        if not self._connected:
-            return
-        where = f"at {address}" if address else "on this machine"
-        if not _listens(address or os.environ.get("RAY_ADDRESS") or _noted()):
-            raise UsageError(f"no Ray cluster answers {where}; {HOW}")
-        try:
-            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            raise UsageError(
-                f"the Ray cluster {where} refuses the connection; if it asks for a token, set "
-                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, else start it anew; see docs/cluster.md"
-            ) from error
-        except Exception as error:  # Ray raises whatever its parts raise
-            raise UsageError(
-                f"cannot use the Ray cluster: {_first_line(error)}; see docs/cluster.md"
-            ) from error
-
-    def nodes(self) -> Sequence[Node]:
-        """Return the nodes that are alive."""
-        return [
-            Node(
-                id=node["NodeID"],
-                address=node["NodeManagerAddress"],
-                labels=labels(node.get("Labels", {}), node["Resources"]),
-                cpus=node["Resources"].get("CPU", 0.0),
-                gpus=node["Resources"].get("GPU", 0.0),
-            )
-            for node in self._ray.nodes()
-            if node["Alive"]
-        ]
-
-    def about(self, nodes: Sequence[Node]) -> Mapping[str, Mapping[str, Any] | str]:
-        """Return ``about_here()`` of nodes by id; a text where one does not answer."""
-        task = self._ray.remote(_about_task())
-        options = {"num_cpus": 0, "max_retries": 0}
-        asked = {
-            node.id: task.options(**options, scheduling_strategy=self._on(node)).remote()
-            for node in nodes
-        }
-        ready, _ = self._ray.wait(
-            list(asked.values()), num_returns=len(asked), timeout=ANSWER_S, fetch_local=False
-        )
-        found: dict[str, Mapping[str, Any] | str] = {}
-        for node_id, promise in asked.items():
-            if promise not in ready:
-                found[node_id] = f"does not answer within {ANSWER_S:.0f} s"
-                continue
-            try:
-                found[node_id] = self.answer(promise)
-            except LostError as error:
-                found[node_id] = f"does not answer: {error}"
-        return found
-
-    def host(self, node: Node) -> Any:
-        """Start a ``NodeHost`` that holds the whole node; it may wait until the node is free."""
-        kind = self._ray.remote(NodeHost)
-        return kind.options(
-            num_cpus=node.cpus,
-            num_gpus=node.gpus,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy=self._on(node),
-        ).remote()
-
-    def ask(self, host: Any, method: str, *arguments: Any) -> Any:
-        """Call a method of a host; return a promise of its answer."""
-        return getattr(host, method).remote(*arguments)
-
-    def ready(self, promises: Sequence[Any], wait_s: float) -> Sequence[Any]:
-        """Return those that have an answer, waiting for the first."""
-        if not promises:
-            return []
-        return list(self._ray.wait(list(promises), num_returns=1, timeout=wait_s)[0])
-
-    def answer(self, promise: Any) -> Any:
-        """Return the answer of a promise that is ready; raises LostError."""
-        try:
-            return self._ray.get(promise, timeout=ANSWER_S)
-        except self._ray.exceptions.RayError as error:
-            raise LostError(_first_line(error)) from error
-
-    def drop(self, host: Any) -> None:
-        """End a host at once, with what it runs."""
-        self._ray.kill(host, no_restart=True)
-
-    def close(self) -> None:
-        """Let go of the cluster."""
-        if self._connected:
-            self._ray.shutdown()
-
-    @staticmethod
-    def _on(node: Node) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(node.id, soft=False)
-
-
-def _noted() -> str:
-    """Return the address that ``ray start`` noted on this host, empty if none."""
-    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")
-    with suppress(OSError, UnicodeDecodeError):
-        return note.read_text().strip()
-    return ""
-
-
-def _listens(address: str) -> bool:
-    """Return whether a connection is accepted there: Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    with suppress(OSError, ValueError, OverflowError):
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-        return True
-    return False
-
-
-def labels(own: Mapping[str, str], resources: Mapping[str, float]) -> tuple[str, ...]:
-    """Return what a study may call a node.
-
-    The value of its label ``frameworktax``, its accelerator's type, every other label of its own
-    as ``key=value``, and the names of its custom resources.
-    """
-    found = [own[key] for key in (OWN_LABEL, ACCELERATOR) if own.get(key)]
-    found += [
-        f"{key}={value}"
-        for key, value in sorted(own.items())
-        if key != OWN_LABEL and not key.startswith("ray.io/")
-    ]
-    found += [name for name in sorted(resources) if not name.startswith(PREDEFINED)]
-    return tuple(dict.fromkeys(found))
-
-
-def _about_task() -> Callable[[], dict[str, Any]]:
-    """Return a function that a node without frameworktax can run: nested, it travels by value."""
-
-    def about() -> dict[str, Any]:
-        from contextlib import suppress
-        from importlib import metadata
-        from pathlib import Path
-        from platform import python_version
-
-        own: str | None = None
-        torch: str | None = None
-        with suppress(ImportError):
-            from frameworktax.version import __version__ as own
-        with suppress(metadata.PackageNotFoundError):
-            torch = metadata.version("torch")
-        memory = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]
-        return {
-            "frameworktax": own,
-            "python": python_version(),
-            "torch": torch and torch.partition("+")[0],
-            "torch_build": torch,
-            "memory_bytes": int(memory) * 1024,
-        }
-
-    return about
-
-
-def about_here() -> dict[str, Any]:
-    """Return the versions and the free memory of this host."""
-    return _about_task()()
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of what Ray says, which names the cause, without its numbers."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].partition(" lease_id=")[0][:300] if lines else type(error).__name__
-
-
-class Lines:
-    """Puts lines together that were cut anywhere."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-        """Bytes so far."""
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Take a chunk and yield the lines that are whole now; raises ValueError on no end."""
-        self.taken += len(chunk)
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > LINE_BYTES:
-            raise ValueError("a line without end")
-        yield from whole
 
 
 class RemoteJob:
@@ -292,74 +50,48 @@ class RemoteJob:
 
     Attributes:
         since: when it was given to the node (``time.monotonic``).
-        began: when it took the host's lock, None before that.
-        is_late: whether it was ended because it took too long.
-        has_answered: whether its host is there.
+        began: when its first record came, None before that.
+        taken: bytes so far.
         done: how the job ended, None until then.
     """
 
-    def __init__(
-        self, folder: Path, job: Job, code: Mapping[str, str], node: Node, reporter: Reporter
-    ) -> None:
-        self.job = job
-        self.code = code
+    def __init__(self, folder: Path, order: Order, node: Node, reporter: Reporter) -> None:
+        self.order = order
         self.node = node
         self.since = time.monotonic()
         self.began: float | None = None
-        self.is_late = False
-        self.has_answered = False
+        self.taken = 0
         self.done: Done | None = None
         self._folder = folder
         self._reporter = reporter
-        self._records = Lines()
-        self._messages = Lines()
-        self._writer: Writer | None = None
+        self._rest = b""
         self._session = ""
-        self._failed = ""
-        self._end: Done | None = None
+        self._writer: Writer | None = None
 
-    @property
-    def offsets(self) -> tuple[int, int]:
-        """How many bytes of records and of messages are here."""
-        return self._records.taken, self._messages.taken
-
-    def feed(self, answer: object) -> None:
-        """Write what ``NodeHost.take`` gave; once the job has ended, ``done`` says how.
+    def feed(self, chunk: bytes) -> None:
+        """Write the records of what came, cut anywhere; once the job has ended ``done`` says how.
 
         Raises:
             StoreError: it cannot be written here.
             ValueError: it is no part of a session.
         """
-        try:
-            chunk = msgspec.convert(answer, Chunk)
-            for line in self._records.feed(chunk.records):
-                self._record(line)
-            for line in self._messages.feed(chunk.messages):
+        self.taken += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LINE_BYTES:
+            raise ValueError("a line without end")
+        for line in lines:
+            record = decode_line(line)
+            if record is not None:
+                self._record(record)
+                continue
+            try:
                 self._message(msgspec.json.decode(line, type=Message))
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise ValueError(str(error)) from error
-        is_whole = self._end is not None and not chunk.records and not chunk.messages
-        if chunk.ended is None and not is_whole:
-            return
-        self.close()
-        if self._end is not None:
-            self.done = self._end
-        elif self.is_late:
-            self.done = self.lost("timeout", f"ended after {limit_s(self.job):.0f} s")
-        else:
-            last = (chunk.stderr.strip().splitlines() or [""])[-1]
-            why = self._failed or f"its process ended with code {chunk.ended}; {last}"
-            self.done = self.lost("crashed", why)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise ValueError(str(error)) from error
 
-    def lost(self, status: Fault, why: str) -> Done:
-        """Return the end of a job whose process did not come to its own."""
-        passed_s = 0.0 if self.began is None else time.monotonic() - self.began
-        return Done(
-            job=self.job,
-            session=self._session,
-            wall_ns=round(passed_s * 1e9),
-            error=WorkerError(status, f"{self.node}: {why}"),
-        )
+    def lost(self, why: str) -> Done:
+        """Return the end of a job that did not come to its own."""
+        return self._done(End(error=why, fault="crashed"))
 
     def close(self) -> None:
         """Close the shard."""
@@ -367,13 +99,9 @@ class RemoteJob:
             self._writer.close()
             self._writer = None
 
-    def _record(self, line: bytes) -> None:
-        if line.strip() in (b"", FIRST):  # our own shard has a header already
-            return
-        record = decode_line(line)
-        if record is None:
-            raise ValueError("a line that is no record")
-        if self._writer is None and PLAIN.fullmatch(record.session):
+    def _record(self, record: Record) -> None:
+        if self.began is None and PLAIN.fullmatch(record.session):
+            self.began = time.monotonic()
             self._session = record.session
             self._writer = Writer(self._folder, record.session)
         if self._writer is None or record.session != self._session:
@@ -381,24 +109,25 @@ class RemoteJob:
         self._writer.write(record)
 
     def _message(self, message: Message) -> None:
-        if message.began:
-            self.began = time.monotonic()
         if message.phase is not None:
             self._reporter.phase(f"{self.node}: {message.phase}")
         if message.say is not None:
             self._reporter.say(f"{self.node}: {message.say}")
-        self._failed = message.failed or self._failed
-        if (end := message.done) is not None:
-            error = None if end.error is None else FrameworktaxError(end.error)
-            if end.fault is not None:
-                error = WorkerError(end.fault, end.error or "")
-            self._end = Done(
-                job=self.job,
-                session=end.session,
-                wall_ns=end.wall_ns,
-                spent_ns=end.spent_ns,
-                error=error,
-            )
+        if message.end is not None:
+            self.done = self._done(message.end)
+            self.close()
+
+    def _done(self, end: End) -> Done:
+        error = None if end.error is None else FrameworktaxError(end.error)
+        if end.fault is not None:
+            error = WorkerError(end.fault, f"{self.node}: {end.error}")
+        return Done(
+            job=self.order.job,
+            session=end.session or self._session,
+            wall_ns=end.wall_ns,
+            spent_ns=end.spent_ns,
+            error=error,
+        )
 
 
 class RayExecutor:
@@ -433,7 +162,7 @@ class RayExecutor:
         self._unfit: dict[str, str] = {}
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
-        self._waiting: deque[tuple[Job, Mapping[str, str]]] = deque()
+        self._waiting: deque[Order] = deque()
         self._refusals: dict[str, list[float]] = defaultdict(list)
         """When jobs could not begin, by node; forgotten once one begins."""
         self._hosts: dict[str, Any] = {}
@@ -465,7 +194,7 @@ class RayExecutor:
         Raises:
             UsageError: its model cannot be sent to a node.
         """
-        self._waiting.append((job, shipped(job.points, self._allow_code)))
+        self._waiting.append(Order(job=job, code=shipped(job.points, self._allow_code)))
 
     def completed(self, wait_s: float | None = None) -> Iterator[Done]:
         """Yield jobs as they end, or are lost.
@@ -488,12 +217,12 @@ class RayExecutor:
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun: it waits here, or for its node to be free."""
-        for entry in self._waiting:
-            if entry[0].name == name:
-                self._waiting.remove(entry)
+        for order in self._waiting:
+            if order.job.name == name:
+                self._waiting.remove(order)
                 return True
         for promise, one in self._running.items():
-            if one.job.name == name and one.began is None:
+            if one.order.job.name == name and one.began is None:
                 del self._running[promise]
                 self._let_go(one)
                 return True
@@ -504,14 +233,12 @@ class RayExecutor:
         self._waiting.clear()
         until = time.monotonic() + ENDING_S
         try:
-            for one in self._running.values():
-                self._cluster.ask(self._hosts[one.node.id], "stop")
+            stopping = [self._cluster.ask(host, "stop") for host in self._hosts.values()]
             while self._running and time.monotonic() < until:
                 self._listen(WAIT_S)
-            closing = [self._cluster.ask(host, "close") for host in self._hosts.values()]
-            while closing and time.monotonic() < until:
-                ready = self._cluster.ready(closing, WAIT_S)
-                closing = [promise for promise in closing if promise not in ready]
+            while stopping and time.monotonic() < until:
+                ready = self._cluster.ready(stopping, WAIT_S)
+                stopping = [promise for promise in stopping if promise not in ready]
         finally:
             for one in self._running.values():
                 one.close()
@@ -588,32 +315,27 @@ class RayExecutor:
         """Begin waiting jobs on nodes that are free."""
         self._look()
         busy = {one.node.address for one in self._running.values()}
-        for entry in list(self._waiting):
-            job, code = entry
-            fitting = [node for node in self._nodes if job.platform in self._names(node)]
+        for order in list(self._waiting):
+            fitting = [node for node in self._nodes if order.job.platform in self._names(node)]
             free = next((n for n in fitting if n.address not in busy and self._may(n)), None)
             if free is not None:
                 busy.add(free.address)
-                self._waiting.remove(entry)
-                self._begin(job, code, free)
+                self._waiting.remove(order)
+                self._begin(RemoteJob(self._folder, order, free, self._reporter))
 
     def _may(self, node: Node) -> bool:
         refusals = self._refusals[node.id]
         return not refusals or time.monotonic() - refusals[-1] >= AGAIN_S
 
-    def _begin(self, job: Job, code: Mapping[str, str], node: Node) -> None:
-        order = Order(job=job, command=self._command, allow_code=self._allow_code)
+    def _begin(self, one: RemoteJob) -> None:
+        node = one.node
         if node.id not in self._hosts:
-            self._hosts[node.id] = self._cluster.host(node)
-        self._ask(
-            RemoteJob(self._folder, job, code, node, self._reporter),
-            "begin",
-            msgspec.json.encode(order),
-            dict(code),
-        )
+            self._hosts[node.id] = self._cluster.host(node, self._command)
+        self._cluster.ask(self._hosts[node.id], "begin", msgspec.json.encode(one.order))
+        self._take(one)
 
-    def _ask(self, one: RemoteJob, method: str, *arguments: Any) -> None:
-        promise = self._cluster.ask(self._hosts[one.node.id], method, *arguments)
+    def _take(self, one: RemoteJob) -> None:
+        promise = self._cluster.ask(self._hosts[one.node.id], "take", one.taken)
         self._running[promise] = one
 
     def _listen(self, wait_s: float) -> None:
@@ -622,49 +344,48 @@ class RayExecutor:
             time.sleep(wait_s)
         for promise in self._cluster.ready(list(self._running), wait_s):
             one = self._running.pop(promise)
-            one.has_answered = True
-            try:
-                one.feed(self._cluster.answer(promise))
-            except LostError as error:
-                (self._again if one.began is None else self._lose)(one, f"was lost: {error}")
-                continue
-            except ValueError as error:
-                self._lose(one, f"sent something that is no session: {error}")
-                continue
+            ended = self._feed(one, promise)
             if one.began is not None:
                 self._refusals.pop(one.node.id, None)
-            if one.done is None:
-                self._ask(one, "take", *one.offsets)
+            if one.done is None and ended is None:
+                self._take(one)
+            elif one.done is None and one.began is None:
+                self._let_go(one)
+                self._again(one, str(ended))
             else:
-                self._ended.append(one.done)
+                if ended is not None:
+                    self._let_go(one)
+                self._ended.append(one.done or one.lost(str(ended)))
+        self._say_who_is_busy()
+
+    def _feed(self, one: RemoteJob, promise: Any) -> str | None:
+        """Take what is new of a job; return why no more of it will come, None if it may."""
+        try:
+            chunk, ended = self._cluster.answer(promise)
+            one.feed(chunk)
+        except LostError as error:
+            return f"was lost: {error}"
+        except (TypeError, ValueError) as error:
+            one.done = one.lost(f"sent something that is no session: {error}")
+            return str(error)
+        return str(ended) if ended is not None else None
+
+    def _say_who_is_busy(self) -> None:
         for one in self._running.values():
-            self._watch(one)
-
-    def _watch(self, one: RemoteJob) -> None:
-        """End a job that is late, and say which node is waited for."""
-        now = time.monotonic()
-        if not one.has_answered and now - one.since > BUSY_S:
-            one.has_answered = True
-            self._reporter.say(f"waiting for {one.node}, which is busy")
-        if one.began is not None and not one.is_late and now - one.began > limit_s(one.job):
-            one.is_late = True
-            self._cluster.ask(self._hosts[one.node.id], "stop")
-
-    def _lose(self, one: RemoteJob, why: str) -> None:
-        """Give back a job whose node is gone; what arrived of it stays."""
-        self._let_go(one)
-        self._ended.append(one.lost("crashed", why))
+            if one.began is None and time.monotonic() - one.since > BUSY_S:
+                one.since = float("inf")  # once
+                self._reporter.say(f"waiting for {one.node}, which is busy")
 
     def _again(self, one: RemoteJob, why: str) -> None:
-        """Have a job wait again whose node was gone before it began: it was not lost."""
-        self._let_go(one)
-        self._waiting.appendleft((one.job, one.code))
+        """Have a job wait again that could not begin on its node: it was not lost."""
+        self._waiting.appendleft(one.order)
         refusals = self._refusals[one.node.id]
         refusals.append(time.monotonic())
         if len(refusals) >= TRIES:
             self._refuse(one.node, why)
 
     def _let_go(self, one: RemoteJob) -> None:
+        """End a host; what has arrived of its job stays."""
         one.close()
         self._cluster.drop(self._hosts.pop(one.node.id))
         self._asked_at = float("-inf")

@@ -19,7 +19,7 @@ from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Ses
 from frameworktax.store.read import point_key
 from frameworktax.sweep.executor import Done, Executor, Job, Platform
 from frameworktax.sweep.jobs import AWAY_S, Nodes, RunningJobs, Submitted
-from frameworktax.sweep.local import LocalExecutor, open_shard, shard_of
+from frameworktax.sweep.local import LocalExecutor, open_shard, shard_of, write_ends
 from frameworktax.sweep.plan import SweepPlan, plan, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
 from frameworktax.sweep.status import PointStatus, StatusCounts, find_statuses
@@ -126,7 +126,8 @@ def open_executor(
         raise UsageError(
             f"no engine '{name}'{nearest(name, EXECUTORS)}; choose {', '.join(EXECUTORS)}"
         )
-    from frameworktax.sweep.ray import RayCluster, RayExecutor
+    from frameworktax.sweep.ray import RayExecutor
+    from frameworktax.sweep.ray_cluster import RayCluster
 
     cluster = RayCluster(None if name == "ray" else name)
     return RayExecutor(folder, cluster, reporter, command, allow_code=allow_code)
@@ -291,7 +292,7 @@ class Sweep:
             session = store.new_session_id(self._folder)
             self._sessions.add(session)
             with open_shard(self._folder, session, self._command) as writer:
-                writer.write_ends([again.blamed], done.error.status, str(done.error))
+                write_ends(writer, session, [again.blamed], done.error)
 
     def _leave_out_gone(self, queue: Queue) -> None:
         """Leave out what waits for nodes that do not come back."""
