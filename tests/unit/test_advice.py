@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
-from frameworktax.analysis.advice import difference, without
+from frameworktax.analysis.advice import difference, either, recommend, without
 from frameworktax.analysis.document import build
 from frameworktax.records import Attribution, Block, Estimate, Parity, Point, Subject
 from frameworktax.runtimes import variants
@@ -179,3 +179,56 @@ def test_waiting_threads_are_a_matter_of_more_than_one_thread():
     assert starting(at(1), "fewer --threads") == []
     (advice,) = starting(at(2), "fewer --threads")
     assert advice.gain.value == pytest.approx(1 / 0.6)
+
+
+# --- one recommendation for each batch size -----------------------------------------------------
+
+
+def test_batches_with_the_same_recommendation_are_one(run):
+    (one,) = recommend(run.measurements)
+    assert (one.batches, one.runtimes) == ((1, 2, 4, 8, 16), ("onnxruntime",))
+    assert one.gain.value == one.gain.high == pytest.approx(2.2)
+    assert one.gain.low == pytest.approx(12.9 / 10.9)  # at batch 16
+
+
+def changed(factors, *runtimes, batches=(1, 2)):
+    """Eager at 1 ms and runtimes at these factors of it, each process off by a factor."""
+    records = []
+    for batch in batches:
+        for runtime in ("eager", *runtimes):
+            at = data.point(runtime, batch)
+            records.append(Subject(session=data.SESSION, point=at, paradigm="eager"))
+            for record in data.blocks(at, 1_000_000):
+                factor = factors.get((runtime, batch), (1, 1, 1))[record.process]
+                calls = tuple(int(n * factor) for n in record.latency_ns)
+                records.append(replace(record, latency_ns=calls))
+            if runtime != "eager":
+                records.append(parity(at, within=True))
+    return recommend(build(records).measurements)
+
+
+def test_runtimes_that_no_interval_separates_are_named_together():
+    (one,) = changed(
+        {("a", 1): (0.5, 0.51, 0.5), ("b", 1): (0.51, 0.5, 0.51), ("c", 1): (0.7, 0.7, 0.7)},
+        "a", "b", "c", batches=(1,),
+    )  # fmt: skip
+    assert one.runtimes == ("a", "b")
+    assert one.gain.low < 1 / 0.51 < 1 / 0.5 < one.gain.high < 2.1
+    assert either(one.runtimes) == "a or b (not separable)"
+    assert either(tuple("abcde")) == "a, b, c or 2 more (not separable)"
+
+
+def test_a_recommendation_changes_with_the_batch():
+    half, same = (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)
+    slower = (1.1, 1.1, 1.1)
+    found = changed(
+        {
+            ("a", 1): half, ("a", 2): half, ("a", 4): slower, ("a", 8): (0.9, 1.0, 1.1),
+            ("b", 1): same, ("b", 2): same, ("b", 4): half, ("b", 8): slower,
+        },
+        "a", "b", batches=(1, 2, 4, 8),
+    )  # fmt: skip
+    assert [(one.batches, one.runtimes) for one in found] == [
+        ((1, 2), ("a",)), ((4,), ("b",)), ((8,), ()),
+    ]  # fmt: skip
+    assert [one.gain is None for one in found] == [False, False, True]

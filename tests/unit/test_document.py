@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build
+from frameworktax.analysis.headline import headline
 from frameworktax.records import (
     LINEAR_REASON,
     Attribution,
@@ -117,10 +118,22 @@ def test_floor_drift_and_what_was_left_out(run):
 
 def test_headline(run):
     assert run.headline == (
-        "bert-mini on this machine (1 thread): eager pays 62 % framework tax at batch 1; "
+        "bert-mini on this machine (1 thread): eager pays 61.8 ±0.7 % framework tax at batch 1; "
         "batch 4 is free; onnxruntime is 2.2 × faster at batch 1; "
         "faster math kernels would give at most 1.6 ×"
     )
+
+
+def test_a_headline_claims_no_more_than_its_intervals(run):
+    eager, fast = at(run, "eager"), at(run, "onnxruntime")
+    share = replace(eager.tax_share, value=0.04, low=-0.33, high=0.41)
+    wide = replace(fast.ratio_to_eager, value=0.17, low=0.08, high=0.34)
+    said = headline([replace(eager, tax_share=share), replace(fast, ratio_to_eager=wide)], ())
+    assert "tax of eager at batch 1 is not determined (-33 to 41 %)" in said
+    assert "4 %" not in said and "at most" not in said
+    assert "onnxruntime is 2.9 to 12 × faster" in said
+    unknown = headline([replace(eager, tax_share=None)], ())
+    assert "4.4 ms (4.25 ms to 4.55 ms)" in unknown
 
 
 def test_order_of_records_does_not_matter(run):

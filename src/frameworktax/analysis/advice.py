@@ -7,6 +7,7 @@ kind was measured, and say so; ``bound`` is the most that a change could give.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -99,6 +100,82 @@ def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], l
             text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
             notes.append(Note("not-ranked", text))
     return sorted(found, key=lambda item: -item[1].value), notes
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to use at some batch sizes.
+
+    Attributes:
+        batches: that have the same recommendation, ascending.
+        runtimes: the fastest with equal outputs, and those that no interval separates from it;
+            empty where none is proven faster than eager.
+        gain: of all of them over eager at these batches, from the lowest end of an interval to
+            the highest; its value is the fastest one's at the smallest batch.
+    """
+
+    batches: tuple[int, ...]
+    runtimes: tuple[str, ...]
+    gain: Estimate | None
+
+
+def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
+    """Return what to use at each batch size, neighbouring ones with the same runtimes together.
+
+    Args:
+        family: points that differ in runtime and batch alone; batches at which nothing is compared
+            with eager are left out.
+    """
+    by_batch: dict[int, list[Measurement]] = defaultdict(list)
+    for m in family:
+        if m.ratio_to_eager is not None and proven(m.parity):
+            by_batch[m.workload.batch].append(m)
+    found: list[Recommendation] = []
+    for batch in sorted(by_batch):
+        one = _recommend_at(batch, by_batch[batch])
+        if found and set(found[-1].runtimes) == set(one.runtimes):
+            one = _joined(found.pop(), one)
+        found.append(one)
+    return found
+
+
+def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation:
+    gains = {m.runtime: inverse(m.ratio_to_eager) for m in compared if m.ratio_to_eager}
+    order = sorted(compared, key=lambda m: -gains[m.runtime].value)
+    best = next((m for m in order if gains[m.runtime].low > 1), None)
+    if best is None:
+        return Recommendation((batch,), (), None)
+    others = [m for m in order if m is not best and not separable(best, m)]
+    runtimes = (best.runtime, *(m.runtime for m in others))
+    gain = replace(
+        gains[best.runtime],
+        low=min(gains[name].low for name in runtimes),
+        high=max(gains[name].high for name in runtimes),
+    )
+    return Recommendation((batch,), runtimes, gain)
+
+
+def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
+    gain = smaller.gain
+    if gain is not None and larger.gain is not None:
+        low, high = min(gain.low, larger.gain.low), max(gain.high, larger.gain.high)
+        gain = replace(gain, low=low, high=high)
+    return replace(smaller, batches=smaller.batches + larger.batches, gain=gain)
+
+
+def separable(a: Measurement, b: Measurement) -> bool:
+    """Return whether the interval of the ratio of two points, paired by round, leaves out 1."""
+    first, second = ({(p, r): float(ns) for p, r, ns in m.blocks_ns} for m in (a, b))
+    ratio = ratio_interval(first, second) if a.session == b.session else None
+    return ratio is not None and not ratio.low <= 1 <= ratio.high
+
+
+def either(runtimes: Sequence[str]) -> str:
+    """Return ``openvino``, or ``onnxruntime or openvino (not separable)``; at most three names."""
+    if len(runtimes) == 1:
+        return runtimes[0]
+    names = [*runtimes[:3], *([f"{len(runtimes) - 3} more"] if len(runtimes) > 3 else [])]
+    return f"{', '.join(names[:-1])} or {names[-1]} (not separable)"
 
 
 def difference(parity: Parity | None) -> str:

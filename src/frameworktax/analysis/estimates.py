@@ -141,6 +141,15 @@ def times(factor: float) -> str:
     return f"{factor:.2f} ×" if factor < 1.2 else f"{factor:.1f} ×"
 
 
+def times_range(factor: Estimate) -> str:
+    """Return the interval of a factor as text: ``2.9 to 12 ×``; once where both ends read alike."""
+    digits = 2 if factor.low < 1.2 else 1
+    low, high = (
+        f"{end:.0f}" if end >= 9.95 else f"{end:.{digits}f}" for end in (factor.low, factor.high)
+    )
+    return f"{low} ×" if low == high else f"{low} to {high} ×"
+
+
 def percent(share: float) -> str:
     """Return a share as whole per cent."""
     return f"{100 * share:.0f} %"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from frameworktax.analysis.advice import percent, proven
+from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import duration, times
-from frameworktax.records import FLOOR, REFERENCE, Curve, Measurement, device_of
+from frameworktax.analysis.estimates import duration, times, times_range
+from frameworktax.records import FLOOR, REFERENCE, Curve, Estimate, Measurement, device_of
+
+UNDETERMINED = 0.2
+"""Half-width of the interval of a tax share from which on the headline gives no number for it."""
 
 
 def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> str:
@@ -36,12 +39,31 @@ def _place(m: Measurement) -> str:
 
 
 def _tax(m: Measurement) -> str:
+    where = f"at batch {m.workload.batch}"
     if m.tax_share is None:
-        slow = duration(m.latency_ns.value if m.latency_ns is not None else math.nan)
-        return f"{m.runtime} takes {slow} at batch {m.workload.batch}"
+        latency = m.latency_ns
+        slow = duration(latency.value if latency is not None else math.nan)
+        if latency is not None and latency.low < latency.high:
+            slow = f"{slow} ({duration(latency.low)} to {duration(latency.high)})"
+        return f"{m.runtime} takes {slow} {where}"
+    if not _determined(m.tax_share):
+        low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
+        return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
     least = "at least " if m.bill_method == TWIN else ""
-    tax = percent(m.tax_share.value)
-    return f"{m.runtime} pays {least}{tax} framework tax at batch {m.workload.batch}"
+    return f"{m.runtime} pays {least}{_share(m.tax_share)} framework tax {where}"
+
+
+def _determined(share: Estimate) -> bool:
+    return (share.high - share.low) / 2 < UNDETERMINED
+
+
+def _share(share: Estimate) -> str:
+    """Return ``59 ±2 %``, in whole per cent where the interval is no narrower."""
+    half = 50 * (share.high - share.low)
+    if half == 0:
+        return f"{100 * share.value:.0f} %"
+    digits = 0 if half >= 0.95 else 1
+    return f"{100 * share.value:.{digits}f} ±{max(half, 0.1):.{digits}f} %"
 
 
 def _free(m: Measurement, curves: Sequence[Curve]) -> str:
@@ -57,26 +79,23 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
     )
     if curve is None or curve.free_batch is None:
         return ""
-    free = math.floor(curve.free_batch.value + 1e-9)
+    low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))
     if curve.free_is_lower_bound:
-        return f"batch {free} is still free"
-    return f"batch {free} is free" if free > 1 else "no larger batch is free"
+        return f"batch {low} is still free"
+    if low != high:
+        return f"the largest free batch is between {max(low, 1)} and {high}"
+    return f"batch {low} is free" if low > 1 else "no larger batch is free"
 
 
 def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
-    faster = [
-        (m.ratio_to_eager, m.runtime)
-        for m in at_first
-        if m.ratio_to_eager is not None and m.ratio_to_eager.high < 1 and proven(m.parity)
-    ]
-    if not faster:
+    best = next((one for one in recommend(at_first) if one.gain is not None), None)
+    if best is None or best.gain is None:
         return ""
-    ratio, runtime = min(faster, key=lambda item: item[0].value)
-    return f"{runtime} is {times(1 / ratio.value)} faster at batch {smallest}"
+    return f"{either(best.runtimes)} is {times_range(best.gain)} faster at batch {smallest}"
 
 
 def _bound(m: Measurement) -> str:
-    if m.tax_share is None or m.tax_share.low <= 0:
+    if m.tax_share is None or m.tax_share.low <= 0 or not _determined(m.tax_share):
         return ""
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
-    return f"{cause} would give at most {times(1 / m.tax_share.value)}"
+    return f"{cause} would give at most {times(1 / m.tax_share.low)}"

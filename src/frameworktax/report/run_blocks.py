@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.advice import either, recommend
+from frameworktax.analysis.estimates import times, times_range
 from frameworktax.records import BILL, Advice, Environment, Estimate, Measurement, Run
 from frameworktax.report.blocks import (
     Block,
@@ -77,7 +78,7 @@ def result_blocks(family: Family) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
     blocks: list[Block] = []
     if family.measured:
-        made = (latencies, breakdown, every_breakdown, tokens, padding, set_up)
+        made = (latencies, recommended, breakdown, every_breakdown, tokens, padding, set_up)
         blocks += [one for make in made if (one := make(family)) is not None]
     return [*blocks, *not_measured(family)]
 
@@ -151,6 +152,31 @@ def _outputs(family: Family, runtime: str) -> Cell:
     mark = parity_mark(m)
     words = {"=": "equal", "≠": "different", "?": "not compared"}[mark]
     return Cell(words, style=OUTPUTS[mark], short=mark, exact=parity_words(m.parity))
+
+
+def recommended(family: Family) -> Table | None:
+    """Return what to use at each batch size; None where nothing was compared with eager."""
+    found = recommend(family.measured)
+    rows = [
+        [
+            Cell(_batches(one.batches, family.batches)),
+            Cell(either(one.runtimes), style="strong")
+            if one.runtimes
+            else Cell("eager: no other is proven faster", style="dim"),
+            Cell(times_range(one.gain) if one.gain is not None else NONE),
+        ]
+        for one in found
+    ]
+    columns = [right("batch"), Column("runtime"), right("over eager")]
+    return table("Fastest with equal outputs", columns, rows) if rows else None
+
+
+def _batches(batches: Sequence[int], every: Sequence[int]) -> str:
+    """Return ``1 to 8`` for neighbouring batch sizes, else each by itself."""
+    first = every.index(batches[0])
+    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
+        return f"{batches[0]} to {batches[-1]}"
+    return ", ".join(map(str, batches))
 
 
 # --- where the time goes --------------------------------------------------------------------------
