@@ -162,7 +162,7 @@ def test_an_address_is_resolved_through_the_program_header(tmp_path):
 def test_a_stripped_function_is_named_by_its_start(tmp_path):
     file = write_elf(tmp_path / "lib.so", [], functions=[BASE + 0x100], load=(0, BASE, 0x1000))
     resolver = Resolver(f"10000-11000 r-xp 00000000 08:01 7 {file}\n")
-    assert resolver.resolve([0x10104]) == {0x10104: Leaf("lib.so", "sub_400100")}
+    assert resolver.resolve([0x10104]) == {0x10104: Leaf("lib.so", "sub_400100", "other")}
 
 
 def test_libc_functions_of_this_process_are_found():

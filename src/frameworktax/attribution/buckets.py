@@ -13,6 +13,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+from frameworktax.attribution.machine_code import Work
 from frameworktax.attribution.sampler import SampleRun, Stretch
 from frameworktax.attribution.symbols import JIT, KERNEL, UNKNOWN, Leaf
 
@@ -20,10 +21,12 @@ Place = tuple[str, str]
 """A line of ``records.BILL``, and the part of it ('' except for ``kernel``)."""
 
 DETAILS = (
-    "gemm", "packing", "convolution", "vectorised", "compiled", "jit", "memory", "libm", "other",
+    "gemm", "packing", "convolution", "vectorised", "compiled", "jit", "memory", "libm", "unnamed",
+    "copying", "other",
 )  # fmt: skip
 """Parts of kernel time. ``jit`` is code generated while running (oneDNN's loops and products);
-``compiled`` are Inductor's loops; ``other`` an unknown library: a user's own operator."""
+``compiled`` are Inductor's loops; ``unnamed`` are loops that compute, and ``copying`` loops that
+only move data, in libraries without symbols; ``other`` is an unknown library: a user's operator."""
 
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
@@ -106,6 +109,14 @@ _WORKING_MODULES = {"_bz2", "_lzma", "_md5", "_sha1", "_sha2", "_sha256", "_sha5
                     "_blake2", "audioop", "binascii", "zlib"}  # fmt: skip
 
 
+_BY_WORK: dict[Work, Place] = {
+    "kernel": ("kernel", "unnamed"),
+    "copy": ("kernel", "copying"),
+    "other": ("runtime", ""),
+    "unknown": ("remainder", ""),
+}
+
+
 def _first(rules: list[tuple[re.Pattern[str], Place]], text: str) -> Place | None:
     return next((place for pattern, place in rules if pattern.search(text)), None)
 
@@ -135,7 +146,7 @@ def _is_named(symbol: str) -> bool:
 @cache
 def classify(leaf: Leaf) -> Place:
     """Return (line of the bill, part of it) for one leaf."""
-    library, symbol = leaf
+    library, symbol, work = leaf
     if library == KERNEL or library == "[vsyscall]":
         return "system", ""
     if library == UNKNOWN:
@@ -150,6 +161,8 @@ def classify(leaf: Leaf) -> Place:
     if detail == "libc":
         return _first(_LIBC, symbol) or ("dispatch", "")
     if not _is_named(symbol):
+        if work is not None and detail not in ("support", "wrapper"):
+            return _BY_WORK[work]
         missing = {"support": ("dispatch", ""), "wrapper": ("runtime", ""),
                    "": ("kernel", "other")}  # fmt: skip
         return missing.get(detail, ("remainder", ""))

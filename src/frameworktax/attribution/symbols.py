@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from frameworktax.attribution.machine_code import (
+    MOVERS,
+    Known,
+    Work,
+    judge_function,
+    jump_slot,
+)
 
 JIT = "[jit]"
 KERNEL = "[kernel]"
@@ -30,17 +39,24 @@ _SYMBOL = np.dtype(
      ("size", "<u8")]
 )  # fmt: skip
 _NOTYPE, _FUNC, _IFUNC = 0, 2, 10
-_SYMTAB, _DYNSYM = 2, 11
+_RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
+_SYMTAB, _RELA, _DYNSYM = 2, 4, 11
+_GLOBAL_DATA, _JUMP_SLOT = 6, 7  # of x86-64
 _LOAD, _EH_FRAME = 1, 0x6474E550
 _UNDEFINED, _LOCAL = 0, 0
+_PAGE = 4096
 _NESTING = 8  # how many earlier symbols may enclose an address (labels inside a function)
 
 
 class Leaf(NamedTuple):
-    """Where a program counter was: basename of the library, mangled symbol ('' if none)."""
+    """Where a program counter was: basename of the library, symbol in words ('' if none).
+
+    ``work`` is what the machine code does there, where no symbol says it.
+    """
 
     library: str
     symbol: str
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +114,17 @@ def demangle(name: str) -> str:
 
 
 class Resolver:
-    """Turns program counters of this process into leaves; tables are read when first hit."""
+    """Turns program counters of this process into leaves; tables are read when first hit.
 
-    def __init__(self, maps: str | None = None) -> None:
+    Args:
+        maps: text of ``/proc/PID/maps``; None for this process.
+        hidden: whether a library's symbols are to be ignored, to test what is done without.
+    """
+
+    def __init__(
+        self, maps: str | None = None, hidden: Callable[[str], bool] = lambda library: False
+    ) -> None:
+        self._hidden = hidden
         text = Path("/proc/self/maps").read_text() if maps is None else maps
         self._regions = parse_maps(text)
         self._starts = np.array([region.start for region in self._regions], np.uint64)
@@ -109,7 +133,11 @@ class Resolver:
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
-        return {address: self._leaf(address) for address in set(addresses)}
+        found = {address: self._leaf(address) for address in set(addresses)}
+        for table in self._tables.values():
+            if table is not None and table.known is not None:
+                table.known.save()
+        return found
 
     def _leaf(self, address: int) -> Leaf:
         at = int(np.searchsorted(self._starts, np.uint64(address), side="right"))
@@ -133,11 +161,11 @@ class Resolver:
             special = self._libc[path].find(vaddr)
             if special is not None:
                 return Leaf(library, special)
-        name = table.find(vaddr)
-        if name is None:
-            start = table.function(vaddr)
-            name = f"sub_{start:x}" if start is not None else ""
-        return Leaf(library, demangle(name))
+        name = None if self._hidden(library) else table.find(vaddr)
+        if name is not None:
+            return Leaf(library, demangle(name))
+        start = table.function(vaddr)
+        return Leaf(library, f"sub_{start:x}" if start is not None else "", table.work(vaddr))
 
     def _table(self, path: str) -> SymbolTable | None:
         if path not in self._tables:
@@ -222,7 +250,10 @@ class SymbolTable:
         header = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
         phoff, shoff, phsize, phnum, shsize, shnum = *header[4:6], *header[8:12]
         self._loads: list[tuple[int, int, int]] = []  # file offset, address, size in the file
-        self.functions = np.zeros(0, np.int64)
+        self.functions = self.ends = np.zeros(0, np.int64)
+        self.known: Known | None = None
+        self._movers: set[int] | None = None
+        unwind = None
         for i in range(phnum):
             kind, _, offset, vaddr, _, size = struct.unpack_from(
                 "<IIQQQQ", data, phoff + i * phsize
@@ -230,8 +261,10 @@ class SymbolTable:
             if kind == _LOAD:
                 self._loads.append((offset, vaddr, size))
             elif kind == _EH_FRAME:
-                self.functions = _function_starts(data, offset, vaddr)
-        sections = [
+                unwind = offset, vaddr
+        if unwind is not None:
+            self.functions, self.ends = self._read_unwind_table(*unwind)
+        self._sections = sections = [
             struct.unpack_from("<IIQQQQIIQQ", data, shoff + i * shsize) for i in range(shnum)
         ]
         tables = [_read_table(data, sections, s) for s in sections if s[1] in (_SYMTAB, _DYNSYM)]
@@ -284,6 +317,90 @@ class SymbolTable:
         at = int(np.searchsorted(self.functions, address, side="right"))
         return int(self.functions[at - 1]) if at else None
 
+    def work(self, address: int) -> Work | None:
+        """Return what the machine code does at an ELF address; None without an unwind table."""
+        at = int(np.searchsorted(self.functions, address, side="right"))
+        if not at:
+            return None
+        start, end = int(self.functions[at - 1]), int(self.ends[at - 1])
+        by_hand = address >= end
+        if by_hand:
+            following = self.functions[at : at + 1]
+            start, end = end, int(following[0]) if len(following) else address + _PAGE
+        offset = self._offset(start)
+        if offset is None:
+            return None
+        if self.known is None:
+            self.known = Known(self._data[: 1 << 20], len(self._data))
+        judged = self.known.get(
+            start,
+            lambda: judge_function(
+                self._data[offset : offset + end - start],
+                start,
+                by_hand=by_hand,
+                moves=self._is_mover,
+            ),
+        )
+        before = bisect_right(judged, address, key=lambda change: change[0])
+        return judged[before - 1][1] if before else None
+
+    def _is_mover(self, address: int) -> bool:
+        """Return whether a call to an address is one of ``memcpy`` or its like, elsewhere."""
+        offset = self._offset(address)
+        if offset is None:
+            return False
+        if self._movers is None:
+            self._movers = set()
+            for section in self._sections:
+                if section[1] == _RELA:
+                    self._movers |= self._slots(section, {name.encode() for name in MOVERS})
+        return jump_slot(self._data[offset : offset + 16], address) in self._movers
+
+    def _slots(self, section: tuple[Any, ...], names: set[bytes]) -> set[int]:
+        """Return where a relocation section puts the addresses of imported functions."""
+        table = np.frombuffer(self._data, _RELOCATION, section[5] // 24, section[4])
+        kind, symbol = table["info"] & 0xFFFFFFFF, table["info"] >> 32
+        imports = (kind == _JUMP_SLOT) | (kind == _GLOBAL_DATA)
+        symbols = self._sections[section[6]]
+        strings = self._sections[symbols[6]][4]
+        found = set()
+        for slot, index in zip(table["offset"][imports], symbol[imports], strict=True):
+            (name,) = struct.unpack_from("<I", self._data, symbols[4] + 24 * int(index))
+            if self._bytes(strings + name) in names:
+                found.add(int(slot))
+        return found
+
+    def _offset(self, address: int) -> int | None:
+        """Return the file offset of an ELF address, None outside every loaded segment."""
+        for offset, vaddr, size in self._loads:
+            if vaddr <= address < vaddr + size:
+                return address - vaddr + offset
+        return None
+
+    def _read_unwind_table(self, offset: int, vaddr: int) -> tuple[Any, Any]:
+        """Return sorted starts and ends of functions by ``.eh_frame_hdr`` and ``.eh_frame``.
+
+        A function whose entry cannot be read reaches to the next one.
+        """
+        data = self._data
+        if tuple(data[offset : offset + 4]) != (1, 0x1B, 0x03, 0x3B):  # the one usual encoding
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        (count,) = struct.unpack_from("<I", data, offset + 8)
+        pairs = np.frombuffer(data, "<i4", count * 2, offset + 12).astype(np.int64) + vaddr
+        order = np.argsort(pairs[::2])
+        starts, entries = pairs[::2][order], pairs[1::2][order]
+        ends = np.append(starts[1:], starts[-1:] + _PAGE)
+        first = self._offset(int(entries[0])) if count else None
+        if first is not None:
+            at = entries - int(entries[0]) + first  # one segment holds the whole section
+            inside = (at >= 0) & (at + 16 <= len(data))
+            at = np.where(inside, at, 0)
+            words = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(8, 16)]
+            begin, size = words.copy().view("<i4").T.astype(np.int64)
+            readable = inside & (entries + 8 + begin == starts) & (size > 0)
+            ends = np.where(readable, starts + size, ends)
+        return starts, ends
+
     def values(self, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
         """Return name → [(address, size)] of those exported under one of ``names``."""
         wanted = {name.encode(): name for name in names}
@@ -316,13 +433,3 @@ def _read_table(
     shared = (table["info"] >> 4) != _LOCAL
     preference = typed.astype(np.int64) * 2 + shared
     return table["value"].astype(np.int64), table["size"].astype(np.int64), names, preference
-
-
-def _function_starts(data: mmap.mmap, offset: int, vaddr: int) -> np.ndarray[Any, Any]:
-    """Return the sorted function addresses of ``.eh_frame_hdr`` in its one usual encoding."""
-    version, pointer, count, table = data[offset : offset + 4]
-    if (version, pointer, count, table) != (1, 0x1B, 0x03, 0x3B):
-        return np.zeros(0, np.int64)
-    (entries,) = struct.unpack_from("<I", data, offset + 8)
-    pairs = np.frombuffer(data, "<i4", entries * 2, offset + 12)
-    return np.sort(pairs[::2].astype(np.int64) + vaddr)

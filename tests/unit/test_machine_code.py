@@ -1,0 +1,167 @@
+"""What machine code does, on instructions written here, and on torch with its symbols hidden."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from frameworktax.attribution import machine_code
+from frameworktax.attribution.buckets import classify
+from frameworktax.attribution.machine_code import Known, judge, judge_function, jump_slot
+from frameworktax.attribution.perf_event import PerfEvent, probe
+from frameworktax.attribution.symbols import JIT, Leaf, Resolver, SymbolTable
+
+START = 0x1000
+FRAME = ["push rbp", "mov rbp, rsp"]
+RETURN = ["pop rbp", "ret"]
+COMPUTES = ["vmovups ymm0, ymmword ptr [rax]", "vfmadd231ps ymm1, ymm0, ymm2", "add rax, 0x20"]
+COPIES = ["mov rdx, qword ptr [rax]", "mov qword ptr [rcx], rdx", "add rax, 8"]
+WALKS = ["mov rax, qword ptr [rax]", "cmp rax, rbx"]
+CALLS = ["mov rdi, rax", "call 0x9000", "mov qword ptr [rcx], rax"]
+
+
+def instructions(*lines):
+    """Return instructions of four bytes each, from ``START`` on."""
+    found = []
+    for number, line in enumerate(lines):
+        name, _, operands = line.partition(" ")
+        found.append((START + 4 * number, 4, name, operands))
+    return found
+
+
+def loop(body, at):
+    """Return the lines of a loop whose first line is the function's line number ``at``."""
+    return [*body, f"jne {START + 4 * at:#x}"]
+
+
+def work_of(judged, line):
+    """Return what was judged of a line's instruction."""
+    return [work for address, work in judged if address <= START + 4 * line][-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "work"),
+    [(COMPUTES, "kernel"), (COPIES, "copy"), (WALKS, "other"), (CALLS, "other")],
+)
+def test_a_loop_is_known_by_what_it_does(body, work):
+    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN * 60), by_hand=False)
+    assert work_of(judged, 3) == work
+    assert work_of(judged, 100) == "other"
+
+
+def test_a_loop_of_calls_to_memcpy_is_a_copy():
+    code = instructions(*FRAME, *loop(CALLS, 2), *RETURN)
+    assert work_of(judge(code, by_hand=False, moves=lambda at: at == 0x9000), 3) == "copy"
+    assert work_of(judge(code, by_hand=False, moves=lambda at: at == 0x9004), 3) == "other"
+
+
+def test_steps_of_a_nest_that_computes_belong_to_it():
+    inner = loop(WALKS, 3)
+    outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
+    judged = judge(instructions(*FRAME, *outer, *RETURN), by_hand=False)
+    assert work_of(judged, 4) == "kernel"
+
+
+def test_a_wide_copy_inside_such_a_nest_stays_a_copy():
+    inner = loop(["vmovups ymm0, ymmword ptr [rax]", "vmovups ymmword ptr [rcx], ymm0"], 3)
+    outer = loop(["mov rbx, rcx", *inner, "mulss xmm0, xmm1"], 2)
+    assert work_of(judge(instructions(*FRAME, *outer, *RETURN), by_hand=False), 4) == "copy"
+
+
+def test_stores_to_the_own_stack_frame_are_no_copy():
+    body = ["mov qword ptr [rsp + 8], rdx", "dec rcx"]
+    judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN), by_hand=False)
+    assert work_of(judged, 2) == "other"
+
+
+def test_code_without_an_unwind_entry_was_written_by_hand():
+    assert judge(instructions(*loop(WALKS, 0)), by_hand=True) == [(START, "kernel")]
+
+
+def test_nothing_is_known_of_compiled_code_without_a_disassembler(monkeypatch):
+    monkeypatch.setattr(machine_code, "disassembler", lambda: None)
+    assert judge_function(b"\x90", START, by_hand=False) == [(START, "unknown")]
+    assert judge_function(b"\x90", START, by_hand=True) == [(START, "kernel")]
+    assert classify(Leaf("libengine.so", "", "unknown")) == ("remainder", "")
+
+
+def test_a_jump_slot_is_where_the_stub_reads():
+    if machine_code.disassembler() is None:
+        pytest.skip("no disassembler for this processor")
+    stub = bytes.fromhex("f30f1efa") + b"\xff\x25" + struct.pack("<i", 0x100)
+    assert jump_slot(stub, START) == START + len(stub) + 0x100
+    assert jump_slot(b"\xc3", START) is None
+
+
+@pytest.mark.parametrize(
+    ("leaf", "place"),
+    [
+        (Leaf("libengine.so", "sub_10", "kernel"), ("kernel", "unnamed")),
+        (Leaf("libengine.so", "sub_10", "copy"), ("kernel", "copying")),
+        (Leaf("libengine.so", "sub_10", "other"), ("runtime", "")),
+        (Leaf("libgcc_s.so.1", "sub_10", "kernel"), ("dispatch", "")),
+        (Leaf("libpython3.11.so.1.0", "sub_10", "kernel"), ("python", "")),
+        (Leaf(JIT, ""), ("kernel", "jit")),
+    ],
+)
+def test_work_decides_where_no_symbol_does(leaf, place):
+    assert classify(leaf) == place
+
+
+def test_what_was_judged_once_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    first = Known(b"library", 7)
+    assert first.get(1, lambda: [(1, "kernel")]) == [(1, "kernel")]
+    first.save()
+    assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "kernel")]
+    assert Known(b"library", 8).get(1, lambda: [(1, "other")]) == [(1, "other")]
+    (kept,) = (tmp_path / "cache" / "machine-code").iterdir()
+    kept.write_text('{"1": 3}')
+    assert Known(b"library", 7).get(1, lambda: [(1, "other")]) == [(1, "other")]
+
+
+def test_functions_have_ends():
+    table = SymbolTable(_largest_library())
+    starts, ends = table.functions, table.ends
+    assert (ends > starts).mean() > 0.99
+    assert (ends[:-1] < starts[1:]).any()  # gaps: alignment, and what was written by hand
+
+
+@pytest.mark.skipif(probe() is not None, reason="this host allows no sampling")
+@pytest.mark.skipif(machine_code.disassembler() is None, reason="no disassembler here")
+def test_hidden_symbols_change_the_kernel_share_little():
+    import torch
+
+    torch.set_num_threads(1)
+    layer = torch.nn.TransformerEncoderLayer(128, 2, 512, batch_first=True).eval()
+    inputs = torch.randn(4, 32, 128)
+    event = PerfEvent(2_000_000_000, period_ns=500_000)
+    with torch.inference_mode():
+        for _ in range(20):
+            layer(inputs)
+        addresses = []
+        while len(addresses) < 1500:
+            event.start()
+            for _ in range(100):
+                layer(inputs)
+            event.stop()
+            addresses += event.drain()[0]
+    event.close()
+    by_symbol = Resolver().resolve(addresses)
+    by_code = Resolver(hidden=lambda library: library.startswith("libtorch")).resolve(addresses)
+    shares = [
+        sum(classify(leaves[at])[0] == "kernel" for at in addresses) / len(addresses)
+        for leaves in (by_symbol, by_code)
+    ]
+    assert 0.05 < shares[0] < 0.95
+    assert shares[1] == pytest.approx(shares[0], abs=0.04)
+
+
+def _largest_library():
+    """Return the path of the largest library mapped into a process that has imported torch."""
+    import torch  # noqa: F401 - maps its libraries
+
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in maps if "libtorch_cpu" in line)
