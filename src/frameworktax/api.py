@@ -37,7 +37,9 @@ from frameworktax.records import (
     Run,
     Session,
     Workload,
+    device_of,
 )
+from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
 from frameworktax.version import __version__
 
@@ -293,6 +295,8 @@ def run_plan(
                 environment=host.environment(sampler=_sampler(), packages=runtimes.distributions()),
             )
         )
+        if reporter is not None:
+            reporter.asked([point for point in plan.points if _is_possible(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, session, reporter).run()
@@ -311,6 +315,13 @@ def run_plan(
     if interrupted:
         raise Interrupted(results)
     return results
+
+
+def _is_possible(point: Point) -> bool:
+    """Return whether the point's runtime is available here, as far as can be known at once."""
+    runtime = runtimes.get(point.runtime)
+    target = Target(device_of(point.platform), point.workload.precision, point.threads)
+    return runtime.missing(target) is None and runtime.cannot(point.workload) is None
 
 
 def _leave_out(points: Iterable[Point], writer: store.Writer, session: str) -> None:

@@ -26,6 +26,7 @@ import sample_records as data
 
 from frameworktax import models, runtimes
 from frameworktax.measure import session as measuring
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Calibration, Outcome, Parity, Point, Subject, Workload, device_of
 from frameworktax.runtimes.base import Target
 
@@ -38,8 +39,11 @@ KERNEL_NS = 400_000
 class FakeSession:
     """Writes the records of a session whose every point is measured."""
 
-    def __init__(self, plan: Any, writer: Any, session: str, *_: object) -> None:
+    def __init__(
+        self, plan: Any, writer: Any, session: str, reporter: Any = None, *_: object
+    ) -> None:
         self._plan, self._writer, self._session = plan, writer, session
+        self._reporter = reporter or Reporter()
 
     def run(self) -> None:
         if self._plan.live is None:
@@ -79,6 +83,7 @@ class FakeSession:
             self._write(Outcome(session="", point=key, process=process, status="ok"))
         for block in data.blocks(point, latency_ns):
             self._write(block)
+        self._reporter.measured(point, [[latency_ns * p] for p in data.PROCESS_FACTORS])
         share = round(1000 * kernel_ns / latency_ns)
         self._write(data.sampled(point, latency_ns, {"kernel": share, "dispatch": 900 - share}))
         if runtime.name != "eager":

@@ -69,6 +69,8 @@ def test_an_interrupt_leaves_table_document_and_store(run):
     assert out.splitlines()[-1].startswith("4 of 6 points, samples in frameworktax-results")
     assert err.splitlines()[-1].startswith("frameworktax: interrupted")
     assert len(left_out()) == 2
+    said = [line.split(":")[0].strip() for line in err.splitlines()]
+    assert [name for name in said if name in ("eager", "inference-mode")] == ["eager"]
     document = json.loads(Path("run.json").read_text())
     assert document["points"] == {"asked": 6, "measured": 4}
     assert len(document["left_out"]) == 1

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,19 @@ import sample_records as data
 
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.cli.progress import LOG_EVERY_S, SHOWN, ProgressView, briefly, drawable
+from frameworktax.cli.progress import (
+    DRAW_SHARE,
+    LOG_EVERY_S,
+    SHOWN,
+    ProgressView,
+    briefly,
+    drawable,
+)
 from frameworktax.records import Point, Workload
+from frameworktax.report.growing import WAITING
 from frameworktax.report.latest import latest, verdict
+from frameworktax.report.words import plus_minus
+from frameworktax.stats import process_interval
 from frameworktax.sweep.local import ENDED
 from frameworktax.sweep.status import PointStatus, StatusCounts
 
@@ -199,11 +210,25 @@ def drawn(view, act):
     return len(count)
 
 
-def test_it_is_drawn_four_times_a_second_at_most():
+def test_it_is_drawn_twice_a_second_at_most():
     view, _, clock = log(live=True)
     view.session(1, 1, "a", 60.0)
     view.phase("measuring")
-    assert 10 <= drawn(view, lambda: go_on(view, clock, seconds=10)) <= 41
+    assert 10 <= drawn(view, lambda: go_on(view, clock, seconds=10)) <= 21
+
+
+def test_a_slow_terminal_is_drawn_on_for_a_small_share_of_the_time():
+    view, _, clock = log(live=True)
+    count = []
+
+    def slow(picture, refresh):
+        count.append(picture)
+        clock.now += 0.1
+
+    view._live.update = slow
+    view.phase("measuring")
+    go_on(view, clock, seconds=100)
+    assert 0.1 * len(count) <= (DRAW_SHARE + 0.005) * clock.now
 
 
 def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
@@ -291,6 +316,110 @@ def test_a_session_alone_takes_over_its_estimate_and_one_of_a_study_does_not():
     view.session(1, 2, "a", 600.0)
     view.remaining(5.0)
     assert out.getvalue().endswith("about 10 min left\n") and view._left() == "about 10 min left"
+
+
+# --- the table that grows -----------------------------------------------------------------------
+
+RUNTIMES = ("eager", "onnxruntime")
+ASKED = [
+    Point(workload=Workload(model="bert-mini", batch=batch), runtime=runtime)
+    for runtime in RUNTIMES
+    for batch in (1, 8)
+]
+PROCESSES = [[1_000_000.0, 1_010_000.0], [1_020_000.0], [990_000.0]]
+"""Medians of the blocks of three processes: 1.005, 1.02 and 0.99 ms."""
+
+
+def growing(**more):
+    view, out, clock = log(width=100, **more)
+    view.asked(ASKED, 0.03)
+    view.phase("measuring")
+    return view, out, clock
+
+
+def test_the_table_stands_with_the_first_value():
+    view, _, _ = growing(live=True)
+    assert not any("batch 1" in line for line in shown(view, 100))
+    view.measured(ASKED[0], [[1_000_000.0]])
+    rows = [line.split() for line in shown(view, 100)]
+    assert ["eager", "1.00", WAITING] in rows  # one block has no interval
+    assert any(row[:5] == ["1", "of", "4", "points", "have"] for row in rows)
+    view.measured(ASKED[0], PROCESSES)
+    half = plus_minus(process_interval(PROCESSES)).replace(" ", "")
+    assert ["eager", "1.00", half, WAITING] in [line.split() for line in shown(view, 100)]
+
+
+def test_twins_and_the_floor_are_no_results():
+    view, out, _ = growing(live=False)
+    floor = Point(workload=Workload(model="null"), runtime="null")
+    twin = Point(workload=Workload(model="bert-mini", twin=True), runtime="eager")
+    view.measured(floor, PROCESSES)
+    view.measured(twin, PROCESSES)
+    view.measured(ASKED[0], [[], []])  # no block yet
+    assert view._growing.table() is None and view._growing.counts == (0, 4)
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_what_is_set_up_beside_is_shown_until_it_is_ready():
+    view, _, clock = growing(live=True)
+    view.setting_up("inductor", "compiling")
+    clock.now += 12.0
+    assert "  setting up beside: inductor (compiling, 12 s)" in shown(view, 100)
+    view.ready("inductor")
+    assert not any("inductor" in line for line in shown(view, 100))
+
+
+def test_the_table_has_the_family_measured_last():
+    view, _, _ = growing(live=True)
+    other = Point(workload=Workload(model="bert-mini", precision="bfloat16"), runtime="eager")
+    view.measured(ASKED[0], PROCESSES)
+    view.measured(other, [[2_000_000.0]])
+    lines = shown(view, 100)
+    assert any("bfloat16" in line for line in lines)
+    assert ["eager", "2.00"] in [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_a_narrow_table_has_values_alone(width):
+    view, _, _ = log(live=True, width=width)
+    batches = (1, 2, 4, 8, 16, 32)
+    points = [Point(workload=Workload(model="m", batch=b), runtime="eager") for b in batches]
+    view.asked(points, 0.03)
+    for point in points:
+        view.measured(point, PROCESSES)
+    lines = shown(view, width)
+    assert max(map(len, lines)) <= width
+    assert any("±" in line for line in lines) is (width == 120)
+
+
+def test_a_log_has_a_line_for_each_runtime_once_all_its_batches_have_values():
+    view, out, _ = growing(live=False)
+    view.measured(ASKED[0], PROCESSES)
+    assert len(out.getvalue().splitlines()) == 1
+    view.measured(ASKED[1], [[4_000_000.0]])
+    view.measured(ASKED[0], PROCESSES)
+    view.measured(ASKED[2], PROCESSES)
+    line = out.getvalue().splitlines()[-1]
+    half = plus_minus(process_interval(PROCESSES))
+    assert line == f"  eager: batch 1 1.00 ms {half}, batch 8 4.00 ms"
+    assert len(out.getvalue().splitlines()) == 2
+
+
+def test_a_study_prints_no_values_of_points_that_are_being_measured():
+    view, out, _ = log()
+    view.session(1, 2, "bert-mini", 60.0)
+    view.measured(ASKED[0], PROCESSES)
+    view.measured(ASKED[1], PROCESSES)
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_no_thread_refreshes_the_table():
+    out = Terminal()
+    console = Console(file=out, force_terminal=True, width=100)
+    before = threading.active_count()
+    with ProgressView(console, 60.0) as view:
+        view.measured(ASKED[0], PROCESSES)
+        assert threading.active_count() == before
 
 
 # --- results of a session that runs ------------------------------------------------------------

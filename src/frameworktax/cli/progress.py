@@ -1,16 +1,16 @@
 """Progress on standard error: a picture drawn in place on a terminal, a few plain lines in a log.
 
-One reporter serves a session and a study of many: what runs, how much is done and failed, the time
-that is left, and the latest results. It is drawn only when the session says something, which is
-between blocks, at most four times a second, and no thread refreshes it. Results are read from the
-session's shard, between its phases.
+One reporter serves a session and a study of many: what runs, how much is done and failed, and the
+time that is left. A session shows its table from the first value on; a study its latest results,
+read from shards between phases. It is drawn only when the session says something, which is between
+blocks, at most twice a second and for at most a fiftieth of the time; no thread refreshes it.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -21,14 +21,17 @@ from rich.text import Text
 
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
+from frameworktax.report.growing import Growing
 from frameworktax.report.latest import Latest, latest, verdict
-from frameworktax.report.render_terminal import STYLES
+from frameworktax.report.render_terminal import STYLES, drawn
 from frameworktax.sweep.local import ENDED
 from frameworktax.sweep.values import duration
 
 LOG_EVERY_S = 10.0
 """In a log, a line this often."""
-DRAW_EVERY_S = 0.25
+DRAW_EVERY_S = 0.5
+DRAW_SHARE = 0.02
+"""Share of the time that drawing may take: nothing is timed meanwhile."""
 SHOWN = 5
 """Latest results that are shown."""
 NODES = 8
@@ -86,7 +89,7 @@ class ProgressView(Reporter):
                 vertical_overflow="ellipsis",
             )
         self._printed = self._drawn = self._looked = float("-inf")
-        self._took = 0.0
+        self._took = self._drawing = 0.0
         self._end = clock() + budget_s
         self._counts: dict[str, int] = {}
         self._running = 0
@@ -94,6 +97,8 @@ class ProgressView(Reporter):
         self._phases: dict[str, str] = {}
         self._done = (0.0, 1.0, "")
         self._next = ""
+        self._growing = Growing()
+        self._set_up: dict[str, tuple[str, float]] = {}
         self._shard: Path | None = None
         self._inside = Latest()
         self._results: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -131,6 +136,31 @@ class ProgressView(Reporter):
         """Take over how long a session takes; a study has an estimate of its own."""
         if not self._session:
             self._end = self._clock() + seconds
+
+    def asked(self, points: Sequence[Point], until: float) -> None:
+        """Take over what a session is to measure."""
+        self._growing.asked(points, until)
+
+    def measured(self, point: Point, medians_ns: Sequence[Sequence[float]]) -> None:
+        """Take over a point's values; a study shows results of ended sessions instead."""
+        if self._session:
+            return
+        self._growing.measured(point, medians_ns)
+        if self._live is None and (line := self._growing.first_line(point)) is not None:
+            self._line(f"  {line}", often=True)
+        self._draw()
+
+    def setting_up(self, label: str, step: str) -> None:
+        """Show that a step of set-up runs beside."""
+        self._set_up[label] = (step, self._clock())
+        if self._live is None:
+            self._line(f"{self._indent()}{step}: {label}", often=self._verbose)
+        self._draw()
+
+    def ready(self, label: str) -> None:
+        """Show that a set-up has ended."""
+        self._set_up.pop(label, None)
+        self._draw()
 
     def phase(self, text: str) -> None:
         """Show that a new phase begins; one of a node comes as ``NODE: phase``."""
@@ -225,26 +255,35 @@ class ProgressView(Reporter):
         self._took = self._looked - begin
 
     def _draw(self, *, at_once: bool = False) -> None:
-        now = self._clock()
-        if self._live and (at_once or now - self._drawn >= DRAW_EVERY_S):
-            self._drawn = now
+        begin = self._clock()
+        pause = max(DRAW_EVERY_S, self._drawing / DRAW_SHARE)
+        if self._live and (at_once or begin - self._drawn >= pause):
             self._live.update(self.picture(), refresh=True)
+            self._drawn = self._clock()
+            self._drawing = self._drawn - begin
 
     def picture(self) -> Group:
         """Return what a terminal shows."""
         done, total, _ = self._done
+        score = self._left()
+        values, asked = self._growing.counts
         if self._session:
             total = max(1, sum(self._counts.values()))
             done = total - self._open()
+            score = f"{self._score()}; {score}"
+        elif values:
+            done, total = values, asked
+            score = f"{values} of {asked} points have a value; {score}"
         bar = Table.grid()  # a bar alone does not end its line
         bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
-        score = f"{self._score()}; {self._left()}" if self._session else self._left()
         parts: list[Table | Text] = [bar, _text(score, "bold")]
         parts += [_text(self._session)] if self._session else []
-        parts += map(_text, self._doing())
+        parts += map(_text, [*self._doing(), *self._beside()])
         if self._results:
             parts.append(_text("latest results", "dim"))
             parts.append(_table(self._results.values()))
+        elif (known := self._growing.table()) is not None:
+            parts += [Text(), drawn(known, self._console)]
         return Group(*parts)
 
     def _doing(self) -> list[str]:
@@ -259,6 +298,15 @@ class ProgressView(Reporter):
             lines += [f"  next: {self._next}"] if self._next else []
         more = len(self._phases) - NODES
         return [*lines, *([f"  and {more} more"] if more > 0 else [])]
+
+    def _beside(self) -> list[str]:
+        """Return what is being set up, in a line."""
+        now = self._clock()
+        steps = [
+            f"{label} ({step}, {now - begin:.0f} s)"
+            for label, (step, begin) in self._set_up.items()
+        ]
+        return [f"  setting up beside: {', '.join(steps)}"] if steps else []
 
 
 def _text(text: str, style: str = "") -> Text:

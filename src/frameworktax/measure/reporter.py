@@ -18,6 +18,9 @@ class Reporter:
     def say(self, text: str) -> None:
         """Show a line for people that stays."""
 
+    def asked(self, points: Sequence[Point], until: float) -> None:
+        """Show what a session is to measure, and at which half-width, a share, a point is done."""
+
     def phase(self, text: str) -> None:
         """Begin a phase of the session."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -97,6 +98,22 @@ def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = Fals
         notes = f"{folded} note{'s' * (folded > 1)} on how this was measured"
         console.print()
         console.print(Line(f"{notes}: see --verbose, --report or --json", style="dim"))
+
+
+def drawn(block: Table, console: Console) -> Line:
+    """Return a table as a renderable that can be part of another, laid out for a console."""
+    text = io.StringIO()
+    inner = Console(
+        file=text,
+        width=console.width,
+        color_system=console.color_system,  # type: ignore[arg-type] # what rich says, it takes
+        force_terminal=console.is_terminal,
+        no_color=console.no_color,
+        highlight=False,
+    )
+    inner.print(Line(flat(block.title), style="bold"))
+    print_table(block, inner)
+    return Line.from_ansi(text.getvalue())
 
 
 class Renderable:

@@ -1,0 +1,101 @@
+"""The latencies of a session while it runs: a table that stands with its first value.
+
+Only what is cheap is computed: an interval over the block medians at hand, not the whole analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+
+from frameworktax.records import FLOOR, Estimate, Point, point_name
+from frameworktax.report.blocks import Cell, Column, Table, right, table
+from frameworktax.report.words import milliseconds, plus_minus, time_text
+from frameworktax.stats import UNTIL, process_interval, relative_half_width
+
+Medians = Sequence[Sequence[float]]
+"""For each process of a point the medians of its blocks, ns."""
+WAITING = "·"
+
+
+class Growing:
+    """Takes a point's medians after every block, and shows what is known so far."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Point, Point] = {}  # point → its family
+        self._until = UNTIL
+        self._medians: dict[Point, Medians] = {}
+        self._said: set[tuple[Point | None, str]] = set()
+        self._newest: Point | None = None
+
+    def asked(self, points: Iterable[Point], until: float) -> None:
+        """Take over which points are to be measured, and how narrow their intervals shall be."""
+        self._asked |= {point: point.family() for point in points}
+        self._until = until
+
+    def measured(self, point: Point, medians_ns: Medians) -> None:
+        """Take over the medians of a point; a twin and the floor are no results."""
+        if point.runtime != FLOOR and not point.workload.twin and any(medians_ns):
+            if point not in self._asked:
+                self._asked[point] = point.family()
+            self._medians[point] = medians_ns
+            self._newest = point
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Number of points that have a value, and of those that are asked for."""
+        return len(self._medians), len(self._asked)
+
+    def table(self) -> Table | None:
+        """Return the family of the point measured last: runtimes by batch; None before that."""
+        if self._newest is None:
+            return None
+        family = self._asked[self._newest]
+        points = [p for p, its in self._asked.items() if its == family]
+        batches = sorted({p.workload.batch for p in points})
+        runtimes = dict.fromkeys(p.runtime for p in points if p in self._medians)
+        at = {(p.runtime, p.workload.batch): p for p in points}
+        columns: list[Column] = [Column("runtime"), *(right(f"batch {b}") for b in batches)]
+        rows = [
+            [Cell(runtime), *(self._cell(at.get((runtime, batch))) for batch in batches)]
+            for runtime in runtimes
+        ]
+        name = point_name(self._newest, runtime=False, batch=False, defaults=True)
+        return table(f"{name}: latency of one call, ms", columns, rows)
+
+    def first_line(self, point: Point) -> str | None:
+        """Return the values of a point's runtime once each of its batches has one; once only."""
+        family = self._asked.get(point)
+        key = (family, point.runtime)
+        if family is None or key in self._said:
+            return None
+        mine = [p for p, its in self._asked.items() if (its, p.runtime) == key]
+        if any(p not in self._medians for p in mine):
+            return None
+        self._said.add(key)
+        mine.sort(key=lambda p: p.workload.batch)
+        values = [f"batch {p.workload.batch} {_text(self._medians[p])}" for p in mine]
+        return f"{point.runtime}: {', '.join(values)}"
+
+    def _cell(self, point: Point | None) -> Cell:
+        medians = self._medians.get(point) if point is not None else None
+        if medians is None:
+            return Cell(WAITING, style="dim")
+        found = process_interval(medians)
+        brief = milliseconds(_value(medians, found))
+        note = plus_minus(found).replace(" ", "") if found is not None else ""
+        is_done = relative_half_width(found) <= self._until
+        return Cell(brief, style="strong" if is_done else "", note=note, short=brief)
+
+
+def _value(medians: Medians, found: Estimate | None) -> float:
+    """Return the value of an interval, or the mean of processes where there is none yet."""
+    if found is not None:
+        return found.value
+    return fmean(median(blocks) for blocks in medians if blocks)
+
+
+def _text(medians: Medians) -> str:
+    found = process_interval(medians)
+    around = plus_minus(found) if found is not None else ""
+    return f"{time_text(_value(medians, found))} {around}".rstrip()
