@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frameworktax.traces.nesting import _by_level, _one_by_one, nest
+from frameworktax.traces.nesting import _one_by_one, _open_before, nest
 
 any_spans = st.lists(
     st.tuples(st.integers(0, 14), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=9
@@ -29,6 +29,11 @@ def columns(spans):
     return (np.array([s for s, _ in spans], np.int64), np.array([e for _, e in spans], np.int64))
 
 
+def depth(nesting, event):
+    around = nesting.parent[event]
+    return 0 if around < 0 else 1 + depth(nesting, around)
+
+
 def check_stretches(spans):
     nesting = nest(*columns(spans))
     found = nesting.stretches()
@@ -36,7 +41,7 @@ def check_stretches(spans):
         opened = [
             i for i in nesting.order if nesting.start_ns[i] <= moment < nesting.end_ns[i]
         ]  # fmt: skip
-        deepest = max(opened, key=lambda i: nesting.level[i], default=-1)
+        deepest = max(opened, key=lambda i: depth(nesting, i), default=-1)
         owner = [
             o
             for s, e, o in zip(found.start_ns, found.end_ns, found.owner, strict=True)
@@ -59,15 +64,18 @@ def test_innermost_equals_brute_force_where_calls_nest(spans):
 def test_calls_that_nest_are_nested_without_a_stack_and_the_same(spans):
     nesting = nest(*columns(spans))
     start, end = (c[nesting.order] for c in columns(spans))
-    fast = _by_level(start, end)
-    if fast is not None:
-        for one, other in zip(fast, _one_by_one(start, end), strict=True):
-            assert one.tolist() == other.tolist()
+    parent, cut = _one_by_one(start, end)
+    assert cut.tolist() == end.tolist()
+    assert parent.tolist() == _open_before(start, end).tolist()
 
 
-def test_the_fast_way_is_taken_for_a_plain_nest():
-    start, end = columns([(0, 10), (0, 4), (1, 3), (4, 9), (5, 5), (12, 14)])
-    assert _by_level(start, end) is not None
+@given(any_spans)
+def test_each_event_is_around_what_the_stack_says(spans):
+    nesting = nest(*columns(spans))
+    parent, cut = _one_by_one(*(c[nesting.order] for c in columns(spans)))
+    back = np.where(parent >= 0, nesting.order[parent], -1) if spans else parent
+    assert nesting.parent[nesting.order].tolist() == back.tolist()
+    assert nesting.end_ns[nesting.order].tolist() == cut.tolist()
 
 
 def test_a_child_that_ends_after_its_parent_is_cut():

@@ -33,14 +33,12 @@ class Nesting:
     Attributes:
         order: events by start, outer ones first.
         parent: per event, the event around it, -1 for none.
-        level: per event, how many are around it.
         start_ns: per event.
         end_ns: per event, cut at its parent's.
     """
 
     order: Index
     parent: Index
-    level: Index
     start_ns: Ns
     end_ns: Ns
 
@@ -49,14 +47,14 @@ class Nesting:
 
         With ``outermost``, the outermost such event.
         """
-        own = np.where(chosen, np.arange(len(chosen), dtype=np.int32), np.int32(-1))
-        found = own.copy()
-        for members in self._levels()[1:]:
-            around = found[self.parent[members]]
-            if outermost:
-                found[members] = np.where(around >= 0, around, own[members])
-            else:
-                found[members] = np.where(own[members] >= 0, own[members], around)
+        found: Index = np.where(chosen, np.arange(len(chosen), dtype=np.int32), np.int32(-1))
+        # What is found from here to an ancestor, and then that much further: the way doubles.
+        ancestor = self.parent
+        while len(inside := np.flatnonzero(ancestor >= 0)):
+            own, above = found[inside], found[ancestor[inside]]
+            first, second = (above, own) if outermost else (own, above)
+            found[inside] = np.where(first >= 0, first, second)
+            ancestor = np.where(ancestor >= 0, ancestor[ancestor], -1)
         return found
 
     def stretches(self) -> Stretches:
@@ -74,89 +72,44 @@ class Nesting:
         times, owner = times[last], owner[last]
         return Stretches(times[:-1], times[1:], owner[:-1])
 
-    def _levels(self) -> list[Index]:
-        by = np.argsort(self.level, kind="stable")
-        return np.split(by, np.cumsum(np.bincount(self.level))[:-1]) if len(by) else [by]
-
 
 def nest(start_ns: Ns, end_ns: Ns) -> Nesting:
     """Return how events of one thread lie inside each other; any order, no end before its start."""
     order = np.lexsort((-end_ns, start_ns)).astype(np.int32)
     s, e = start_ns[order], end_ns[order]
-    fast = _by_level(s, e)
-    parent, level, cut = fast if fast is not None else _one_by_one(s, e)
-    del s, e
-    n = len(order)
-    result = Nesting(
-        order,
-        np.empty(n, np.int32),
-        np.empty(n, np.int32),
-        start_ns,
-        end_ns if fast is not None else np.empty(n, np.int64),
-    )
-    result.parent[order] = np.where(parent >= 0, order[parent], -1) if n else parent
-    result.level[order] = level
-    if fast is None:
-        result.end_ns[order] = cut
-    return result
+    above = _open_before(s, e)
+    inside = np.flatnonzero(above >= 0)
+    if (e[inside] > e[above[inside]]).any():
+        above, e = _one_by_one(s, e)
+    parent, cut = np.empty_like(above), np.empty_like(e)
+    parent[order] = np.where(above >= 0, order[above], -1) if len(order) else above
+    cut[order] = e
+    return Nesting(order, parent, start_ns, cut)
 
 
-def _by_level(s: Ns, e: Ns) -> tuple[Index, Index, Ns] | None:
-    """Nest sorted events level by level; None if they do not lie inside each other.
+def _open_before(s: Ns, e: Ns) -> Index:
+    """Return, per sorted event, the last one before it that has not ended at its start, or -1.
 
-    The level of an event is the number of those begun before it and not ended at its start.
+    It is the event around it where they lie inside each other. What lies between an event and
+    where its search has come has ended, so that others take all of that way at once.
     """
-    n = len(s)
-    # An event without length ends where it starts: it is around no other.
-    level = np.arange(n, dtype=np.int32)
-    level -= np.searchsorted(np.sort(e), s, side="right").astype(np.int32)
-    level += _own_ends(s, e)
-    if n and level.min() < 0:
-        return None
-    parent = np.full(n, -1, np.int32)
-    above: Index = np.empty(0, np.int32)
-    for depth in range(int(level.max()) + 1 if n else 0):
-        members = np.flatnonzero(level == depth).astype(np.int32)
-        if depth:
-            at = np.searchsorted(above, members) - 1
-            if len(at) and at.min() < 0:
-                return None
-            parent[members] = above[at]
-            if (e[members] > e[parent[members]]).any() or (s[members] >= e[parent[members]]).any():
-                return None
-        if len(members) > 1 and (s[members][1:] < e[members][:-1]).any():
-            return None
-        above = members
-    return parent, level, e
+    above = np.arange(-1, len(s) - 1, dtype=np.int32)
+    open_ = np.flatnonzero(above >= 0)
+    while len(open_ := open_[(above[open_] >= 0) & (e[above[open_]] <= s[open_])]):
+        above[open_] = above[above[open_]]
+    return above
 
 
-def _own_ends(s: Ns, e: Ns) -> Index:
-    """Return, per sorted event, how many ends at or before its start are its own or a later one's.
-
-    Only events without length end at their start.
-    """
-    point = e == s
-    if not point.any():
-        return np.zeros(len(s), np.int32)
-    _, first, group = np.unique(s, return_index=True, return_inverse=True)
-    # Sorted by descending end, the events without length are the last of those with one start.
-    upto = np.cumsum(point)
-    before = np.concatenate(([0], upto[:-1]))
-    total = np.append(before[first[1:]], upto[-1])[group]
-    return np.asarray(total - before, np.int32)
-
-
-def _one_by_one(s: Ns, e: Ns) -> tuple[Index, Index, Ns]:
-    """Nest sorted events with a stack, cutting each at the end of the one around it."""
-    parent, level, cut = np.empty(len(s), np.int32), np.empty(len(s), np.int32), e.copy()
+def _one_by_one(s: Ns, e: Ns) -> tuple[Index, Ns]:
+    """Nest sorted events with a stack; return the events around them, and their ends, cut."""
+    parent, cut = np.empty(len(s), np.int32), e.copy()
     stack: list[tuple[int, int]] = []
     for i, (start, end) in enumerate(zip(s.tolist(), e.tolist(), strict=True)):
         while stack and stack[-1][1] <= start:
             stack.pop()
-        level[i] = len(stack)
         parent[i] = stack[-1][0] if stack else -1
         if stack:
             end = min(end, stack[-1][1])
         cut[i] = end
         stack.append((i, end))
-    return parent, level, cut
+    return parent, cut
