@@ -1,10 +1,16 @@
 """Every test run has a lock and a cache of its own: it neither waits for others nor uses theirs.
 
 Tests that run two at a time have a lock each: what needs the processor to itself runs alone anyway.
+No example of a property fails because it takes long.
 """
 
 import os
 import tempfile
+
+from hypothesis import settings
+
+settings.register_profile("frameworktax", deadline=None)
+settings.load_profile("frameworktax")
 
 is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
 for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_CACHE", True)):

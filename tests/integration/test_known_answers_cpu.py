@@ -244,7 +244,7 @@ def test_system_time_from_missing_ticks_agrees_with_kernel_samples():
             memory.write(content)
 
     with PerfEventSampler(10**9) as seen:
-        if not seen._event.kernel:
+        if not seen.kernel:
             pytest.skip("kernel-mode samples are not allowed here")
         with_kernel = sample(touch, seen, stretches=3, duration_ns=900_000_000)
     with PerfEventSampler(10**9, kernel=False) as blind:
@@ -261,7 +261,7 @@ def test_ticks_follow_the_cpu_time_of_the_thread(products):
     """Every due tick is seen or counted lost: nothing of the thread's time escapes."""
     with PerfEventSampler(10**9) as sampler:
         run = sample(products, sampler, stretches=3, duration_ns=900_000_000)
-        if not sampler._event.kernel:
+        if not sampler.kernel:
             pytest.skip("kernel-mode samples are not allowed here")
     for stretch in run.stretches:
         seen = sum(stretch.ticks.leaves.values()) + stretch.ticks.system + stretch.ticks.lost
@@ -270,12 +270,8 @@ def test_ticks_follow_the_cpu_time_of_the_thread(products):
 
 def test_a_call_that_overruns_the_ring_counts_what_it_lost(compiled):
     spin = compiled(SPIN_C, "spin")
-    with PerfEventSampler(1_000_000) as sampler:  # a ring for a millisecond: eight pages
-        sampler._event.close()
-        from frameworktax.attribution.perf_event import PerfEvent
-
-        sampler._event = PerfEvent(1_000_000, period_ns=100_000)
-        sampler.period_ns = 100_000
+    # a ring for a millisecond: eight pages
+    with PerfEventSampler(1_000_000, period_ns=100_000) as sampler:
         run = sample(lambda: spin(300_000_000), sampler, stretches=1, duration_ns=1, min_calls=1)
     (stretch,) = run.stretches
     held = sum(stretch.ticks.leaves.values()) + stretch.ticks.system

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from frameworktax.attribution import perf_event, py_spy
-from frameworktax.attribution.perf_event import PerfEvent, records, refusal
+from frameworktax.attribution.perf_event import PerfEventSampler, records, refusal
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import UsageError, WorkerError
 
@@ -42,7 +42,7 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
     struct.pack_into("<QQ", ring, 1024, first + len(data), first)
     counter = tmp_path / "counter"
     counter.write_bytes(bytes(8))  # a kernel before 6.0 counts no lost samples
-    event = object.__new__(PerfEvent)
+    event = object.__new__(PerfEventSampler)
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
         event._counted_lost = 0
@@ -54,7 +54,7 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
 def test_the_kernels_own_count_of_lost_samples_is_taken_as_the_difference(tmp_path):
     counter = tmp_path / "counter"
     counter.write_bytes(struct.pack("<QQQQ", 9, 5, 9, 12))
-    event = object.__new__(PerfEvent)
+    event = object.__new__(PerfEventSampler)
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = (
             file.fileno(),
@@ -94,7 +94,7 @@ def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
 
     monkeypatch.setattr(perf_event, "_open", refuse)
     with pytest.raises(perf_event.RefusedError):
-        PerfEvent(10**9)
+        PerfEventSampler(10**9)
     assert asked == [True, False]
 
 

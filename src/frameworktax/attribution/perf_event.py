@@ -109,7 +109,7 @@ def probe() -> str | None:
     return None
 
 
-class PerfEvent:
+class PerfEventSampler:
     """One sampling event of the thread that made it, with its ring buffer.
 
     Attributes:
@@ -123,6 +123,9 @@ class PerfEvent:
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
     """
+
+    name = "perf-event"
+    counts_cpu_time = True
 
     def __init__(
         self, stretch_ns: int, *, period_ns: int = PERIOD_NS, kernel: bool | None = None
@@ -155,14 +158,24 @@ class PerfEvent:
                     ) from None
         self._size = pages * self._page
         self._counted_lost = 0
+        self._drained: list[tuple[list[int], int, int]] = []
 
     def start(self) -> None:
-        """Let ticks be recorded."""
-        fcntl.ioctl(self._fd, _ENABLE, 0)
+        """Begin a stretch."""
+        self.resume()
 
     def stop(self) -> None:
-        """Let no more ticks be recorded."""
+        """End a stretch and empty the ring."""
+        self.pause()
+        self._drained.append(self.drain())
+
+    def pause(self) -> None:
+        """Take no samples from here."""
         fcntl.ioctl(self._fd, _DISABLE, 0)
+
+    def resume(self) -> None:
+        """Take samples again."""
+        fcntl.ioctl(self._fd, _ENABLE, 0)
 
     def drain(self) -> tuple[list[int], int, int]:
         """Return (program counters in user mode, ticks in kernel mode, ticks lost) and empty it.
@@ -188,8 +201,24 @@ class PerfEvent:
             lost, self._counted_lost = total - self._counted_lost, total
         return user, in_kernel, lost
 
-    def close(self) -> None:
-        """Give the ring buffer and the event back."""
+    def ticks(self) -> list[Ticks]:
+        """Return the ticks of each stretch."""
+        resolver = Resolver()
+        where = resolver.resolve(address for user, _, _ in self._drained for address in user)
+        return [
+            Ticks(
+                Counter(where[address] for address in user),
+                in_kernel if self.kernel else None,
+                lost,
+            )
+            for user, in_kernel, lost in self._drained
+        ]
+
+    def __enter__(self) -> PerfEventSampler:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.pause()
         self._ring.close()
         os.close(self._fd)
 
@@ -214,52 +243,3 @@ def records(data: bytes) -> Iterator[tuple[int, int]]:
             value = struct.unpack_from("<QQ", data, at + 8)[1]
         yield kind, value
         at += size
-
-
-class PerfEventSampler:
-    """``perf_event_open`` on the calling thread."""
-
-    name = "perf-event"
-    counts_cpu_time = True
-
-    def __init__(self, stretch_ns: int, *, kernel: bool | None = None) -> None:
-        self._event = PerfEvent(stretch_ns, kernel=kernel)
-        self.period_ns = self._event.period_ns
-        self._drained: list[tuple[list[int], int, int]] = []
-
-    def start(self) -> None:
-        """Begin a stretch."""
-        self._event.start()
-
-    def stop(self) -> None:
-        """End a stretch and empty the ring."""
-        self._event.stop()
-        self._drained.append(self._event.drain())
-
-    def pause(self) -> None:
-        """Take no samples from here."""
-        self._event.stop()
-
-    def resume(self) -> None:
-        """Take samples again."""
-        self._event.start()
-
-    def ticks(self) -> list[Ticks]:
-        """Return the ticks of each stretch."""
-        resolver = Resolver()
-        where = resolver.resolve(address for user, _, _ in self._drained for address in user)
-        return [
-            Ticks(
-                Counter(where[address] for address in user),
-                in_kernel if self._event.kernel else None,
-                lost,
-            )
-            for user, in_kernel, lost in self._drained
-        ]
-
-    def __enter__(self) -> PerfEventSampler:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._event.stop()
-        self._event.close()
