@@ -59,11 +59,11 @@ def ratio(check: str, got: float, expected: float, within: float | None) -> Row:
 
 
 def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
-    from frameworktax.attribution.device_profile import profile_device
+    from frameworktax.attribution.device import profile_device
 
     run = profile_device(call, gpu.synchronize, calls, device=gpu)
     if run.notes:
-        raise RuntimeError("; ".join(note.text for note in run.notes))
+        raise RuntimeError("; ".join(text for _, text in run.notes))
     return median(run.kernel_ns)
 
 
@@ -202,7 +202,7 @@ def check_timing(gpu: Any) -> list[Row]:
 
 def check_sessions(gpu: Any) -> list[Row]:
     """Records lost over ten sessions with idling between, and what a profiler leaves behind."""
-    from frameworktax.attribution.device_profile import profile_device
+    from frameworktax.attribution.device import profile_device
 
     call = small_mlp()
     before = times(gpu, call)[0]

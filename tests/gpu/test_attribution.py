@@ -6,8 +6,7 @@ import time
 import pytest
 
 from frameworktax.attribution import device as gpu_time
-from frameworktax.attribution.device import attribute_gpu, query_clocks, smi_name
-from frameworktax.attribution.device_profile import profile_device
+from frameworktax.attribution.device import attribute_gpu, profile_device, query_clocks, smi_name
 from frameworktax.records import Attribution
 
 pytestmark = pytest.mark.gpu

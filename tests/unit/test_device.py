@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 
 from frameworktax.attribution import device as gpu_time
-from frameworktax.attribution import device_profile
 from frameworktax.attribution.device import (
+    HEAD_CALLS,
+    HEAD_MARKERS,
     Clocks,
     attribute_gpu,
     clock_notes,
     parse_clocks,
+    profile_device,
 )
-from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, profile_device
 from frameworktax.errors import TraceError
 from frameworktax.records import Attribution
 from frameworktax.testing import FakeClock, FakeDevice
@@ -55,7 +56,7 @@ def test_each_call_has_its_kernels_its_union_and_its_launches():
     assert (run.launches, run.enqueued) == ((5,) * 4, (6,) * 4)
     # The first kernel starts when its launch is done, the rest follow with their gaps.
     assert run.wall_ns == (500 + 5 * (2_001 + 10) + 700,) * 4
-    assert (run.lost, run.notes) == (0, ())
+    assert (run.lost, run.notes) == (0, [])
 
 
 def test_a_host_that_is_too_slow_changes_the_wall_and_not_the_kernel_time():
@@ -88,7 +89,7 @@ def test_a_call_that_does_nothing_has_no_kernel_time():
     run = profile(clock, device, lambda: clock.work(1_000))
     assert (run.kernel_ns, run.kernels, run.launches) == ((0,) * 4,) * 3
     assert run.wall_ns == (1_000,) * 4
-    assert run.notes == ()
+    assert run.notes == []
 
 
 def test_kernels_still_running_when_the_call_returns_belong_to_it():
@@ -123,7 +124,7 @@ CALL = 1 + 6  # a marker, five kernels, a copy
 def test_records_lost_at_the_head_do_no_harm():
     clock, device = make(lose=lambda number: number < 20)
     run = profile(clock, device, five_and_a_copy(device))
-    assert (run.kernels, run.lost, run.notes) == ((5,) * 4, 0, ())
+    assert (run.kernels, run.lost, run.notes) == ((5,) * 4, 0, [])
 
 
 def test_a_lost_kernel_record_is_seen():
@@ -403,4 +404,4 @@ def test_attribution_of_a_fake_device_agrees_with_its_script():
     assert (latency, enqueue) == (5 * 50_000 + 2_001 + 10 + 700, 5 * 50_000 + 300)
     assert span - kernel == 6 * 10
     assert kernel == 5 * 2_001 + 700
-    assert device_profile.MARKER == "nextafter"
+    assert gpu_time.MARKER == "nextafter"

@@ -10,9 +10,20 @@
 L comes from runs without a profiler, D from a backlog. Nothing is clamped: a noisy difference may
 be negative and is shown so.
 
-Span D is how long the device takes over a call whose work was all queued before it began, without
-a profiler. A spin kernel of known length keeps the device busy while the host enqueues the call;
-then the device runs the call's work back to back:
+**Kernel time** comes from a profile of device activity and nothing else, so there are no host
+operators to assign kernels to. Calls are separated on the device itself: a marker kernel, with a
+synchronise on either side, lies between two calls, and what ran between two markers belongs to the
+call between them. No host clock is compared with the device's clock (they are skewed against each
+other: kineto#1380).
+
+Records get lost: the profiler garbles the first kernel records of a session, one more with each
+session of the process (pytorch#192021), and cuts off what its clock puts outside the session. So
+a session begins with markers and calls that do not count and ends with one more call; and each
+launch inside a call must have its record inside the same call, or the call is flagged.
+
+**Span D** is how long the device takes over a call whose work was all queued before it began,
+without a profiler. A spin kernel of known length keeps the device busy while the host enqueues the
+call; then the device runs the call's work back to back:
 
     host     spin · start event · the call's launches · end event · is the start event pending?
     device   spin spin spin spin spin spin spin spin spin │start│ k k k k k k │end│
@@ -31,15 +42,31 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from frameworktax.attribution.device_profile import DeviceRun, profile_device
-from frameworktax.attribution.torch_device import Device, TorchDevice
+import numpy as np
+from numpy.typing import NDArray
+
+from frameworktax.attribution.torch_device import MARKER, Device, TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
+from frameworktax.traces import intervals
+from frameworktax.traces.events import (
+    CATEGORIES,
+    COPY,
+    COPY_LAUNCHES,
+    GRAPH_LAUNCHES,
+    HOST_CALLS,
+    KERNEL,
+    KERNEL_LAUNCHES,
+    MEMSET,
+    MEMSET_LAUNCHES,
+    Events,
+    Trace,
+)
 
 METHOD = "device-profile"
 ATTEMPTS = 3
 """Profiles made at most, where records were lost (pytorch#192021)."""
-HOST_CALLS = 5
+TIMED_CALLS = 5
 """Calls whose host time sets the length of the spin."""
 NOT_BEHIND = 0.5
 """A span below this share of kernel time was not measured on the stream the work ran on."""
@@ -57,15 +84,15 @@ MAX_SPIN_NS = 1_000_000_000
 WAITING_SHARE = 0.5
 """A call whose host time grows by this share of what the spin grows by waits for the device."""
 CALIBRATION_CYCLES = (400_000, 4_400_000)
+HEAD_MARKERS = 64
+"""Kernels sacrificed at the start of a session; the loss was one per earlier session."""
+HEAD_CALLS = 2
+"""Calls that do not count, so that the device is warm when the first that counts begins."""
+
 Notes = list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Device clocks as the driver reports them."""
-
-    sm_mhz: int
-    memory_mhz: int
+Ns = NDArray[np.int64]
+Pairs = set[tuple[int, int]]
+"""(call, correlation)"""
 
 
 def attribute_gpu(
@@ -103,7 +130,7 @@ def attribute_gpu(
     if run is None:
         notes.append(("device-profile-failed", f"kernel time not measured: {why}"))
     else:
-        notes += [(note.code, note.text) for note in run.notes]
+        notes += run.notes
     span = measure_span(
         call,
         gpu,
@@ -155,7 +182,7 @@ def _profile(
 def _host_ns(call: Callable[[], Any], synchronize: Callable[[], None], clock: Clock) -> int:
     """Return the longest host time until the call returns."""
     longest = 0
-    for _ in range(HOST_CALLS):
+    for _ in range(TIMED_CALLS):
         begin = clock.wall_ns()
         call()
         longest = max(longest, clock.wall_ns() - begin)
@@ -170,6 +197,213 @@ def _behind(span: SpanRun, run: DeviceRun | None) -> SpanRun:
         return span
     text = f"{found / 1e3:.1f} µs for {kernels / 1e3:.1f} µs of kernels: they run on another stream"
     return SpanRun(reason=text)
+
+
+# --- kernel time ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRun:
+    """What the device did in each call of the profiled run; one entry per call.
+
+    Attributes:
+        wall_ns: wall time of the call with its synchronise, under the profiler.
+        kernel_ns: union of kernel, copy and memset intervals.
+        kernels: kernel records, those of a graph each on its own.
+        copies: copy and memset records.
+        launches: host calls that launched a kernel, or a whole graph; empty where the profile
+            does not hold them.
+        enqueued: entries of the launch queue: launches, copies and memsets; likewise.
+        lost: launches in all calls whose record is missing.
+    """
+
+    wall_ns: tuple[int, ...]
+    kernel_ns: tuple[int, ...]
+    kernels: tuple[int, ...]
+    copies: tuple[int, ...]
+    launches: tuple[int, ...]
+    enqueued: tuple[int, ...]
+    lost: int
+    notes: Notes
+
+
+def profile_device(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    calls: int = 10,
+    clock: Clock = REAL,
+    *,
+    device: Device,
+) -> DeviceRun:
+    """Profile ``calls`` calls and return what the device did in each.
+
+    Args:
+        call: what is measured; warm.
+        synchronize: waits for the call's outputs, as in timing.
+        calls: how many count; three more are made.
+        clock: to read time from.
+        device: what the call runs on.
+
+    Raises:
+        TraceError: the profile holds no device activity, or calls cannot be separated in it.
+    """
+    walls: list[int] = []
+
+    def mark() -> None:
+        device.synchronize()
+        device.marker()
+        device.synchronize()
+
+    def work() -> None:
+        for _ in range(HEAD_MARKERS):
+            device.marker()
+        for _ in range(HEAD_CALLS):
+            call()
+            synchronize()
+        for _ in range(calls):
+            mark()
+            begin = clock.wall_ns()
+            call()
+            synchronize()
+            walls.append(clock.wall_ns() - begin)
+        mark()
+        call()
+        synchronize()
+        device.synchronize()
+
+    trace = device.profile(work)
+    return split_calls(trace, tuple(walls), device.index)
+
+
+def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRun:
+    """Take a profile with markers apart; ``wall_ns`` has an entry for each call that counts.
+
+    Raises:
+        TraceError: the markers are not there, or more of them than were launched.
+    """
+    calls = len(wall_ns)
+    records = trace.device(device)
+    records = records.take(np.argsort(records.start_ns, kind="stable"))
+    is_marker = records.containing(MARKER)
+    markers, work = records.where(is_marker), records.where(~is_marker)
+    expected = HEAD_MARKERS + calls + 1
+    if not len(records):
+        raise TraceError("the profile holds no device activity; is CUPTI in use by another tool?")
+    if len(markers) > expected:
+        raise TraceError("the model itself runs the kernel that marks the borders between calls")
+    if len(markers) < calls + 1:
+        raise TraceError(f"{expected - len(markers)} marker records were lost; profile again")
+    markers = markers.take(np.arange(len(markers))[-calls - 1 :])
+    # The border is the marker's interval: what starts after one and before the next is the call's.
+    lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
+    in_call = _place(work.start_ns, markers.start_ns)
+    counted = in_call >= 0
+
+    def per_call(*categories: str) -> tuple[int, ...]:
+        chosen = np.isin(work.category, [CATEGORIES.index(c) for c in categories])
+        return _per_call(in_call[counted & chosen], calls)
+
+    everywhere = trace.device()
+    launched = _launched(trace, markers)
+    lost: Pairs = set()
+    unrecorded: Pairs = set()
+    if launched is not None:
+        recorded = _pairs(everywhere, markers.start_ns)
+        lost, unrecorded = launched[0] - recorded, launched[1] - recorded
+    run = DeviceRun(
+        wall_ns=wall_ns,
+        kernel_ns=_ints(intervals.union_within_ns(work.start_ns, work.end_ns, lows, highs)),
+        kernels=per_call(KERNEL),
+        copies=per_call(COPY, MEMSET),
+        launches=_count(launched[0], calls) if launched else (),
+        enqueued=_count(launched[0] | launched[1], calls) if launched else (),
+        lost=len(lost),
+        notes=[],
+    )
+    crossing = int(
+        (work.end_ns[counted] > highs[in_call[counted]]).sum()
+        + (work.start_ns[counted] < lows[in_call[counted]]).sum()
+    )
+    elsewhere = int((everywhere.device != device).sum())
+    run.notes.extend(_notes(run, trace, crossing, len(unrecorded), elsewhere))
+    return run
+
+
+def _launched(trace: Trace, markers: Events) -> tuple[Pairs, Pairs] | None:
+    """Return what enqueued kernels or graphs, and what copies or memsets, in calls.
+
+    Launches are placed on the host's clock: between the launches of two markers. None where the
+    launch of a marker is not in the profile.
+    """
+    host = trace.events.of(*HOST_CALLS)
+    started = dict(zip(host.correlation.tolist(), host.start_ns.tolist(), strict=True))
+    own = markers.correlation.tolist()
+    if not all(c in started for c in own):
+        return None
+    borders = np.array([started[c] for c in own], np.int64)
+    kernels, copies = (
+        {(n, c) for n, c in _pairs(trace.events.launches(*names), borders) if c not in own}
+        for names in (KERNEL_LAUNCHES + GRAPH_LAUNCHES, COPY_LAUNCHES + MEMSET_LAUNCHES)
+    )
+    return kernels, copies
+
+
+def _notes(run: DeviceRun, trace: Trace, crossing: int, unrecorded: int, elsewhere: int) -> Notes:
+    notes: Notes = []
+    for what, counts in (("kernels", run.kernels), ("copies", run.copies)):
+        if len(set(counts)) > 1:
+            text = f"{min(counts)} to {max(counts)} {what} a call: calls are not all the same work"
+            notes.append(("kernel-counts-differ", text))
+    if not run.launches:
+        text = "launch calls were not recorded: lost records would go unseen"
+        notes.append(("launches-unrecorded", text))
+    if run.lost:
+        text = f"{run.lost} launches have no record inside their call: kernel time is too low"
+        notes.append(("records-lost", text))
+    if unrecorded:
+        text = f"{unrecorded} copies or memsets in {len(run.wall_ns)} calls left no record"
+        notes.append(("copies-unrecorded", text))
+    if crossing:
+        text = f"{crossing} kernels ran across the border between calls; only parts were counted"
+        notes.append(("kernels-cross-calls", text))
+    if elsewhere:
+        text = f"{elsewhere} records are of other devices and were not counted"
+        notes.append(("other-devices", text))
+    if trace.invalid:
+        text = f"{trace.invalid} records have impossible times and were not counted"
+        notes.append(("records-invalid", text))
+    if trace.resolution_ns >= 1000 and any(run.kernels):
+        text = f"this profiler writes times in steps of {trace.resolution_ns} ns"
+        notes.append(("coarse-clock", text))
+    return notes
+
+
+def _place(times: Ns, borders: Ns) -> Ns:
+    """Return which stretch between two borders each time falls in; -1 before or after all."""
+    place = np.searchsorted(borders, times, side="right") - 1
+    return np.asarray(np.where(place < len(borders) - 1, place, -1), dtype=np.int64)
+
+
+def _pairs(events: Events, borders: Ns) -> Pairs:
+    """Return call and correlation of the events that lie between borders.
+
+    A runtime call and the driver call inside it share a correlation: one launch.
+    """
+    calls = _place(events.start_ns, borders).tolist()
+    pairs = zip(calls, events.correlation.tolist(), strict=True)
+    return {(n, c) for n, c in pairs if n >= 0 and c >= 0}
+
+
+def _count(pairs: Pairs, calls: int) -> tuple[int, ...]:
+    return _per_call(np.array([n for n, _ in pairs], np.int64), calls)
+
+
+def _per_call(in_call: Ns, calls: int) -> tuple[int, ...]:
+    return _ints(np.bincount(in_call, minlength=calls))
+
+
+def _ints(values: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(values.tolist())
 
 
 # --- span ---------------------------------------------------------------------------------------
@@ -309,6 +543,14 @@ def _spin_ns(device: Device, cycles: int) -> int:
 
 
 # --- clocks -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Device clocks as the driver reports them."""
+
+    sm_mhz: int
+    memory_mhz: int
 
 
 def smi_name(device: str) -> str:
