@@ -24,7 +24,7 @@ from frameworktax.analysis.compare.quantities import blocks
 from frameworktax.attribution.buckets import qualified
 from frameworktax.measure.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload
-from frameworktax.report.words import MEANINGS, interval, label, milliseconds, percent
+from frameworktax.report.words import interval, label, milliseconds, percent
 from operator_times import measure as operators
 from question import Place, bar, machine, place, table
 
@@ -33,6 +33,21 @@ QUICK = (Workload(model="bert-tiny", length=16), Workload(model="resnet-18", ima
 RUNTIMES = ("eager", "eager@autograd", "inference-mode")
 BUDGET_S = 150.0
 LEADERS = 4
+
+MEANINGS = {
+    "kernel": "math kernels and the copies inside them",
+    "dispatch": "the dispatcher, operator wrappers, bindings",
+    "python": "the interpreter and its extension modules",
+    "allocator": "malloc and free",
+    "runtime": "an engine's executor, a compiled graph's wrapper",
+    "threading": "waiting for and handing out work to threads",
+    "system": "page faults and system calls",
+    "launch": "device launch calls on the host",
+    "device_gap": "device idle between queued kernels",
+    "wait": "the calling thread was not running",
+    "remainder": "what no rule could place",
+}
+"""Line of the breakdown → what is in it."""
 
 
 def measure(at: Place) -> None:

@@ -315,8 +315,8 @@ def test_page_carries_the_document_and_the_rows(run, page):
     found = json.loads(block[1])
     assert found["run"] == json.loads(json.dumps(json_document.dump(run)))
     assert found["csv"] == rows.csv_text(run)
-    assert set(found["charts"]) == {"bill-0", "shares-0"}
-    assert [line["title"] for line in found["slices"]] == [
+    assert set(found["charts"]) == {"latency-0", "bill-0", "shares-0", "operations"}
+    assert [line["title"] for line in found["lines"]] == [
         "bert-mini, length 128, float32, cpu, 1 thread"
     ]
 

@@ -28,8 +28,8 @@ def sides():
 
 def test_the_picture_shows_what_changed_and_by_how_much(sides):
     _, comparison = sides
-    spec = changes_chart(comparison)
-    rows = {row["point"]: row for row in spec["data"]["values"]}
+    picture = changes_chart(comparison)
+    rows = {row["point"]: row for row in picture.values["points"]}
     assert len(rows) == len(comparison.points) == 6
     slower = rows["bert-mini, inference-mode, batch 1, length 128"]
     assert slower["ratio"] == pytest.approx(1.3, rel=1e-3)
@@ -42,7 +42,7 @@ def test_the_picture_shows_what_changed_and_by_how_much(sides):
 def test_only_what_changed_most_is_drawn(sides, monkeypatch):
     _, comparison = sides
     monkeypatch.setattr("frameworktax.report.charts.CHANGES", 2)
-    drawn = [row["verdict"] for row in changes_chart(comparison)["data"]["values"]]
+    drawn = [row["verdict"] for row in changes_chart(comparison).values["points"]]
     assert drawn == ["slower", "slower"]
 
 
@@ -71,7 +71,7 @@ def test_the_page_tells_both_stores(tmp_path):
     text = page.read_text()
     assert "Side by side" in text
     assert f"Before: {before}. After: {after}." in text
-    assert '"changes":{"wide":' in text
+    assert '"changes":{"template":"changes"' in text
     assert "Side by side" not in html.page(build(data.session()))
 
 

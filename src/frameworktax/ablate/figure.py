@@ -7,7 +7,7 @@ from pathlib import Path
 from frameworktax.ablate.blocks import change
 from frameworktax.ablate.steps import Ablation, Step
 from frameworktax.errors import UsageError
-from frameworktax.report import charts, vega
+from frameworktax.report import vega
 from frameworktax.report.palette import Spec
 from frameworktax.report.words import TWIN, milliseconds
 
@@ -33,8 +33,8 @@ def waterfall(ablation: Ablation) -> Spec:
         raise UsageError("no step was measured; there is nothing to draw")
     by_name = {s.rung.name: s for s in steps}
     totals = [_total(s) for s in steps]
-    spec: Spec = charts.fill(
-        charts.template("waterfall"),
+    spec: Spec = vega.fill(
+        vega.template("waterfall"),
         {
             "height": ROW * len(steps),
             "names": [_name(s) for s in steps],
@@ -107,4 +107,4 @@ def write(ablation: Ablation, path: Path) -> None:
         UsageError: another suffix, nothing measured, or no plotting package.
     """
     vega.check(path)
-    vega.write({**waterfall(ablation), "config": vega.PAPER}, path)
+    vega.write(waterfall(ablation), path)

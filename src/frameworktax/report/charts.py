@@ -1,19 +1,17 @@
 """The pictures: Vega-Lite specifications in ``page/*.json``, and the numbers that fill them.
 
-A specification has holes, texts that begin with ``@``; ``fill`` puts values into them, once, so
-that names from outside stay what they are. The page's script fills ``latency.json`` and
-``operations.json`` itself, from the points that the page holds anyway; how such a picture is laid
-out (``frame``) comes from here.
+A specification has holes, texts that begin with ``@``; ``vega.fill`` puts values into them, once,
+so that names from outside stay what they are. What follows from a value alone, such as the text of
+a tooltip, the specification computes. Its parameter ``wide`` is whether there is room for names at
+the ends of lines and for long legends. The hole ``points`` gets points as flat rows: in a page its
+script takes them from the columns that the page holds anyway, elsewhere ``drawn`` makes them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,27 +20,25 @@ from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import compare_blocks, vega
-from frameworktax.report.families import Family, families
-from frameworktax.report.palette import (
-    BANDS,
-    LINE_COLOURS,
-    SHAPES,
-    UNKNOWN,
-    VERDICTS,
-    Spec,
-    colours,
-)
-from frameworktax.report.words import TWIN, duration, interval, label, milliseconds, percent
+from frameworktax.report.families import Family, families, latency_of
+from frameworktax.report.palette import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
+from frameworktax.report.rows import csv_row
+from frameworktax.report.words import duration, label, lines_of, milliseconds, percent, tax
 
 AXES: dict[str, dict[str, str]] = {
-    "batch": {"axis": "batch", "x_title": "batch size"},
-    "length": {"axis": "length", "x_title": "length, tokens"},
-    "image_size": {"axis": "image size", "x_title": "image size, pixels a side"},
-    "width": {"axis": "width", "x_title": "factor on layer widths"},
-    "depth": {"axis": "depth", "x_title": "factor on the number of layers"},
-    "threads": {"axis": "threads", "x_title": "threads"},
+    "batch": {"axis_name": "batch", "x_title": "batch size"},
+    "length": {"axis_name": "length", "x_title": "length, tokens"},
+    "image_size": {"axis_name": "image size", "x_title": "image size, pixels a side"},
+    "width": {"axis_name": "width", "x_title": "factor on layer widths"},
+    "depth": {"axis_name": "depth", "x_title": "factor on the number of layers"},
+    "threads": {"axis_name": "threads", "x_title": "threads"},
 }
 """Axis → its name in a tooltip and under the axis."""
+FIELDS = (
+    *("model", "runtime", *AXES, "latency_ns", "latency_ns_low", "latency_ns_high"),
+    *("tax_share", "regime", "flops"),
+)
+"""What a picture needs of a point."""
 HEIGHT = 340
 """Pixels of ``latency.json``."""
 LETTER_WIDTH = 0.0095
@@ -56,94 +52,69 @@ CHANGES, CHANGE_HEIGHT = 40, 22
 FIGURE_WIDTH = 760
 
 
-@cache
-def _specification(name: str) -> Spec:
-    text = files("frameworktax.report").joinpath("page", f"{name}.json").read_text("utf-8")
-    spec: Spec = json.loads(text)
-    return spec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What fills a specification.
+
+    Attributes:
+        template: its name, that of a file in ``page/``.
+        values: hole → value.
+        rows: numbers of the points that are drawn, in order.
+        axis: a key of ``AXES``, where points are drawn along one.
+        title: what the points have in common.
+    """
+
+    template: str
+    values: dict[str, Any]
+    rows: tuple[int, ...] = ()
+    axis: str = ""
+    title: str = ""
 
 
-def template(name: str, *, wide: bool = True) -> Spec:
-    """Return a specification with its holes, on narrow screens without the layers ``wide-…``."""
-    spec = _specification(name)
-    if wide or "layer" not in spec:
-        return spec
-    layers = [one for one in spec["layer"] if not one.get("name", "").startswith("wide-")]
-    return {**spec, "layer": layers}
-
-
-def fill(spec: Any, values: dict[str, Any]) -> Any:
-    """Return a specification with each hole ``@name`` replaced; ``charts.js`` has the same."""
-    if isinstance(spec, dict):
-        return {key: fill(item, values) for key, item in spec.items()}
-    if isinstance(spec, list):
-        return [fill(item, values) for item in spec]
-    return values[spec[1:]] if isinstance(spec, str) and spec.startswith("@") else spec
-
-
-def _drawn(name: str, values: dict[str, Any], *, wide: bool = True) -> Spec:
-    spec: Spec = fill(template(name, wide=wide), values)
+def drawn(picture: Picture, points: Sequence[Measurement] = ()) -> Spec:
+    """Return a picture's specification for paper: with a legend of the runtimes in it."""
+    shown = [points[i] for i in picture.rows]
+    runtimes = list(dict.fromkeys(m.runtime for m in shown))
+    values = {
+        "points": [{name: row[name] for name in FIELDS} for row in map(csv_row, shown)],
+        "runtimes": runtimes,
+        "colours": colours(runtimes),
+        "legend": {"title": None, "orient": "top", "columns": 4, "symbolType": "stroke"}
+        | {"symbolStrokeWidth": 4, "symbolOpacity": 1},
+    }
+    spec: Spec = vega.fill(vega.template(picture.template), values | picture.values)
     return spec
 
 
 # --- latency along an axis ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """Points that differ in runtime and in one axis alone.
-
-    Attributes:
-        axis: a key of ``AXES``.
-        title: what they share.
-        rows: numbers of the points, one runtime after the other, ascending along the axis.
-        free: the free batch size and its text; batch axis only.
-    """
-
-    axis: str
-    title: str
-    rows: tuple[int, ...]
-    free: tuple[float, str] | None = None
-
-
-def slices(shown: Sequence[Family]) -> list[Slice]:
-    """Return every line of two points or more that can be drawn; the families' own come first.
+def lines(shown: Sequence[Family]) -> list[Picture]:
+    """Return latency along every axis; those along the batch size first, one a family.
 
     Args:
         shown: families; a point's number counts their measurements one after the other.
     """
     numbered = [m for family in shown for m in family.measurements]
     titles = [family.title for family in shown for _ in family.measurements]
-    made: list[Slice] = []
+    made: list[Picture] = []
     at = 0
     for family in shown:
-        rows = [(at + i, m) for i, m in enumerate(family.measurements)]
-        at += len(rows)
-        if family.measured:
-            found = [(i, m) for i, m in rows if m.latency_ns is not None]
-            made.append(_slice("batch", family.title, found, free_of(family)))
+        found = [i for i, m in enumerate(family.measurements, at) if m.latency_ns is not None]
+        at += len(family.measurements)
+        if found:
+            made.append(_line(numbered, found, "batch", family.title, free_of(family)))
     for axis in list(AXES)[1:]:
-        groups: dict[object, list[tuple[int, Measurement]]] = {}
+        groups: dict[object, list[int]] = {}
         for i, m in enumerate(numbered):
             if m.latency_ns is not None and _along(m, axis):
-                groups.setdefault(_others(m, axis), []).append((i, m))
+                groups.setdefault(_others(m, axis), []).append(i)
         for found in groups.values():
-            if len({_along(m, axis) for _, m in found}) > 1:
-                first = found[0][0]
-                title = f"batch {numbered[first].workload.batch}, {titles[first]}"
-                made.append(_slice(axis, _without(title, numbered[first], axis), found, None))
+            if len({_along(numbered[i], axis) for i in found}) > 1:
+                first = numbered[found[0]]
+                title = f"batch {first.workload.batch}, {titles[found[0]]}"
+                made.append(_line(numbered, found, axis, _without(title, first, axis), []))
     return made
-
-
-def _slice(
-    axis: str,
-    title: str,
-    found: Sequence[tuple[int, Measurement]],
-    free: tuple[float, str] | None,
-) -> Slice:
-    order = list(dict.fromkeys(m.runtime for _, m in found))
-    rows = sorted(found, key=lambda row: (order.index(row[1].runtime), _along(row[1], axis)))
-    return Slice(axis=axis, title=title, rows=tuple(i for i, _ in rows), free=free)
 
 
 def _along(m: Measurement, axis: str) -> float:
@@ -172,147 +143,75 @@ def _without(title: str, m: Measurement, axis: str) -> str:
     return ", ".join(part for part in title.split(", ") if part != said.get(axis))
 
 
-def free_of(family: Family) -> tuple[float, str] | None:
-    """Return the free batch size of eager, or of the first runtime, with its text; None if none."""
+def free_of(family: Family) -> list[dict[str, Any]]:
+    """Return the free batch size of eager, or of the first runtime, with its text."""
     runtime = "eager" if "eager" in family.runtimes else family.runtimes[0]
     curve = family.curve(runtime)
     if curve is None or curve.free_batch is None or curve.free_batch.value <= 1:
-        return None
+        return []
     value = curve.free_batch.value
     bound = "at least " if curve.free_is_lower_bound else ""
-    return value, f"{runtime}: free up to {bound}batch {value:.3g}"
+    return [{"x": value, "text": f"{runtime}: free up to {bound}batch {value:.3g}"}]
 
 
-def latency_chart(points: Sequence[Measurement], line: Slice, *, wide: bool = True) -> Spec:
-    """Return latency against an axis: intervals, regimes by shape, names at the ends of lines.
-
-    Args:
-        points: that the slice numbers.
-        line: which of them, against what.
-        wide: whether there is room for names at the ends of the lines.
-    """
-    shown = [_point(points[i], line.axis) for i in line.rows]
-    laid = frame([points[i] for i in line.rows], line)
-    runtimes = list(dict.fromkeys(p["runtime"] for p in shown))
-    regimes = [name for name in SHAPES if any(p["regime"] == name for p in shown)]
-    last = {p["runtime"]: p["x"] for p in shown}
+def _line(
+    points: Sequence[Measurement],
+    found: Sequence[int],
+    axis: str,
+    title: str,
+    free: list[dict[str, Any]],
+) -> Picture:
+    """Return latency against an axis: intervals, regimes by shape, names at the ends of lines."""
+    order = list(dict.fromkeys(points[i].runtime for i in found))
+    rows = sorted(found, key=lambda i: (order.index(points[i].runtime), _along(points[i], axis)))
+    shown = [points[i] for i in rows]
+    xs = sorted({_along(m, axis) for m in shown})
+    estimates = [latency_of(m) for m in shown]
+    low = min(e.low if e.low > 0 else e.value for e in estimates) * 0.9 / 1e6
+    high = max(e.high for e in estimates) * 1.12 / 1e6
+    left, right = xs[0] / 1.08, xs[-1] * (xs[-1] / xs[0]) ** 0.2 * 1.4
+    ends = {m.runtime: (_along(m, axis), latency_of(m).value / 1e6) for m in shown}
+    rising = sorted(order, key=lambda name: ends[name][1])
+    gap = LABEL_GAP * math.log(high / low) / HEIGHT
+    heights = spaced([math.log(ends[n][1]) for n in rising], gap, math.log(low), math.log(high))
+    placed = dict(zip(rising, map(math.exp, heights), strict=True))
+    regimes = [name for name in SHAPES if any((m.regime or UNKNOWN) == name for m in shown)]
     values = {
-        **AXES[line.axis],
-        "points": shown,
-        "bands": laid["bands"],
-        "ends": [
-            {"runtime": name, "x": last[name], "latency": at}
-            for name, at in zip(runtimes, laid["ends"], strict=True)
-        ],
-        "free": [{"x": line.free[0], "text": line.free[1]}] if line.free else [],
-        "x_domain": [laid["x"][0], laid["x"][2 if wide else 1]],
-        "x_ticks": sorted({p["x"] for p in shown}),
-        "y_domain": laid["y"],
-        "runtimes": runtimes,
-        "colours": colours(runtimes),
+        **AXES[axis],
+        "axis": axis,
+        "x_begin": left,
+        "x_ends": [xs[-1] * 1.08, right],
+        "x_ticks": xs,
+        "y_domain": [low, high],
+        "y_ticks": ticks(low, high),
+        "bands": _bands([m for m in shown if m.runtime == order[0]], axis, left, right),
+        "ends": [{"runtime": n, "x": ends[n][0], "latency": placed[n]} for n in order],
+        "free": free,
         "regimes": regimes,
         "shapes": [SHAPES[name] for name in regimes],
-        **latency_looks(wide=wide),
-        "legend": {
-            "title": None,
-            "orient": "top",
-            "columns": 4 if wide else 2,
-            "symbolType": "stroke",
-            "symbolStrokeWidth": 4,
-            "symbolOpacity": 1,
-        },
     }
-    return _drawn("latency", values, wide=wide)
+    return Picture(template="latency", values=values, rows=tuple(rows), axis=axis, title=title)
 
 
-def latency_looks(*, wide: bool = True) -> dict[str, Any]:
-    """Return what fills the holes of ``latency.json`` that do not depend on the points."""
-    return {
-        "legend": None,
-        "y_ticks": ticks(1e-6, 1e7),
-        "band_names": list(BANDS),
-        "band_colours": list(BANDS.values()),
-        "regime_columns": 3 if wide else 2,
-    }
-
-
-def _point(m: Measurement, axis: str) -> dict[str, Any]:
-    estimate = m.latency_ns
-    if estimate is None:  # families return measured points only
-        raise ValueError("a point without latency cannot be drawn")
-    low = estimate.low if estimate.low > 0 else estimate.value  # a log axis has no zero
-    return {
-        "runtime": m.runtime,
-        "x": m.threads if axis == "threads" else getattr(m.workload, axis),
-        "latency": estimate.value / 1e6,
-        "low": low / 1e6,
-        "high": estimate.high / 1e6,
-        "regime": m.regime or UNKNOWN,
-        "latency_text": f"{interval(estimate)} ms",
-        "sample_text": duration(estimate.value / m.workload.batch),
-        "tax_text": percent(m.tax_share.value) if m.tax_share else "not measured",
-    }
-
-
-def frame(measurements: Sequence[Measurement], line: Slice) -> dict[str, Any]:
-    """Return the layout of a picture of latency.
-
-    Args:
-        measurements: the slice's points, in its order.
-        line: the slice.
-
-    Returns:
-        ``x``: where the axis begins, where it ends on a narrow and on a wide screen; ``y``: the
-        same, ms; ``bands``: regimes of the first runtime; ``ends``: where the names at the ends
-        of lines are, ms, a runtime each.
-    """
-    points = [_point(m, line.axis) for m in measurements]
-    xs = sorted({p["x"] for p in points})
-    runtimes = list(dict.fromkeys(p["runtime"] for p in points))
-    low = min(p["low"] for p in points) * 0.9
-    high = max(p["high"] for p in points) * 1.12
-    left = xs[0] / 1.08
-    right = xs[-1] * (xs[-1] / xs[0]) ** 0.2 * 1.4
-    return {
-        "x": [left, xs[-1] * 1.08, right],
-        "y": [low, high],
-        "bands": _bands([p for p in points if p["runtime"] == runtimes[0]], left, right),
-        "ends": _ends(points, runtimes, low, high),
-    }
-
-
-def _bands(points: Sequence[dict[str, Any]], left: float, right: float) -> list[dict[str, Any]]:
-    """Shade the regimes of the first runtime, from halfway to halfway between its values."""
-    if all(p["regime"] == UNKNOWN for p in points):
-        return []
-    xs = [p["x"] for p in points]
-    middles = [math.sqrt(a * b) for a, b in pairwise(xs)]
-    edges = [left, *middles, min(right, xs[-1] * 1.3)]
+def _bands(
+    points: Sequence[Measurement], axis: str, left: float, right: float
+) -> list[dict[str, Any]]:
+    """Shade the regimes of a runtime, from halfway to halfway between its values."""
+    xs = [_along(m, axis) for m in points]
+    edges = [left, *(math.sqrt(a * b) for a, b in pairwise(xs)), min(right, xs[-1] * 1.3)]
     bands: list[dict[str, Any]] = []
-    for p, (start, end) in zip(points, pairwise(edges), strict=True):
-        if bands and bands[-1]["regime"] == p["regime"]:
+    for m, (start, end) in zip(points, pairwise(edges), strict=True):
+        if bands and bands[-1]["regime"] == m.regime:
             bands[-1]["end"] = end
-        elif p["regime"] != UNKNOWN:
-            said = p["regime"] if bands else f"{p['runtime']}: {p['regime']}"
-            bands.append({"regime": p["regime"], "start": start, "end": end, "said": said})
+        elif m.regime:
+            said = m.regime if bands else f"{m.runtime}: {m.regime}"
+            bands.append({"regime": m.regime, "start": start, "end": end, "said": said})
     whole = math.log(right / left)
     for band in bands:
         # A name that does not fit into its band is left to the shape of the points.
         if len(band["said"]) * LETTER_WIDTH > math.log(band["end"] / band["start"]) / whole:
             band["said"] = ""
     return bands
-
-
-def _ends(
-    points: Sequence[dict[str, Any]], runtimes: Sequence[str], low: float, high: float
-) -> list[float]:
-    """Return heights of the names at the right ends, ``LABEL_GAP`` apart so that all are read."""
-    last = {p["runtime"]: p["latency"] for p in points}
-    order = sorted(runtimes, key=lambda name: last[name])
-    gap = LABEL_GAP * math.log(high / low) / HEIGHT
-    wanted = [math.log(last[name]) for name in order]
-    placed = dict(zip(order, spaced(wanted, gap, math.log(low), math.log(high)), strict=True))
-    return [math.exp(placed[name]) for name in runtimes]
 
 
 def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -337,130 +236,90 @@ def ticks(low: float, high: float) -> list[float]:
 # --- the breakdown -----------------------------------------------------------------------------
 
 
-def bill_chart(family: Family, *, wide: bool = True) -> Spec:
+def bill_chart(family: Family) -> Picture:
     """Return the breakdown at the smallest batch: one stacked bar a runtime, ms, with its tax.
 
     Below the end of the kernel time is its interval, down to zero at the most.
     """
     batch = family.batches[0]
     points = [p for r in family.runtimes if (p := family.at(r, batch)) and p.bill_ns]
-    segments = [s for m in points for s in _segments(m)]
-    longest = max(s["end"] for s in segments)
-    for s in segments:
-        fits = s["end"] - s["start"] > longest * (0.075 if wide else 0.16)
-        s["shown"] = s["percent"] if fits else ""
-    least = min(0.0, *(min(s["start"], s["end"]) for s in segments))
+    parts = [(m.bill_ns or {}).values() for m in points]
     values = {
-        **_lines(segments, wide=wide),
+        **_lines(points),
         "height": BAR * len(points),
         "order": [m.runtime for m in points],
         "title": f"latency of one call at batch {batch}, ms",
-        "domain": [least, longest * (1.3 if wide else 1.95)],
-        "segments": segments,
+        "least": min(0.0, *(sum(ns for ns in bill if ns < 0) for bill in parts)) / 1e6,
+        "longest": max(sum(ns for ns in bill if ns > 0) for bill in parts) / 1e6,
         "whiskers": [
             {"runtime": m.runtime, "start": m.kernel_ns.low / 1e6, "end": m.kernel_ns.high / 1e6}
             for m in points
             if m.kernel_ns is not None
         ],
-        "totals": [_total(m, wide) for m in points],
-    }
-    return _drawn("bill", values)
-
-
-def shares_chart(family: Family, *, wide: bool = True) -> Spec:
-    """Return the breakdown of every runtime and batch as shares of its latency."""
-    points = [m for m in family.measured if m.bill_ns]
-    segments = [s for m in points for s in _segments(m)]
-    for s in segments:
-        s["start"], s["end"] = s["start"] / s["total"], s["end"] / s["total"]
-    order = list(dict.fromkeys(m.runtime for m in points))
-    batches = sorted({m.workload.batch for m in points})
-    values = {
-        **_lines(segments, wide=wide),
-        "height": len(order) * (len(batches) * THIN_BAR + GROUP_GAP),
-        "order": order,
-        "batches": batches,
-        "segments": segments,
-        "names": [{"runtime": m.runtime, "batch": m.workload.batch, "start": 0} for m in points],
-    }
-    return _drawn("shares", values)
-
-
-def _segments(m: Measurement) -> list[dict[str, Any]]:
-    """Return the lines of a breakdown end to end, ms; one below zero goes to the left of zero."""
-    upto = below = 0.0
-    total = m.latency_ns.value if m.latency_ns else math.nan
-    made = []
-    for name in BILL:
-        ns = (m.bill_ns or {}).get(name)
-        if not ns:
-            continue
-        start = upto if ns > 0 else below
-        upto, below = upto + max(ns, 0.0), below + min(ns, 0.0)
-        made.append(
+        "totals": [
             {
                 "runtime": m.runtime,
-                "batch": m.workload.batch,
-                "line": label(name),
-                "start": start / 1e6,
-                "end": (start + ns) / 1e6,
-                "middle": (start + ns / 2) / 1e6,
-                "total": total / 1e6,
-                "percent": percent(ns / total),
-                "time": duration(ns),
-                "ink": LINE_COLOURS[name][1],
+                "start": latency_of(m).value / 1e6,
+                "latency": milliseconds(latency_of(m).value),
+                "tax": tax(m) if m.tax_share else "",
             }
-        )
-    return made
-
-
-def _total(m: Measurement, wide: bool) -> dict[str, Any]:
-    total = m.latency_ns.value if m.latency_ns else math.nan
-    least = "≥ " if m.bill_method == TWIN else ""
-    unit, what = (" ms", " tax") if wide else ("", "")
-    share = f", {least}{percent(m.tax_share.value)}{what}" if m.tax_share else ""
-    return {
-        "runtime": m.runtime,
-        "start": total / 1e6,
-        "text": f"{milliseconds(total)}{unit}{share}",
+            for m in points
+        ],
     }
+    return Picture(template="bill", values=values)
 
 
-def _lines(segments: Sequence[dict[str, Any]], *, wide: bool) -> dict[str, Any]:
-    """Return the legend of the lines that are drawn."""
-    used = [name for name in BILL if any(s["line"] == label(name) for s in segments)]
+def shares_chart(family: Family) -> Picture:
+    """Return the breakdown of every runtime and batch as shares of its latency."""
+    points = [m for m in family.measured if m.bill_ns]
+    order = list(dict.fromkeys(m.runtime for m in points))
+    batches = sorted({m.workload.batch for m in points})
+    height = len(order) * (len(batches) * THIN_BAR + GROUP_GAP)
+    values = {**_lines(points), "height": height, "order": order, "batches": batches}
+    return Picture(template="shares", values=values)
+
+
+def _lines(points: Sequence[Measurement]) -> dict[str, Any]:
+    """Return the lines of breakdowns, and the legend of those that there are."""
+    rows = [
+        {
+            "runtime": m.runtime,
+            "batch": m.workload.batch,
+            "line": label(name),
+            "ms": ns / 1e6,
+            "share": ns / latency_of(m).value,
+            "percent": percent(ns / latency_of(m).value),
+            "time": duration(ns),
+            "ink": LINE_COLOURS[name][1],
+        }
+        for m in points
+        for name, ns in lines_of(m.bill_ns or {})
+    ]
+    used = [name for name in BILL if any(row["line"] == label(name) for row in rows)]
     return {
-        "lines": [label(name) for name in used],
+        "lines": rows,
+        "names": [label(name) for name in used],
         "colours": [LINE_COLOURS[name][0] for name in used],
-        "columns": 6 if wide else 2,
     }
 
 
 # --- all points, and two results ---------------------------------------------------------------
 
 
-def operations_chart(measurements: Sequence[Measurement]) -> Spec | None:
-    """Return FLOPs against latency; None with fewer than two numbers of FLOPs."""
-    points = [
-        {
-            "model": m.workload.model,
-            "runtime": m.runtime,
-            "batch": m.workload.batch,
-            "flops": m.flops / 1e9,
-            "latency": m.latency_ns.value / 1e6,
-            "regime": m.regime or UNKNOWN,
-        }
-        for m in measurements
-        if m.flops and m.latency_ns is not None
-    ]
-    if len({p["flops"] for p in points}) < 2:
+def operations_chart(points: Sequence[Measurement], step: int = 1) -> Picture | None:
+    """Return FLOPs against latency; None with fewer than two numbers of FLOPs.
+
+    Args:
+        points: all of them.
+        step: one of how many is drawn.
+    """
+    found = [i for i, m in enumerate(points) if m.flops and m.latency_ns is not None]
+    if len({points[i].flops for i in found}) < 2:
         return None
-    runtimes = list(dict.fromkeys(str(p["runtime"]) for p in points))
-    values = {"points": points, "runtimes": runtimes, "colours": colours(runtimes), "columns": 4}
-    return _drawn("operations", values)
+    return Picture(template="operations", values={}, rows=tuple(found[::step]))
 
 
-def changes_chart(comparison: Comparison, *, wide: bool = True) -> Spec | None:
+def changes_chart(comparison: Comparison) -> Picture | None:
     """Return after over before of each point on a log axis; None where no point has a ratio."""
     drawable = [c for c in comparison.points if c.ratio is not None and c.ratio.low > 0]
     if not drawable:
@@ -471,13 +330,11 @@ def changes_chart(comparison: Comparison, *, wide: bool = True) -> Spec | None:
     values = {
         "points": [_change(c, comparison.metric) for c in shown],
         "height": CHANGE_HEIGHT * len(shown),
-        "label_limit": 330 if wide else 120,
         "title": f"{comparison.metric}, after over before",
         "verdicts": names,
         "colours": [VERDICTS[name] for name in names],
-        "columns": 4 if wide else 2,
     }
-    return _drawn("changes", values)
+    return Picture(template="changes", values=values)
 
 
 def _factor(change: Change) -> float:
@@ -505,7 +362,7 @@ def _change(change: Change, metric: str) -> dict[str, object]:
 
 # --- pictures alone ----------------------------------------------------------------------------
 
-BARS: dict[str, Callable[..., Spec]] = {"bill": bill_chart, "shares": shares_chart}
+BARS: dict[str, Callable[[Family], Picture]] = {"bill": bill_chart, "shares": shares_chart}
 FIGURES = ("latency", *BARS, "operations", *(axis for axis in AXES if axis != "batch"))
 """What can be drawn alone: an axis is latency against it, ``latency`` is that against batch."""
 
@@ -531,23 +388,20 @@ def figure(run: Run, name: str, path: Path) -> None:
     if name not in FIGURES:
         raise UsageError(f"no figure '{name}'{nearest(name, FIGURES)}; have {', '.join(FIGURES)}")
     vega.check(path)
-    spec = _figure(families(run), name)
-    if spec is None:
+    shown = families(run)
+    picture = _figure(shown, name)
+    if picture is None:
         raise UsageError(f"no numbers for the figure '{name}' in this run")
-    vega.write({**spec, "width": FIGURE_WIDTH, "background": "white", "config": vega.PAPER}, path)
+    spec = drawn(picture, [m for family in shown for m in family.measurements])
+    if picture.axis not in ("", "batch"):
+        spec["title"] = {"text": picture.title, "anchor": "start", "fontWeight": "normal"}
+    vega.write({**spec, "width": FIGURE_WIDTH}, path)
 
 
-def _figure(shown: Sequence[Family], name: str) -> Spec | None:
-    measurements = [m for family in shown for m in family.measurements]
+def _figure(shown: Sequence[Family], name: str) -> Picture | None:
     if name == "operations":
-        return operations_chart(measurements)
+        return operations_chart([m for family in shown for m in family.measurements])
     if name in BARS:
         return BARS[name](shown[0]) if shown and name in bars(shown[0]) else None
     axis = "batch" if name == "latency" else name
-    line = next((line for line in slices(shown) if line.axis == axis), None)
-    if line is None:
-        return None
-    spec = latency_chart(measurements, line)
-    if axis == "batch":
-        return spec
-    return {**spec, "title": {"text": line.title, "anchor": "start", "fontWeight": "normal"}}
+    return next((line for line in lines(shown) if line.axis == axis), None)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frameworktax.records import FLOOR, Curve, Measurement, Point, Run, point_name
+from frameworktax.records import FLOOR, Curve, Estimate, Measurement, Point, Run, point_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,17 @@ class Family:
             for note in m.notes:
                 groups[note.text].append(m)
         return [(_who(points, self), text) for text, points in groups.items()]
+
+
+def latency_of(m: Measurement) -> Estimate:
+    """Return the latency of a point that has one.
+
+    Raises:
+        ValueError: it has none; families hand out such points as ``measured`` only.
+    """
+    if m.latency_ns is None:
+        raise ValueError(f"{point_name(m.point)} has no latency")
+    return m.latency_ns
 
 
 def _who(points: Sequence[Measurement], family: Family) -> str:

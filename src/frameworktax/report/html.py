@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -31,19 +32,16 @@ from frameworktax.report import (
     run_blocks,
     trace_blocks,
     vega,
-    words,
 )
-from frameworktax.report.blocks import Block, Heading, Text
-from frameworktax.report.families import Family, families
+from frameworktax.report.blocks import Block, Chart, Heading, Text
+from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
-from frameworktax.report.words import TWIN, duration, flat, label, percent, time_text
+from frameworktax.report.words import duration, flat, label, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
 """Joined in this order into one script of the page."""
-ROWS = 60
-"""Rows of a table over all points; the page opens slowly with thousands."""
 LEAST = 0.001
 """Share of the call below which a box of the flame view is not drawn."""
 PLAIN = ("var(--card)", "var(--ink)")
@@ -78,15 +76,8 @@ def page(run: Run, beside: Comparison | None = None) -> str:
     script = "".join(map(_text, SCRIPTS))
     contents = page_data.contents(run)
     shown = contents.in_full
-    drawn = {
-        f"{name}-{i}": {
-            "wide": charts.BARS[name](family),
-            "narrow": charts.BARS[name](family, wide=False),
-        }
-        for i, family in enumerate(shown)
-        for name in charts.bars(family)
-    }
-    side = _beside(beside, drawn) if beside else None
+    pictures = _pictures(contents, beside)
+    drawn = {k: v if isinstance(v, int) else asdict(v) for k, v in pictures.items()}
     data = json_block({**contents.data, "charts": page_data.rounded(drawn)})
     return _rendered(
         "page.html",
@@ -98,21 +89,20 @@ def page(run: Run, beside: Comparison | None = None) -> str:
         contents=contents,
         headline=headline(run),
         tiles=_tiles(shown[0]) if shown and shown[0].measured else [],
-        beside=side,
+        beside=_beside(beside, "changes" in pictures) if beside else [],
         advice=run_blocks.advice_blocks(run.advice),
-        families=[_section(family, i, shown) for i, family in enumerate(shown)],
-        explorable=len(contents.slices) > sum(bool(family.measured) for family in shown),
-        thinned=_thinned(contents),
-        operations=len({m.flops for f in contents.kept for m in f.measured if m.flops}) > 1,
-        overview=_overview(run, contents),
+        families=[_section(family, i) for i, family in enumerate(shown)],
+        explorable=len(contents.lines) > sum(bool(family.measured) for family in shown),
+        operations="operations" in pictures,
+        overview=overview.overview_blocks(run, contents.kept, contents.lines),
         trace=trace_blocks.trace_blocks(run.trace),
         predictions=trace_blocks.prediction_blocks(run.predictions),
         whatif=contents.data["whatif"],
-        sliders=page_data.SLIDERS,
         stops={name: [f"{x:g}" for x in at] for name, at in page_data.STOPS.items()},
         session=run_blocks.session_blocks(run),
         facts=run_blocks.facts(run.environment) if run.environment else [],
         citation=_citation(run),
+        least=LEAST,
         css=_safe(_text("page.css")),
         data=_safe(data),
         bundle=_safe(bundle),
@@ -157,17 +147,11 @@ def document_html(title: str, blocks: Sequence[Block]) -> str:
 # --- parts of the page -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """A headline ``subject: clause; rest`` in three."""
+def headline(run: Run) -> tuple[str, str, str]:
+    """Return the parts of a headline ``subject: verdict; rest``, the last two as sentences.
 
-    subject: str
-    verdict: str
-    rest: str
-
-
-def headline(run: Run) -> Headline:
-    """Return the headline in its parts, each a sentence; names of models and runtimes stay."""
+    Names of models and runtimes stay as they are.
+    """
     subject, colon, said = run.headline.partition(": ")
     if not colon:
         subject, said = "", run.headline
@@ -179,62 +163,58 @@ def headline(run: Run) -> Headline:
         tied = text.replace(" %", "\u00a0%").replace(" ×", "\u00a0×")
         return tied if text.split(" ")[0] in names else tied[:1].upper() + tied[1:]
 
-    return Headline(subject=subject, verdict=sentence(verdict), rest=sentence(rest))
+    return subject, sentence(verdict), sentence(rest)
 
 
 def _tiles(family: Family) -> list[tuple[str, str, str]]:
     """Return the four numbers of the headline: name, value, and what it is about."""
     runtime = "eager" if "eager" in family.runtimes else family.runtimes[0]
     batch = family.batches[0]
-    focus = family.at(runtime, batch)
     made = []
-    if focus is not None and focus.latency_ns is not None:
-        about = f"{runtime}, batch {batch}, {words.plus_minus(focus.latency_ns) or 'no interval'}"
-        made.append(("Latency", time_text(focus.latency_ns.value), about))
-    if focus is not None and focus.tax_share is not None:
-        half = 50 * (focus.tax_share.high - focus.tax_share.low)
-        least = "≥ " if focus.bill_method == TWIN else ""
-        about = f"of {runtime} at batch {batch}, ± {half:.1f} points"
-        made.append(("Framework tax", least + percent(focus.tax_share.value), about))
+    if focus := family.at(runtime, batch):
+        latency = latency_of(focus)
+        about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}"
+        made.append(("Latency", time_text(latency.value), about))
+        if focus.tax_share is not None:
+            half = 50 * (focus.tax_share.high - focus.tax_share.low)
+            about = f"of {runtime} at batch {batch}, ± {half:.1f} points"
+            made.append(("Framework tax", tax(focus), about))
     curve = family.curve(runtime)
     if curve is not None and curve.free_batch is not None:
-        free = curve.free_batch
-        least = "≥ " if curve.free_is_lower_bound else ""
-        ends = f", {free.low:.2g} to {free.high:.2g}" if words.has_interval(free) else ""
-        about = f"{runtime}, within 10 % of batch 1{ends}"
-        made.append(("Free batch size", f"{least}{free.value:.2g}", about))
-    fastest = _fastest(family, batch)
-    if fastest is not None and fastest.ratio_to_eager is not None:
-        about = f"{fastest.runtime} over eager at batch {batch}, outputs equal"
-        made.append(("Fastest runtime", times(1 / fastest.ratio_to_eager.value), about))
+        text, ends = run_blocks.free_text(curve, ".2g")
+        about = f"{runtime}, within 10 % of batch 1{ends and f', {ends}'}"
+        made.append(("Free batch size", text, about))
+    found = overview.fastest(family)
+    if found is not None and found.ratio_to_eager is not None:
+        about = f"{found.runtime} over eager at batch {batch}, outputs equal"
+        made.append(("Fastest runtime", times(1 / found.ratio_to_eager.value), about))
     return made
 
 
-def _fastest(family: Family, batch: int) -> Measurement | None:
-    found = [
-        (m.ratio_to_eager.value, i, m)
-        for i, m in enumerate(family.measured)
-        if m.workload.batch == batch
-        and m.ratio_to_eager is not None
-        and m.ratio_to_eager.high < 1
-        and m.parity is not None
-        and m.parity.within_tolerance
-    ]
-    return min(found)[2] if found else None
+def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts.Picture | int]:
+    """Return the pictures by their places in the page; a number is one of the lines."""
+    found: dict[str, charts.Picture | int | None] = {}
+    line = 0
+    for i, family in enumerate(contents.in_full):
+        if family.measured:
+            found[f"latency-{i}"] = line
+            line += 1
+        found |= {f"{name}-{i}": charts.BARS[name](family) for name in charts.bars(family)}
+    points = [m for family in contents.kept for m in family.measurements]
+    found["operations"] = charts.operations_chart(points, contents.step)
+    found["changes"] = charts.changes_chart(beside) if beside else None
+    return {name: picture for name, picture in found.items() if picture is not None}
 
 
-def _section(family: Family, number: int, shown: Sequence[Family]) -> dict[str, Any]:
+def _section(family: Family, number: int) -> dict[str, Any]:
     """Return one family: its pictures, then the same numbers as tables."""
-    pictures: list[tuple[str, str, str, int | None]] = []
-    if family.measured:
-        line = sum(bool(f.measured) for f in shown[:number])
-        hint = (
-            "Both axes logarithmic. Bars are 95 % intervals; the shape of a point names its "
-            f"regime, the shading the regimes of {family.runtimes[0]}. Press a name to see it "
-            "alone, another to add it."
-        )
-        pictures.append(("latency", "Latency against batch size", hint, line))
     about = {
+        "latency": (
+            "Latency against batch size",
+            "Both axes logarithmic. Bars are 95 % intervals; the shape of a point names its "
+            "regime, the shading the regimes of the first runtime. Press a name to see it "
+            "alone, another to add it.",
+        ),
         "bill": (
             "Where the time of a call goes",
             "Blue is work in math kernels, the rest is what the framework costs on top. "
@@ -245,19 +225,11 @@ def _section(family: Family, number: int, shown: Sequence[Family]) -> dict[str, 
             "Shares of the latency, by runtime.",
         ),
     }
-    pictures += [(name, *about[name], None) for name in charts.bars(family)]
+    names = (["latency"] if family.measured else []) + charts.bars(family)
     return {
         "title": family.title,
-        "charts": [
-            {
-                "name": f"{name}-{number}",
-                "title": title,
-                "hint": hint,
-                "slice": line,
-                "flames": flames(family) if name == "bill" else [],
-            }
-            for name, title, hint, line in pictures
-        ],
+        "charts": [Chart(f"{n}-{number}", about[n][0], hint=about[n][1]) for n in names],
+        "flames": flames(family),
         "blocks": _family_blocks(family),
     }
 
@@ -270,56 +242,16 @@ def _family_blocks(family: Family) -> list[Block]:
     return [*results, run_blocks.notes_of(family)]
 
 
-def _thinned(contents: Contents) -> str:
-    """Return what of the points the page does not have, or shows only in the chart of any axis."""
-    every = sum(len(family.measurements) for family in contents.every)
-    kept = sum(len(family.measurements) for family in contents.kept)
-    said = []
-    if kept < every:
-        said.append(
-            f"This page has {kept:,} of {every:,} points: {len(contents.kept):,} of "
-            f"{len(contents.every):,} groups, evenly picked, each with all of its points."
-        )
-    if len(contents.in_full) < len(contents.kept):
-        said.append(
-            f"The first {len(contents.in_full)} of {len(contents.kept):,} groups have a section "
-            "above; every one can be drawn here."
-        )
-    return " ".join(said)
-
-
-def _overview(run: Run, contents: Contents) -> list[Block]:
-    """Return the tables over all points that have anything in them, ``ROWS`` rows at most."""
-    measurements = [m for family in contents.kept for m in family.measurements]
-    found = (
-        overview.matrix(run),
-        overview.hardware(run),
-        overview.free_sizes(contents.slices, measurements),
-    )
-    return [overview.first_rows(one, ROWS) for one in found if one is not None]
-
-
-def _beside(comparison: Comparison, drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return two results side by side; their picture goes to those that are drawn."""
-    wide = charts.changes_chart(comparison)
-    if wide:
-        drawn["changes"] = {
-            "wide": wide,
-            "narrow": charts.changes_chart(comparison, wide=False),
-        }
+def _beside(comparison: Comparison, is_drawn: bool) -> list[Block]:
+    """Return two results side by side."""
     about = (
         f"Before: {flat(comparison.before)}. After: {flat(comparison.after)}. "
         "The rest of this page is of the side after."
     )
-    return {
-        "head": [Text(flat(comparison.headline)), Text(about, style="dim")],
-        "drawn": wide is not None,
-        "title": "What changed, after over before",
-        "body": [
-            replace(compare_blocks.changes(comparison), title="Both sides, point by point"),
-            *compare_blocks.compare_blocks(comparison)[2:],
-        ],
-    }
+    drawn = [Chart("changes", "What changed, after over before")] * is_drawn
+    table = replace(compare_blocks.changes(comparison), title="Both sides, point by point")
+    found: list[Block] = [Text(flat(comparison.headline)), Text(about, style="dim"), *drawn, table]
+    return [*found, *compare_blocks.compare_blocks(comparison)[2:]]
 
 
 def _citation(run: Run) -> str:
@@ -338,39 +270,23 @@ def _day(stamp: str) -> str:
 # --- one call down to symbols ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Box:
     """A box of the flame view, as wide as its time.
 
     Attributes:
         name: of the line, library or symbol.
         ns: its time in a call.
-        whole: ns of the call.
+        share: of the call.
         colours: fill, and text on it.
         inner: boxes in it; what they leave of it stays empty.
     """
 
     name: str
     ns: float
-    whole: float
+    share: float
     colours: tuple[str, str]
     inner: tuple[Box, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """Of the call."""
-        return self.ns / self.whole
-
-    @property
-    def text(self) -> str:
-        """Name, time and share."""
-        return f"{self.name}, {duration(self.ns)}, {100 * self.share:.1f} %"
-
-    @property
-    def rest(self) -> float:
-        """Share of the call that the boxes in it leave; 0 where it is too little to be drawn."""
-        left = self.share - sum(box.share for box in self.inner)
-        return left if left > LEAST else 0.0
 
 
 def flames(family: Family) -> list[Box]:
@@ -383,32 +299,24 @@ def _flame(m: Measurement) -> Box:
     bill = m.bill_ns or {}
     whole = sum(ns for ns in bill.values() if ns > 0)
 
-    def boxes(some: Sequence[Box]) -> tuple[Box, ...]:
-        return tuple(box for box in some if box.share > LEAST)
+    def box(name: str, ns: float, colours: tuple[str, str], inner: Iterable[Box] = ()) -> Box:
+        large = tuple(one for one in inner if one.share > LEAST)
+        return Box(name, ns, ns / whole, colours, large)
 
     lines = []
     for line in BILL:
         colours = LINE_COLOURS[line]
-        libraries: dict[str, list[Box]] = {}
+        libraries: dict[str, list[Box]] = defaultdict(list)
         for name, library, symbol, ns in m.symbols_ns:
             if name == line:
-                box = Box(name=symbol, ns=ns, whole=whole, colours=colours)
-                libraries.setdefault(library, []).append(box)
+                libraries[library].append(box(symbol, ns, colours))
         inner = [
-            Box(
-                name=library,
-                ns=sum(box.ns for box in symbols),
-                whole=whole,
-                colours=colours,
-                inner=boxes(symbols),
-            )
+            box(library, sum(one.ns for one in symbols), colours, symbols)
             for library, symbols in libraries.items()
         ]
-        inner.sort(key=lambda box: -box.ns)
-        ns = bill.get(line, 0.0)
-        lines.append(Box(name=label(line), ns=ns, whole=whole, colours=colours, inner=boxes(inner)))
-    title = f"{m.runtime}, batch {m.workload.batch}"
-    return Box(name=title, ns=whole, whole=whole, colours=PLAIN, inner=boxes(lines))
+        inner.sort(key=lambda one: -one.ns)
+        lines.append(box(label(line), bill.get(line, 0.0), colours, inner))
+    return box(f"{m.runtime}, batch {m.workload.batch}", whole, PLAIN, lines)
 
 
 # --- rendering ---------------------------------------------------------------------------------
@@ -429,6 +337,8 @@ def _templates() -> Any:
     )
     found.filters["kind"] = lambda block: type(block).__name__
     found.filters["label"] = label
+    found.filters["percent"] = percent
+    found.filters["duration"] = duration
     found.filters["colour"] = lambda line: LINE_COLOURS[line][0]
     found.filters["css"] = lambda style: style.replace(" ", "-")
     found.filters["svg"] = lambda spec: Markup(vega.svg(spec))

@@ -2,88 +2,109 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.curves import free_batch
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.estimates import inverse
 from frameworktax.records import Measurement, Run
-from frameworktax.report import words
-from frameworktax.report.blocks import Table, right, table
-from frameworktax.report.charts import Slice
-from frameworktax.report.families import Family, families
-from frameworktax.report.words import is_reference, milliseconds, parity_mark, parity_words
+from frameworktax.report.blocks import Block, Table, right, table
+from frameworktax.report.charts import Picture
+from frameworktax.report.families import Family, latency_of
+from frameworktax.report.words import (
+    factor,
+    interval,
+    is_reference,
+    milliseconds,
+    parity_mark,
+    parity_words,
+    plus_minus,
+    tax,
+)
 
 MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
 FREE_AXES = ("width", "depth", "length")
-
-
-def ranking(family: Family) -> list[tuple[Measurement, float | None]]:
-    """Return the points of the smallest batch, fastest first, with their share of the slowest.
-
-    Only what is proven to compute the same is ranked; the rest follows with None.
-    """
-    batch = family.batches[0]
-    points = [p for name in family.runtimes if (p := family.at(name, batch)) is not None]
-    proven = [m for m in points if is_reference(m) or parity_mark(m) == "="]
-    slowest = max((_value(m) for m in points), default=1.0)
-    ranked = [(m, _value(m) / slowest) for m in sorted(proven, key=_value)]
-    return [*ranked, *((m, None) for m in sorted(points, key=_value) if m not in proven)]
-
-
-def _value(m: Measurement) -> float:
-    if m.latency_ns is None:  # families hand out measured points only
-        raise ValueError("a point without latency cannot be ranked")
-    return m.latency_ns.value
+ROWS = 60
+"""Rows of a table over all points; the page opens slowly with thousands."""
 
 
 def ranked(family: Family) -> Table | None:
-    """Return the ranking as a table; None for a single runtime."""
-    found = ranking(family)
-    if len(found) < 2:
+    """Return the runtimes at the smallest batch, fastest first; None for a single one.
+
+    Only what is proven to compute the same is ranked; the rest follows.
+    """
+    batch = family.batches[0]
+    points = [p for name in family.runtimes if (p := family.at(name, batch)) is not None]
+    if len(points) < 2:
         return None
-    rows = []
-    for place, (m, share) in enumerate(found, start=1):
-        ratio = m.ratio_to_eager
-        faster = "–" if ratio is None else f"{times(1 / ratio.value)} {_ends(m)}"
-        outputs = "reference" if is_reference(m) else f"{parity_mark(m)} {parity_words(m.parity)}"
-        rank = "not ranked" if share is None else str(place)
-        latency = "–" if m.latency_ns is None else words.interval(m.latency_ns)
-        rows.append((m.runtime, rank, latency, faster, outputs))
+    points.sort(key=lambda m: (not _is_proven(m), latency_of(m).value))
+    rows = [
+        (
+            m.runtime,
+            str(place) if _is_proven(m) else "not ranked",
+            interval(m.latency_ns),
+            factor(inverse(m.ratio_to_eager)) if m.ratio_to_eager else "–",
+            "reference" if is_reference(m) else f"{parity_mark(m)} {parity_words(m.parity)}",
+        )
+        for place, m in enumerate(points, start=1)
+    ]
     return table(
-        f"Runtimes ranked at batch {family.batches[0]}",
+        f"Runtimes ranked at batch {batch}",
         ("runtime", *map(right, ("rank", "latency, ms", "faster than eager", "outputs"))),
         rows,
         hint=f"{MARKS}. Only what is proven equal is ranked.",
     )
 
 
-def _ends(m: Measurement) -> str:
-    ratio = m.ratio_to_eager
-    return "" if ratio is None else f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
+def _is_proven(m: Measurement) -> bool:
+    return is_reference(m) or parity_mark(m) == "="
 
 
-def free_sizes(slices: Sequence[Slice], points: Sequence[Measurement]) -> Table | None:
-    """Return the largest width, depth and length that cost 10 % more than the smallest at most.
+def fastest(family: Family) -> Measurement | None:
+    """Return the point of the smallest batch with proven outputs that is proven fastest."""
+    found = [
+        m
+        for m in family.measured
+        if m.workload.batch == family.batches[0]
+        and m.ratio_to_eager is not None
+        and m.ratio_to_eager.high < 1
+        and parity_mark(m) == "="
+    ]
+    return min(found, key=lambda m: m.ratio_to_eager.value if m.ratio_to_eager else 1, default=None)
+
+
+# --- over all points ------------------------------------------------------------------------------
+
+
+def overview_blocks(run: Run, shown: Sequence[Family], lines: Sequence[Picture]) -> list[Block]:
+    """Return the tables that have anything in them, ``ROWS`` rows each at most.
 
     Args:
-        slices: as ``charts.slices`` gives them.
-        points: that the slices number.
+        run: the document.
+        shown: the families whose points the page has.
+        lines: as ``charts.lines`` gives them for these families.
     """
+    points = [m for family in shown for m in family.measurements]
+    found = (matrix(shown), hardware(shown), free_sizes(lines, points))
+    return [first_rows(one, ROWS) for one in found if one is not None]
+
+
+def free_sizes(lines: Sequence[Picture], points: Sequence[Measurement]) -> Table | None:
+    """Return the largest width, depth and length that cost 10 % more than the smallest at most."""
     rows = []
-    for one in slices:
-        if one.axis not in FREE_AXES:
-            continue
-        lines: dict[str, list[Measurement]] = {}
-        for number in one.rows:
-            lines.setdefault(points[number].runtime, []).append(points[number])
-        for runtime, line in lines.items():
-            if len(line) < 2:
-                continue
-            values = [float(getattr(m.workload, one.axis)) for m in line]
-            found, bound = free_batch(values, [_value(m) for m in line])
-            least = "≥ " if bound else ""
-            rows.append((runtime, one.axis, f"{values[0]:g}", f"{least}{found:.3g}", one.title))
+    for line in lines:
+        series: dict[str, list[Measurement]] = defaultdict(list)
+        for number in line.rows if line.axis in FREE_AXES else ():
+            series[points[number].runtime].append(points[number])
+        for runtime, found in series.items():
+            values = [float(getattr(m.workload, line.axis)) for m in found]
+            if len(values) > 1:
+                free, bound = free_batch(values, [latency_of(m).value for m in found])
+                least = "≥ " if bound else ""
+                rows.append(
+                    (runtime, line.axis, f"{values[0]:g}", f"{least}{free:.3g}", line.title)
+                )
     if not rows:
         return None
     return table(
@@ -95,35 +116,27 @@ def free_sizes(slices: Sequence[Slice], points: Sequence[Measurement]) -> Table 
     )
 
 
-def hardware(run: Run) -> Table | None:
+def hardware(shown: Sequence[Family]) -> Table | None:
     """Return equal points on several platforms or thread counts beside each other, ms."""
-    places = list(dict.fromkeys(_place(m) for m in run.measurements if m.latency_ns))
-    if len(places) < 2:
-        return None
-    lines: dict[tuple[str, str], dict[str, Measurement]] = {}
-    for family in families(run):
+    lines: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for family in shown:
+        place = _place(family.measurements[0])
+        dropped = (*place.split(", "), "1 thread")
+        title = ", ".join(part for part in family.title.split(", ") if part not in dropped)
         for m in family.measured:
-            title = f"{_titled(family)}, batch {m.workload.batch}"
-            lines.setdefault((title, m.runtime), {})[_place(m)] = m
+            text = f"{milliseconds(latency_of(m).value)} {plus_minus(latency_of(m))}".rstrip()
+            share = f", {tax(m)}" if m.tax_share else ""
+            lines[f"{title}, batch {m.workload.batch}", m.runtime][place] = text + share
+    places = list(dict.fromkeys(place for found in lines.values() for place in found))
     rows = [
-        (title, runtime, *(_latency(found.get(place)) for place in places))
-        for (title, runtime), found in lines.items()
+        (*names, *(found.get(place, "–") for place in places))
+        for names, found in lines.items()
         if len(found) > 1
     ]
     if not rows:
         return None
-    return table(
-        "Hardware side by side: latency, ms, and framework tax",
-        ("model", "runtime", *map(right, places)),
-        rows,
-    )
-
-
-def _titled(family: Family) -> str:
-    """Return the title without the place."""
-    m = family.measurements[0]
-    dropped = {m.platform, f"{m.threads} thread{'s' if m.threads != 1 else ''}"}
-    return ", ".join(part for part in family.title.split(", ") if part not in dropped)
+    heads = ("model", "runtime", *map(right, places))
+    return table("Hardware side by side: latency, ms, and framework tax", heads, rows)
 
 
 def _place(m: Measurement) -> str:
@@ -132,30 +145,19 @@ def _place(m: Measurement) -> str:
     return f"{m.platform}, {m.threads} thread{'s' if m.threads != 1 else ''}"
 
 
-def _latency(m: Measurement | None) -> str:
-    if m is None or m.latency_ns is None:
-        return "–"
-    tax = "" if m.tax_share is None else f", {words.percent(m.tax_share.value)}"
-    latency = f"{milliseconds(m.latency_ns.value)} {words.plus_minus(m.latency_ns)}"
-    return latency.rstrip() + tax
-
-
-def matrix(run: Run) -> Table | None:
+def matrix(shown: Sequence[Family]) -> Table | None:
     """Return which model ran in which runtime; None for a single model."""
-    shown = families(run)
-    names = list(dict.fromkeys(family.model for family in shown))
-    runtimes = list(dict.fromkeys(m.runtime for f in shown for m in f.measurements))
-    if len(names) < 2:
-        return None
-    cells: dict[tuple[str, str], list[Measurement]] = {}
+    cells: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for family in shown:
         for m in family.measurements:
-            cells.setdefault((family.model, m.runtime), []).append(m)
-    rows = [(name, *(_cell(cells.get((name, r), [])) for r in runtimes)) for name in names]
+            cells[family.model][m.runtime].append(m)
+    if len(cells) < 2:
+        return None
+    runtimes = list(dict.fromkeys(name for found in cells.values() for name in found))
     return table(
         "What ran where",
         ("model", *map(right, runtimes)),
-        rows,
+        [(name, *(_cell(found.get(r, [])) for r in runtimes)) for name, found in cells.items()],
         hint=f"{MARKS}; a word is why there is no latency; – was not asked for.",
     )
 

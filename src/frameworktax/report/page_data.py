@@ -16,12 +16,13 @@ from typing import Any
 from frameworktax.analysis.whatif.predict import predict
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of, point_name
-from frameworktax.report.charts import AXES, Slice, frame, latency_looks, slices, template
+from frameworktax.report.charts import AXES, FIELDS, Picture, lines
 from frameworktax.report.families import Family, families
 from frameworktax.report.json_document import dump
-from frameworktax.report.palette import SHAPES, colours
+from frameworktax.report.palette import colours
 from frameworktax.report.rows import csv_rows, csv_text
 from frameworktax.report.trace_blocks import latency_text, proof_text
+from frameworktax.report.vega import template
 from frameworktax.report.words import factor, parity_mark
 
 MOST = 10_000
@@ -38,6 +39,7 @@ DOCUMENT_POINTS = 1_000
 DOCUMENT_BYTES = 2_000_000
 """The same for the document's text; without raw samples it may fit."""
 DIGITS = 6
+TEMPLATES = ("latency", "bill", "shares", "operations", "changes")
 TEXTS = ("model", "runtime", "precision", "platform", "status", "regime", "bill_method")
 NUMBERS = (
     *("batch", "length", "image_size", "width", "depth", "threads"),
@@ -56,7 +58,7 @@ class Contents:
         every: all families of the run.
         kept: those whose points are in the page.
         in_full: those with a section of their own, the first of ``kept``.
-        slices: lines that can be drawn of ``kept``.
+        lines: pictures that can be drawn of ``kept``.
         data: for the page's scripts.
         document: ``whole``, ``without samples`` or ``left out``.
     """
@@ -64,21 +66,38 @@ class Contents:
     every: Sequence[Family]
     kept: Sequence[Family]
     in_full: Sequence[Family]
-    slices: Sequence[Slice]
+    lines: Sequence[Picture]
     data: dict[str, Any]
     document: str
 
     @property
     def step(self) -> int:
         """One of how many points is drawn where all are drawn together."""
-        return math.ceil(sum(len(family.measurements) for family in self.kept) / DRAWN_POINTS)
+        return math.ceil(_size(self.kept) / DRAWN_POINTS)
+
+    @property
+    def thinned(self) -> str:
+        """What of the points the page does not have, or shows only in the chart of any axis."""
+        said = []
+        if len(self.kept) < len(self.every):
+            said.append(
+                f"This page has {_size(self.kept):,} of {_size(self.every):,} points: "
+                f"{len(self.kept):,} of {len(self.every):,} groups, evenly picked, each with all "
+                "of its points."
+            )
+        if len(self.in_full) < len(self.kept):
+            said.append(
+                f"The first {len(self.in_full)} of {len(self.kept):,} groups have a section "
+                "above; every one can be drawn here."
+            )
+        return " ".join(said)
 
 
 def contents(run: Run) -> Contents:
     """Return what the page of a run has."""
     every = families(run)
     kept = thinned(every)
-    lines = slices(kept)
+    drawable = lines(kept)
     measurements = [m for family in kept for m in family.measurements]
     runtimes = list(dict.fromkeys(m.runtime for m in measurements))
     document, carried = _document(run)
@@ -86,23 +105,24 @@ def contents(run: Run) -> Contents:
         every=every,
         kept=kept,
         in_full=kept[: SECTIONS if len(measurements) <= MANY_POINTS else FEW_SECTIONS],
-        slices=lines,
+        lines=drawable,
         document=document,
         data={
             **carried,
             "columns": columns(measurements),
-            "slices": [_laid_out(line, measurements) for line in lines],
-            "templates": {
-                name: {"wide": template(name), "narrow": template(name, wide=False)}
-                for name in ("latency", "operations")
-            },
-            "looks": {"wide": latency_looks(), "narrow": latency_looks(wide=False)},
+            "lines": [rounded(asdict(line)) for line in drawable],
+            "templates": {name: template(name) for name in TEMPLATES},
+            "look": template("look"),
+            "fields": FIELDS,
             "axes": AXES,
-            "shapes": SHAPES,
             "colours": dict(zip(runtimes, colours(runtimes), strict=True)),
             "whatif": whatif(run),
         },
     )
+
+
+def _size(shown: Sequence[Family]) -> int:
+    return sum(len(family.measurements) for family in shown)
 
 
 def thinned(shown: Sequence[Family], most: int = MOST) -> list[Family]:
@@ -110,7 +130,7 @@ def thinned(shown: Sequence[Family], most: int = MOST) -> list[Family]:
 
     The first one always stays: the headline is about it.
     """
-    total = sum(len(f.measurements) for f in shown)
+    total = _size(shown)
     if total <= most:
         return list(shown)
     kept: list[Family] = []
@@ -150,11 +170,6 @@ def _coded(texts: Sequence[object]) -> dict[str, Any]:
     return {"of": list(numbers), "at": at}
 
 
-def _laid_out(line: Slice, measurements: Sequence[Measurement]) -> dict[str, Any]:
-    found: dict[str, Any] = rounded(frame([measurements[i] for i in line.rows], line))
-    return {**asdict(line), **found}
-
-
 def _document(run: Run) -> tuple[str, dict[str, Any]]:
     """Return what of the document fits into the page, and that part."""
     if len(run.measurements) <= DOCUMENT_POINTS:
@@ -184,59 +199,13 @@ STOPS: dict[str, tuple[float, ...]] = {
 }
 """Slider → the factors at which it stops. The speeds of a device and of its host (``queue_speed``)
 are replayed together: every pair of stops, with and without graphs."""
+SLIDERS = {
+    "cpu": ("host_speed", "batch", "width", "depth"),
+    "gpu": ("machine", "batch", "width"),
+}
+"""Device → its sliders, which are in ``page.html``; ``machine`` is speeds and graphs together."""
 BATCHES_BEYOND = 2
 """Factor beyond the largest measured batch up to which the slider goes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slider:
-    """A control of the page and what is assumed when it is moved.
-
-    Attributes:
-        change: its name in the page: a field of ``WhatIf``, or ``machine`` for three of them.
-        devices: whether it is for points of a CPU, of a GPU or both.
-        name: what people read.
-        assumed: how the answer is made.
-    """
-
-    change: str
-    devices: str
-    name: str
-    assumed: str
-
-
-SLIDERS = (
-    Slider(
-        change="host_speed",
-        devices="cpu",
-        name="Host speed",
-        assumed="the framework's part gets faster, kernels stay",
-    ),
-    Slider(
-        change="machine",
-        devices="gpu",
-        name="Device and host speed",
-        assumed="two queues, replayed together",
-    ),
-    Slider(
-        change="batch",
-        devices="all",
-        name="Batch size",
-        assumed="a line through the measured ones",
-    ),
-    Slider(
-        change="width",
-        devices="all",
-        name="Layer width",
-        assumed="matrix products grow with its square",
-    ),
-    Slider(
-        change="depth",
-        devices="cpu",
-        name="Number of layers",
-        assumed="a line through the measured depths",
-    ),
-)
 
 
 def whatif(run: Run) -> dict[str, Any]:
@@ -321,7 +290,7 @@ def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, Wh
         "width": {f"{x:g}": WhatIf(width=x) for x in STOPS["width"] if x != 1},
         "depth": {f"{x:g}": WhatIf(depth=x) for x in STOPS["depth"] if x != 1},
     }
-    return {s.change: found[s.change] for s in SLIDERS if s.devices in (device, "all")}
+    return {change: found[change] for change in SLIDERS[device]}
 
 
 def _moved(speed: float) -> float | None:

@@ -30,10 +30,11 @@ CSV_FIELDS = (
 
 def csv_rows(run: Run) -> list[dict[str, object]]:
     """Return one flat row a point, the fields of ``CSV_FIELDS``; None for what was not measured."""
-    return [_row(m) for m in run.measurements]
+    return [csv_row(m) for m in run.measurements]
 
 
-def _row(m: Measurement) -> dict[str, object]:
+def csv_row(m: Measurement) -> dict[str, object]:
+    """Return the row of a point."""
     w = m.workload
     row: dict[str, object] = dict.fromkeys(CSV_FIELDS)
     for name in ("runtime", "paradigm", "platform", "threads", "status", "reason", "regime"):

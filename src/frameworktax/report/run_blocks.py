@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.estimates import times, times_range
-from frameworktax.records import BILL, Advice, Environment, Estimate, Measurement, Run
+from frameworktax.records import BILL, Advice, Curve, Environment, Estimate, Measurement, Run
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -139,10 +139,19 @@ def _free(family: Family, runtime: str) -> Cell:
     curve = family.curve(runtime)
     if curve is None or curve.free_batch is None:
         return Cell(NONE, style="dim")
+    text, ends = free_text(curve)
+    least = text.partition(" ")[0] + " " if curve.free_is_lower_bound else ""
+    whole = math.floor(curve.free_batch.value + 1e-9)
+    return Cell(f"{least}{whole}", exact=f"{text}{f' ({ends})' if ends else ''}")
+
+
+def free_text(curve: Curve, digits: str = ".3g") -> tuple[str, str]:
+    """Return a free batch size, ``≥`` before a lower bound, and the ends of its interval."""
+    if curve.free_batch is None:
+        return NONE, ""
     free, least = curve.free_batch, "≥ " if curve.free_is_lower_bound else ""
-    ends = f" ({free.low:.3g} to {free.high:.3g})" if has_interval(free) else ""
-    whole = math.floor(free.value + 1e-9)
-    return Cell(f"{least}{whole}", exact=f"{least}{free.value:.3g}{ends}")
+    ends = f"{free.low:{digits}} to {free.high:{digits}}" if has_interval(free) else ""
+    return f"{least}{free.value:{digits}}", ends
 
 
 def _outputs(family: Family, runtime: str) -> Cell:

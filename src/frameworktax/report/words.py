@@ -20,19 +20,6 @@ REGIME_MARKS = {
     "mixed": "M",
     "kernel-flat": "K",
 }
-MEANINGS = {
-    "kernel": "math kernels and the copies inside them",
-    "dispatch": "the dispatcher, operator wrappers, bindings",
-    "python": "the interpreter and its extension modules",
-    "allocator": "malloc and free",
-    "runtime": "an engine's executor, a compiled graph's wrapper",
-    "threading": "waiting for and handing out work to threads",
-    "system": "page faults and system calls",
-    "launch": "device launch calls on the host",
-    "device_gap": "device idle between queued kernels",
-    "wait": "the calling thread was not running",
-    "remainder": "what no rule could place",
-}
 
 
 def flat(text: str) -> str:

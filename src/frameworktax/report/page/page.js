@@ -6,28 +6,27 @@
   const NARROW = 620;
   const charts = [];
 
-  function config() {
-    const night = dark.matches;
-    const ink = night ? "#e9ecef" : "#16191d";
-    const soft = night ? "#9da7b3" : "#59626e";
-    const line = night ? "#2e343c" : "#e3e6ea";
-    const font = getComputedStyle(document.body).fontFamily;
-    return {
-      background: night ? "#13161a" : "#ffffff",
-      font,
-      view: { stroke: null },
-      axis: { labelColor: soft, titleColor: soft, titleFontWeight: "normal", gridColor: line,
-        domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titlePadding: 10 },
-      axisY: { labelColor: ink },
-      legend: { labelColor: ink, labelFontSize: 12, symbolFillColor: soft, columnPadding: 16 },
-      text: { color: soft },
-      rule: { color: ink },
-    };
+  const LIGHT = { paper: "#ffffff", ink: "#16191d", soft: "#59626e", line: "#e3e6ea" };
+  const DARK = { paper: "#13161a", ink: "#e9ecef", soft: "#9da7b3", line: "#2e343c" };
+
+  // A text that begins with @ is a hole; vega.py has the same.
+  function fill(spec, values) {
+    if (Array.isArray(spec)) return spec.map((item) => fill(item, values));
+    if (spec && typeof spec === "object") {
+      return Object.fromEntries(Object.entries(spec).map(([k, v]) => [k, fill(v, values)]));
+    }
+    return typeof spec === "string" && spec.startsWith("@") ? values[spec.slice(1)] : spec;
   }
 
-  // A chart is its place and a function from "is there room?" to a specification.
+  function config() {
+    const { fontFamily: font } = getComputedStyle(document.body);
+    return fill(data.look, { font, ...(dark.matches ? DARK : LIGHT) });
+  }
+
+  // A chart is its place and a function that returns a specification.
   async function render(chart) {
-    const spec = chart.spec(chart.place.clientWidth >= NARROW);
+    const spec = chart.spec();
+    spec.params.find(({ name }) => name === "wide").value = chart.place.clientWidth >= NARROW;
     chart.view?.finalize();
     const found = await vegaEmbed(chart.place, spec, {
       ast: true, // expressions are interpreted: the page allows no eval
@@ -54,11 +53,14 @@
     return queue;
   }
 
-  // What is on the screen comes first; the rest is drawn when the browser is idle.
+  // What is on the screen comes first; the rest is made and drawn when the browser is idle.
+  const rest = [];
+  const later = (make) => rest.push(make);
   async function open() {
     const seen = charts.filter((chart) => chart.place.getBoundingClientRect().top < innerHeight);
     await draw(seen);
     document.body.dataset.open = "yes";
+    for (const make of rest) make();
     const idle = window.requestIdleCallback ?? setTimeout; // Safari has none
     await draw(charts.filter((chart) => !seen.includes(chart)),
       (next) => idle(next, window.requestIdleCallback ? { timeout: 200 } : 0));
@@ -108,21 +110,6 @@
     return chart;
   }
 
-  // Numbers as report/words.py writes them.
-  function ms(ns) {
-    const value = ns / 1e6;
-    if (value && Math.abs(value) < 0.001) return String(Number(value.toPrecision(2)));
-    if (Math.abs(value) < 0.1) return value.toFixed(3);
-    return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
-  }
-
-  function duration(ns) {
-    for (const [unit, size] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]]) {
-      if (Math.abs(ns) >= size) return `${Number((ns / size).toPrecision(3))} ${unit}`;
-    }
-    return `${ns.toFixed(0)} ns`;
-  }
-
   addEventListener("beforeprint", () => {
     for (const folded of document.querySelectorAll("main > section details")) folded.open = true;
   });
@@ -134,6 +121,6 @@
       draw();
     }
   });
-  window.frameworktax = { ...window.frameworktax, data, charts, add, draw, open, saveText, button,
-    element, ms, duration };
+  window.frameworktax = { ...window.frameworktax, data, add, draw, fill, later, open, saveText, button,
+    element };
 })();

@@ -93,7 +93,13 @@
     };
     const always = ["model", "runtime", "batch", "latency_ns", "tax_share", "status"];
     const names = Object.keys(shown).filter((name) => always.includes(name) || differs(name));
-    const write = { latency_ns: ft.ms, tax_share: (v) => `${(100 * v).toFixed(0)} %`,
+    const ms = (ns) => { // as report/words.py writes it
+      const value = ns / 1e6;
+      if (value && Math.abs(value) < 0.001) return String(Number(value.toPrecision(2)));
+      if (Math.abs(value) < 0.1) return value.toFixed(3);
+      return Math.abs(value) >= 99.95 ? value.toFixed(0) : value.toPrecision(3);
+    };
+    const write = { latency_ns: ms, tax_share: (v) => `${(100 * v).toFixed(0)} %`,
       ratio_to_eager: (v) => v.toFixed(2) };
     const value = (name, row) => {
       const found = ft.cell(name, row);
@@ -161,15 +167,19 @@
     place.append(ft.element("p", { className: "pick" }, label, search, back, on, where), scroll,
       tools("points", "The points shown", read));
     show();
+    reach(scroll);
   }
 
-  const place = document.getElementById("every-point");
-  if (ft.data.columns.batch.length) everyPoint(place);
-  for (const scroll of document.querySelectorAll(".scroll")) {
-    scroll.tabIndex = 0; // what scrolls can be reached with a keyboard
+  // What scrolls can be reached with a keyboard.
+  function reach(scroll) {
+    scroll.tabIndex = 0;
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-label", scroll.querySelector("caption")?.textContent ?? "table");
   }
+
+  const place = document.getElementById("every-point");
+  if (ft.data.columns.batch.length) ft.later(() => everyPoint(place));
+  document.querySelectorAll(".scroll").forEach(reach);
   const { run, csv: whole } = ft.data;
   const offer = (id, name, type, made) => document.getElementById(id)
     ?.addEventListener("click", () => ft.saveText(name, type, made()));
