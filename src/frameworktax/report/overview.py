@@ -135,8 +135,11 @@ def hardware(shown: Sequence[Family]) -> Table | None:
     ]
     if not rows:
         return None
-    heads = ("model", "runtime", *map(right, places))
-    return table("Hardware side by side: latency, ms, and framework tax", heads, rows)
+    return table(
+        "Hardware side by side: latency, ms, and framework tax",
+        ("model", "runtime", *map(right, places)),
+        rows,
+    )
 
 
 def _place(m: Measurement) -> str:
