@@ -119,7 +119,7 @@ def _entry(name: str) -> Entry:
     """
     if ":" in name:
         return PREFIXES.get(_prefix(name), USER)
-    known = _registry()
+    known = BUILT_IN if name in BUILT_IN else _registry()
     if name not in known:
         meant = FILES.get(name.rpartition(".")[2])
         near = f", did you mean '{meant.format(name)}'?" if meant else nearest(name, known)
