@@ -27,7 +27,8 @@ from sweep_faults import (
     start,
 )
 
-QUICK = ("grid.models=mlp", "grid.batch=1,2")
+QUICK = ("grid.models=mlp", "grid.batch=1,2", "study.time_budget=100s")
+"""Two points, with time enough on a busy machine."""
 TWO: Points = [("mlp", 1, "null"), ("mlp", 2, "null")]
 DISK_KB = 8
 """Less than the shard of the quick study, more than its first records."""
@@ -149,7 +150,8 @@ def disk_full_for_the_document(folder: Path) -> Ending:
     assert code == 2 and said in ending.message, error
     take_out(folder / "small")
     assert not (folder / "small" / "run.json").exists(), "half a document was left"
-    assert "resuming: 2 of 2 points" in restart(folder, ending, TWO, *QUICK)
+    said = restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 2 of 2 points" in said, said
     return ending
 
 
@@ -184,7 +186,8 @@ def read_only_store(folder: Path) -> Ending:
     assert code == 2 and said in ending.message, error
     assert before == {path: path.read_bytes() for path in (folder / STORE).iterdir()}
     (folder / STORE).chmod(0o755)
-    assert "resuming: 1 of 2 points" in restart(folder, ending, TWO, *QUICK)
+    said = restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 1 of 2 points" in said, said
     return ending
 
 
@@ -213,7 +216,7 @@ def two_writers(folder: Path) -> Ending:
     ending = hit("two writers", "two sweeps begun together, each with its own lock", max(codes), "")
     assert codes == [0, 0]
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message.startswith("resuming: 2 of 2 points")
+    assert ending.message.startswith("resuming: 2 of 2 points"), ending.message
     return ending
 
 
@@ -223,7 +226,7 @@ def two_sweeps(folder: Path) -> Ending:
     words = ("grid.models=mlp,bert-tiny", "grid.batch=1", "study.time_budget=200s")
     one = start(folder, *words, "--json", "one.json")
     while not (folder / STORE).exists():
-        assert one.poll() is None
+        assert one.poll() is None, "it ended before it had begun"
         time.sleep(0.02)
     code, error = ended(start(folder, *words))
     assert ended(one)[0] == code == 0
@@ -266,7 +269,7 @@ def reader_gone(folder: Path) -> Ending:
     ending = hit("nobody reads", "standard output is a pipe whose reader has left", code, "")
     assert code == 141 and not message_of(error), (code, error)
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message.startswith("resuming: 2 of 2 points")
+    assert ending.message.startswith("resuming: 2 of 2 points"), ending.message
     return ending
 
 
@@ -281,7 +284,7 @@ def full_pipe(folder: Path) -> Ending:
     ending = hit("full pipe", "standard error is a pipe that nobody empties", code, "")
     assert code == 0
     ending.message = restart(folder, ending, TWO, *QUICK).strip()
-    assert ending.message.startswith("resuming: 2 of 2 points")
+    assert ending.message.startswith("resuming: 2 of 2 points"), ending.message
     return ending
 
 
@@ -293,7 +296,7 @@ def stuck_output(folder: Path) -> Ending:
     with os.fdopen(read, "r") as _, os.fdopen(written, "w") as full:
         child = start(write(folder), *QUICK, "--json", "-", stdout=full)
         while not measured(folder):
-            assert child.poll() is None
+            assert child.poll() is None, "it ended before it had measured"
             time.sleep(0.05)
         time.sleep(1.0)
         assert child.poll() is None, "it should wait for its reader"
@@ -302,7 +305,8 @@ def stuck_output(folder: Path) -> Ending:
     ending = hit("stuck output", "standard output is a full pipe, then Ctrl-C", code, "")
     ending.message = message_of(error)
     assert code == 130 and "interrupted" in ending.message, (code, error)
-    assert "resuming: 2 of 2 points" in restart(folder, ending, TWO, *QUICK)
+    said = restart(folder, ending, TWO, *QUICK)
+    assert "resuming: 2 of 2 points" in said, said
     return ending
 
 
