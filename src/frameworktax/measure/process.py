@@ -1,8 +1,10 @@
 """Measuring processes on this machine: started, asked, and ended with everything they started.
 
-A worker's faults end as ``WorkerError`` with a status and a reason: a crash with its signal and
-Python line, an out-of-memory kill, a hang. Its stdout and stderr are drained into a bounded tail,
-however much it prints. ``InPlace`` answers the same requests in this very process.
+Where a template (``measure.template``) can fork one it is forked, otherwise an interpreter is
+started; both answer alike. A worker's faults end as ``WorkerError`` with a status and a reason: a
+crash with its signal and Python line, an out-of-memory kill, a hang. Its stdout and stderr are
+drained into a bounded tail, however much it prints. ``InPlace`` answers the same requests in this
+very process.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, Literal, get_args
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.protocol import A, Failure, Request
-from frameworktax.measure.worker import Server
+from frameworktax.measure.template import Forked, Order, Template, Templates
+from frameworktax.measure.worker import MODULE, Server
+from frameworktax.records import Note
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
@@ -70,24 +74,69 @@ class Worker:
         memory_bytes: int = 0,
         environment: Mapping[str, str] | None = None,
         python: Path | None = None,
+        templates: Templates | None = None,
+        libraries: tuple[str, ...] = (),
     ) -> None:
-        """Start it.
+        """Begin it.
 
         Args:
             label: for messages.
             memory_bytes: anonymous memory it may hold, 0 for no limit.
             environment: variables set on top of this process's.
             python: interpreter of another environment, None for this process's own.
+            templates: one of them forks it; None starts an interpreter.
+            libraries: the template has imported, one after the other.
         """
         self.label = label
+        self.notes: list[Note] = []
+        self._memory_bytes = memory_bytes
+        self._environment = {**os.environ, **(environment or {})}
+        self._python = python
+        self._ended = False
+        self._changing = threading.Lock()
+        """Held while the process is another, so that none is begun after the end."""
+        self._template = (
+            None if templates is None else templates.get(python, self._environment, libraries)
+        )
+        self._process: subprocess.Popen[bytes] | Forked
+        if self._template is not None:
+            self._fork(self._template)
+        else:
+            self._start()
+        self._buffer = b""
+        self._death: WorkerError | None = None
+        """Why it ended; raised again by a later request."""
+        self._asking = threading.RLock()
+        """Held while an answer is awaited: the descriptor is not closed under that thread."""
+        self.spent_ns: dict[str, int] = {}
+        """Wall time that answers were awaited, by step."""
+        self._stopped_ns = 0
+        self._stopped_at: int | None = None
+
+    def _fork(self, template: Template) -> None:
+        self._channel, theirs = socket.socketpair()
+        ours, output = os.pipe()
+        order = Order(
+            temporary=self._environment.get("TMPDIR", ""),
+            cpus=tuple(os.sched_getaffinity(0)),
+            memory_bytes=self._memory_bytes,
+        )
+        try:
+            with theirs:
+                self._process = template.fork(order, (theirs.fileno(), output))
+        finally:
+            os.close(output)
+        self._output = Tail(os.fdopen(ours, "rb"))
+
+    def _start(self) -> None:
         self._channel, theirs = socket.socketpair()
         command = [
-            str(python or sys.executable),
+            str(self._python or sys.executable),
             "-P",  # a file named like a module in the current folder must not shadow it
             "-m",
-            "frameworktax.measure.worker",
+            MODULE,
             str(theirs.fileno()),
-            str(memory_bytes),
+            str(self._memory_bytes),
         ]
         with theirs:
             self._process = subprocess.Popen(
@@ -97,21 +146,16 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # its own process group: ended whole, and Ctrl-C is ours
-                env={**os.environ, **(environment or {})},
+                env=self._environment,
             )
         if self._process.stdout is None:
             raise WorkerError("failed", "the worker has no output pipe")
         self._output = Tail(self._process.stdout)
-        self._buffer = b""
-        self._ended = False
-        self._death: WorkerError | None = None
-        """Why it ended; raised again by a later request."""
-        self._asking = threading.RLock()
-        """Held while an answer is awaited: the descriptor is not closed under that thread."""
-        self.spent_ns: dict[str, int] = {}
-        """Wall time that answers were awaited, by step."""
-        self._stopped_ns = 0
-        self._stopped_at: int | None = None
+
+    @property
+    def started(self) -> Literal["forked", "started"]:
+        """How the process came to be."""
+        return "forked" if isinstance(self._process, Forked) else "started"
 
     @property
     def alive(self) -> bool:
@@ -160,6 +204,7 @@ class Worker:
             data: the line.
             deadline_ns: on a clock that stands still while the process is stopped.
         """
+        self._await_fork(deadline_ns)
         self._channel.settimeout(self._left_s(deadline_ns))
         self._channel.sendall(data)
         while b"\n" not in self._buffer:
@@ -175,6 +220,29 @@ class Worker:
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _await_fork(self, deadline_ns: int) -> None:
+        """Wait until the process is there; start one where the template cannot fork."""
+        forked = self._process
+        if not isinstance(forked, Forked) or forked.number is not None:
+            return
+        while True:
+            try:
+                if forked.begun(self._left_s(deadline_ns), self._channel):
+                    return
+                break
+            except TimeoutError:
+                if self._left_s(deadline_ns) <= LEAST_S:  # else it was stopped meanwhile
+                    raise
+        with self._changing:
+            if self._ended:
+                raise ConnectionAbortedError("ended before it was there")
+            reason = forked.refusal or "the template ended"
+            self.notes.append(Note("not-forked", f"started, and not forked: {reason}"))
+            forked.close()
+            self._channel.close()
+            self._template = None
+            self._start()
 
     def _left_s(self, deadline_ns: int) -> float:
         """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""
@@ -192,12 +260,14 @@ class Worker:
             return WorkerError("failed", f"ended from outside during {step}")
         try:
             code = self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.kill()
             return WorkerError("crashed", f"closed its pipe during {step}")
         text = self._output.text()
         self.kill()
         where = _python_line(text)
+        if code is None:
+            return WorkerError("crashed", f"ended with the template it was forked of during {step}")
         if code == -signal.SIGKILL:
             return WorkerError(
                 "out-of-memory", f"killed by the kernel during {step}, most likely out of memory"
@@ -210,7 +280,10 @@ class Worker:
     def stop(self) -> None:
         """Have its whole process group take no processor time until ``go_on``."""
         if not self._ended:  # once it is waited for, its number may be another's
-            self._signal(signal.SIGSTOP)
+            if self._template is not None and isinstance(self._process, Forked):
+                self._template.stop(self._process)
+            else:
+                self._signal(signal.SIGSTOP)
             self._stopped_at = self._stopped_at or time.monotonic_ns()
 
     def go_on(self) -> bool:
@@ -218,24 +291,40 @@ class Worker:
         now = time.monotonic_ns()
         self._stopped_ns, self._stopped_at = self._stopped_until(now), None
         if not self._ended:
+            if self._template is not None:
+                self._template.go_on()
             self._signal(signal.SIGCONT)
+        if isinstance(self._process, Forked):
+            return not self._process.is_over
         return self._process.poll() is None
 
     def _signal(self, which: signal.Signals) -> None:
+        if isinstance(self._process, Forked):
+            self._process.signal(which)
+            return
         with contextlib.suppress(ProcessLookupError):  # the group is empty
             os.killpg(self._process.pid, which)
 
     def kill(self) -> None:
         """End the whole process group now; a thread that awaits its answer is woken."""
-        if self._ended:
-            return
-        self._ended = True
+        with self._changing:
+            if self._ended:
+                return
+            self._ended = True
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        if not isinstance(self._process, Forked):
+            self._process.wait()
+        elif self._process.number is not None:
+            self._process.wait()
+            self._process.let_go()
+        else:
+            self._process.let_go()
         with contextlib.suppress(OSError):  # its end is closed already
             self._channel.shutdown(socket.SHUT_RDWR)
         with self._asking:
             self._channel.close()
+            if isinstance(self._process, Forked):
+                self._process.close()
 
 
 class _ServerInPlace(Server):
@@ -252,6 +341,8 @@ class InPlace:
     """
 
     printed_bytes = 0
+    started = None
+    notes: tuple[Note, ...] = ()
 
     def __init__(self, label: str) -> None:
         self.label = label

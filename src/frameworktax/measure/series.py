@@ -20,8 +20,9 @@ from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.records import FLOOR, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 
-Spawn = Callable[[str, Path | None, Mapping[str, str]], AnyWorker]
-"""Label, interpreter (None for this one), further environment variables → a process to ask."""
+Spawn = Callable[[str, Path | None, Mapping[str, str], tuple[str, ...]], AnyWorker]
+"""Label, interpreter (None for this one), further environment variables, libraries that the model
+is made of → a process to ask."""
 READY = "ready.json"
 """Written last into a folder of prepared files: the folder is complete."""
 VERSIONED = ("torchvision:", "timm:")
@@ -125,6 +126,18 @@ class Series:
         """A name for progress lines."""
         return f"{self.runtime.name}{' (twin)' if self.is_twin else ''}"
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What its processes import before they load anything; see ``models.libraries``."""
+        if self.runtime.needs_model:
+            return self.model_libraries
+        return ("torch",) if self.runtime.needs_torch else ()
+
+    @property
+    def model_libraries(self) -> tuple[str, ...]:
+        """What building its model imports; a live module names none but torch."""
+        return ("torch",) if self.live is not None else models.libraries(self.workload)
+
     def processes(self, wanted: int) -> int:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""
         return wanted if self.timed and not self.is_twin and not self.is_floor else 1
@@ -132,7 +145,8 @@ class Series:
     def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
         python = self.runtime.python()
-        worker = spawn(f"{self.label}, process {process}", python, self.runtime.variables())
+        label, variables = f"{self.label}, process {process}", self.runtime.variables()
+        worker = spawn(label, python, variables, self.libraries)
         self.workers[process] = worker
         request = Load(
             workload=self.workload,

@@ -9,6 +9,7 @@ shift with every runtime in it. What is measured is in the store the moment it i
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -34,6 +35,8 @@ from frameworktax.measure.recorder import OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import BLOCK_NS, Rounds, Scheduler, Todo
 from frameworktax.measure.series import PointRun, Series, Spawn, is_fixed, series_of
+from frameworktax.measure.template import Templates
+from frameworktax.models.libraries import libraries_in
 from frameworktax.records import FLOOR, Note, Point, Workload, device_of
 from frameworktax.store import Writer
 
@@ -56,6 +59,7 @@ class MeasuringSession:
         session: its identity.
         reporter: shows progress.
         export_worker: kept for the next session; None ends it with this one's set-up.
+        templates: kept for the next session; None ends them with this one.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class MeasuringSession:
         session: str,
         reporter: Reporter | None = None,
         export_worker: ExportWorker | None = None,
+        templates: Templates | None = None,
     ) -> None:
         self._plan = plan
+        self._templates = templates or Templates()
+        self._keeps_templates = templates is not None
         self._reporter = reporter or Reporter()
         self._deadline = time.monotonic() + plan.budget_s
         self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
@@ -138,6 +145,7 @@ class MeasuringSession:
             ) from error
         pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), 8)))
         try:
+            self._begin_templates()
             self._setup.run(pool, self._has_sampler)
             self._raise_if_nothing()
             shifts = self._shifts()
@@ -151,6 +159,8 @@ class MeasuringSession:
             self._recorder.close()
             for worker in self._spawned:  # threads of the pool that wait for an answer are woken
                 worker.kill()
+            if not self._keeps_templates:
+                self._templates.close()
             orphans.end(self._scratch)
             pool.shutdown(wait=True, cancel_futures=True)
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -165,24 +175,52 @@ class MeasuringSession:
 
     # --- processes ----------------------------------------------------------------------------
 
-    def _spawn(self, label: str, python: Path | None, variables: Mapping[str, str]) -> AnyWorker:
+    def _begin_templates(self) -> None:
+        """Have the templates import now what is certain to be needed."""
+        if self._plan.in_place:
+            return
+        for series in self._series:
+            if series.dead is None:
+                variables = self._variables(series.runtime.variables())
+                self._templates.get(series.runtime.python(), variables, series.libraries)
+
+    def _variables(self, further: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, **host.worker_environment(self._threads), **further}
+
+    def _spawn(
+        self,
+        label: str,
+        python: Path | None,
+        variables: Mapping[str, str],
+        libraries: tuple[str, ...],
+    ) -> AnyWorker:
         with self._spawning:
             if self._stopping:
                 raise WorkerError("failed", "the session is ending")
-            worker = self._process(label, python, {"TMPDIR": str(self._scratch), **variables})
+            variables = {"TMPDIR": str(self._scratch), **variables}
+            worker = self._process(label, python, variables, libraries)
             self._spawned.append(worker)
             return worker
 
     def _export_process(self, python: Path | None, temporary: Path) -> AnyWorker:
-        return self._process("set-up", python, {"TMPDIR": str(temporary)})
+        needed = {name for series in self._series for name in series.model_libraries}
+        return self._process("set-up", python, {"TMPDIR": str(temporary)}, libraries_in(needed))
 
-    def _process(self, label: str, python: Path | None, variables: Mapping[str, str]) -> AnyWorker:
+    def _process(
+        self,
+        label: str,
+        python: Path | None,
+        variables: Mapping[str, str],
+        libraries: tuple[str, ...],
+    ) -> AnyWorker:
         if not self._plan.in_place:
             return Worker(
                 label,
                 memory_bytes=0 if self._on_device else self._memory_bytes,
                 python=python,
-                environment={**host.worker_environment(self._threads), **variables},
+                environment=self._variables(variables),
+                templates=self._templates,
+                libraries=libraries,
             )
         if python is not None:
             raise WorkerError(

@@ -2,6 +2,7 @@
 
     python -m frameworktax.measure.worker SOCKET_FD MEMORY_BYTES
 
+or what a template (``measure.template``) forks, which is the same from ``run`` on.
 Parent and worker exchange lines (``measure.protocol``) over a socket of their own; stdout and
 stderr are not theirs. This process imports the standard library, numpy, the model's library and
 the one runtime. ``Server`` is also used in place, for a live module that cannot be sent here.
@@ -22,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from frameworktax import runtimes
 from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
     from frameworktax.runtimes import base
 
+MODULE = "frameworktax.measure.worker"
 PR_SET_PDEATHSIG = 1
 CALIBRATOR_SIZE = 160
 """Side of the calibrator's matrices: about 0.2 ms of arithmetic and 0.2 ms of interpreter."""
@@ -313,9 +315,8 @@ def serve(channel: int) -> None:
             answers.flush()
 
 
-def main() -> None:
-    """Start serving; descriptor and limit come from the command line."""
-    channel, memory_bytes = (int(word) for word in sys.argv[1:3])
+def run(channel: int, memory_bytes: int) -> NoReturn:
+    """Be a measuring process until the parent closes its end."""
     os.set_inheritable(channel, False)  # children of the model must not hold the socket open
     die_with_parent()
     faulthandler.enable()
@@ -333,4 +334,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(*(int(word) for word in sys.argv[1:3]))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place
+from frameworktax.models.libraries import libraries_in
 from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry
 from frameworktax.models.torchvision_operators import declare
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_names",
-    "is_user_model", "names", "place",
+    "is_user_model", "libraries", "names", "place",
 ]  # fmt: skip
 
 GROUP = "frameworktax.models"
@@ -128,6 +129,17 @@ def _entry(name: str) -> Entry:
             "(see 'frameworktax list models'; your own: file.py:function)"
         )
     return known[name]
+
+
+def libraries(workload: Workload) -> tuple[str, ...]:
+    """Return the libraries that building a model imports, in that order; imports none of them.
+
+    There are none for a name that is unknown: that it is, building it says.
+    """
+    try:
+        return libraries_in(_entry(workload.model).packages)
+    except UsageError:
+        return ()
 
 
 def check(workload: Workload) -> None:

@@ -62,6 +62,7 @@ class AotInductor(ArtifactRuntime):
     devices = ("cpu", "cuda")
     precisions = FLOATS
     packages = ("torch",)
+    needs_torch = True
     extra = "torch"
     libraries = ("triton",)
     has_symbols = True

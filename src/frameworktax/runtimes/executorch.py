@@ -28,6 +28,7 @@ class ExecuTorch(ArtifactRuntime):
 
     name = "executorch"
     packages = ("torch", "executorch")
+    needs_torch = True
     extra = "executorch"
     environment = "executorch"
     recipe = Recipe(("executorch==1.5.1",), 550)

@@ -36,6 +36,7 @@ class TorchScript(ArtifactRuntime):
     devices = ("cpu", "cuda")
     precisions = FLOATS
     packages = ("torch",)
+    needs_torch = True
     extra = "torch"
     has_symbols = True
     options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")

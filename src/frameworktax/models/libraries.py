@@ -1,0 +1,55 @@
+"""The libraries that models are made of: known by name, imported ahead of the models.
+
+Importing one takes seconds, and every process that builds a model pays for it. A template
+(``measure.template``) imports it once and forks the processes that need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from frameworktax.models.torchvision_operators import declare
+
+MODULES: Mapping[str, str] = {
+    "torch": "torch",
+    "torchvision": "torchvision.models",
+    "transformers": "transformers.modeling_utils",  # all but the files of one architecture
+    "timm": "timm",
+}
+"""Library → the module whose import brings most of it, in the order of importing."""
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+
+
+def libraries_in(packages: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``packages`` that are imported ahead, in the order of importing."""
+    wanted = set(packages)
+    return tuple(name for name in MODULES if name in wanted)
+
+
+def import_library(name: str) -> None:
+    """Import a library as building a model does.
+
+    Raises:
+        Exception: whatever importing it raises.
+    """
+    if name != "torch":
+        declare()
+    importlib.import_module(MODULES[name])
+
+
+def uses_device() -> bool:
+    """Return whether this process has begun to use a device: no fork of it could use one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()):
+        return True
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            opened = str(entry.readlink())
+        except OSError:  # the descriptor that this loop reads the folder with
+            continue
+        if opened.startswith(DEVICES):
+            return True
+    return False
