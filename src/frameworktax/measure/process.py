@@ -34,7 +34,7 @@ KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
 LEAST_S = 1e-3
 """What a wait takes at least."""
-GRACE_S = 2.0
+GRACE_S = 10.0
 """How long a worker whose connection is closed may take to end by itself."""
 
 

@@ -1,0 +1,267 @@
+"""Templates: what they fork is like a started process, and nothing is left of them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from frameworktax import host
+from frameworktax.errors import WorkerError
+from frameworktax.measure.process import Worker
+from frameworktax.measure.protocol import Bind, ListModules, Load, ReadMemory, TimeBlock
+from frameworktax.measure.template import Templates
+from frameworktax.records import Workload
+from frameworktax.runtimes.base import Target
+
+LIBRARIES = ("torch",)
+
+
+@pytest.fixture(scope="module")
+def templates():
+    made = Templates()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def begin(templates, tmp_path):
+    """Begin a worker, forked where a template can."""
+    begun = []
+
+    def begin(libraries=LIBRARIES, forks=True, **variables):
+        worker = Worker(
+            "test",
+            environment={
+                **host.worker_environment(1),
+                "TMPDIR": str(tmp_path / "scratch-test"),
+                **variables,
+            },
+            templates=templates if forks else None,
+            libraries=libraries,
+        )
+        begun.append(worker)
+        return worker
+
+    (tmp_path / "scratch-test").mkdir()
+    yield begin
+    for worker in begun:
+        worker.kill()
+
+
+def load(worker, tmp_path, source, runtime="eager"):
+    """Load a module of one's own, built by these lines; they may ``write`` a text."""
+    lines = "".join(f"    {line}\n" for line in source.splitlines())
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import os, pathlib, signal, socket, subprocess, sys, threading, time\nimport torch\n"
+        "def write(text):\n"
+        f"    pathlib.Path({str(tmp_path / 'written')!r}).write_text(str(text))\n"
+        f"def build():\n{lines}    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+    )
+    request = Load(
+        workload=Workload(model=f"{path}:build"),
+        runtime=runtime,
+        target=Target(),
+        folder=str(tmp_path / "made"),
+    )
+    worker.request(request, 120.0)
+    written = tmp_path / "written"
+    return written.read_text() if written.exists() else None
+
+
+def number(worker) -> int:
+    worker.request(ReadMemory(), 120.0)
+    return worker._process.number
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_what_is_forked_looks_like_what_is_started(begin, tmp_path):
+    told = []
+    for forks in (True, False):
+        worker = begin(forks=forks)
+        source = (
+            "import tempfile\n"
+            "fds = {os.readlink(f'/proc/self/fd/{n}').partition(':')[0]\n"
+            "       for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')}\n"
+            "own = os.getpid()\n"
+            "shown = [v for v in open('/proc/self/environ').read().split(chr(0))\n"
+            "         if 'scratch-test' in v]\n"
+            "command = [w for w in open('/proc/self/cmdline').read().split(chr(0))\n"
+            "           if 'measure' in w]\n"
+            "write([sorted(fds), os.getsid(0) == own, os.getpgid(0) == own, shown, command,\n"
+            "       dict(sorted(os.environ.items())), tempfile.gettempdir(), os.getcwd(),\n"
+            "       os.sched_getaffinity(0), torch.initial_seed(), torch.rand(3).tolist(),\n"
+            "       signal.getsignal(signal.SIGINT), signal.pthread_sigmask(0, []),\n"
+            "       len(os.listdir('/proc/self/task'))])"
+        )
+        told.append(load(worker, tmp_path, source))
+        assert worker.started == ("forked" if forks else "started")
+    assert told[0] == told[1]
+
+
+def test_every_fork_draws_other_numbers(begin, tmp_path):
+    source = "import numpy as np, random\nwrite([random.random(), np.random.random()])"
+    drawn = [eval(load(begin(), tmp_path, source)) for _ in range(3)]
+    assert len({one[0] for one in drawn}) == len({one[1] for one in drawn}) == 3
+
+
+def test_only_the_libraries_asked_for_are_there(begin):
+    def libraries(*asked):
+        names = begin(asked).request(ListModules(), 120.0).names
+        return {name.partition(".")[0] for name in names} & {"torch", "transformers", "torchvision"}
+
+    assert libraries() == set()
+    assert libraries("torch") == {"torch"}
+
+
+def test_other_variables_have_another_template(begin, tmp_path):
+    told = [
+        load(begin(FRAMEWORKTAX_TEST=value), tmp_path, "write(os.environ['FRAMEWORKTAX_TEST'])")
+        for value in ("one", "two", "one")
+    ]
+    assert told == ["one", "two", "one"]
+
+
+def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begin, tmp_path):
+    folder = tmp_path / "packages"
+    (folder / "timm").mkdir(parents=True)
+    (folder / "timm" / "__init__.py").write_text("raise RuntimeError('broken')\n")
+    worker = begin(("timm",), PYTHONPATH=f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")
+    worker.request(ReadMemory(), 120.0)
+    assert worker.started == "started"
+    assert [note.code for note in worker.notes] == ["not-forked"]
+
+
+THREAD = """
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+CHILD = """
+import subprocess
+subprocess.Popen(['sleep', '600'])
+"""
+
+
+@pytest.mark.parametrize(
+    "line", [THREAD, CHILD, "import os; os._exit(7)", "import os; os.kill(os.getpid(), 11)"]
+)
+def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begin, tmp_path, line):
+    folder = tmp_path / "packages"
+    (folder / "timm").mkdir(parents=True)
+    (folder / "timm" / "__init__.py").write_text(line)
+    path = f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}"
+    for _ in range(2):
+        worker = begin(("timm",), PYTHONPATH=path)
+        worker.request(ReadMemory(), 120.0)
+        assert worker.started == "started"
+    worker = begin((), PYTHONPATH=path)
+    worker.request(ReadMemory(), 120.0)
+    assert worker.started == "forked"
+
+
+def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path):
+    worker = begin(OPENBLAS_NUM_THREADS="4", OMP_NUM_THREADS="4")
+    worker.request(ReadMemory(), 120.0)
+    assert worker.started == "forked"
+
+
+FAULTS = {
+    "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV during load at "),
+    "exit": ("sys.exit(3)", "crashed", "exited with code 3 during load"),
+    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "out-of-memory", "killed by the kernel"),
+    "raise": ("raise ValueError('no')", "failed", "ValueError: no"),
+    "shout": ("print('x' * 10**7); sys.exit(4)", "crashed", "exited with code 4"),
+    "memory": ("torch.ones(2**40)", "out-of-memory", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_the_same_record_forked_or_started(begin, tmp_path, fault):
+    line, _, says = FAULTS[fault]
+    ends = []
+    for forks in (True, False):
+        worker = begin(forks=forks)
+        with pytest.raises(Exception) as raised:
+            load(worker, tmp_path, line)
+        ends.append((type(raised.value), getattr(raised.value, "status", None), str(raised.value)))
+        assert worker.started == ("forked" if forks else "started")
+    assert ends[0] == ends[1]
+    assert says in ends[0][2]
+
+
+def test_the_end_of_a_template_is_the_end_of_what_it_forked(begin, tmp_path):
+    worker = begin()
+    pid = number(worker)
+    above = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(above, signal.SIGKILL)
+    while not is_gone(pid):
+        time.sleep(0.01)
+    with pytest.raises(WorkerError) as failed:
+        worker.request(Bind(batch=1, limit_ns=10**9), 60.0)
+    assert failed.value.status == "crashed"
+    assert "template" in str(failed.value)
+    again = begin()
+    load(again, tmp_path, "pass")
+    assert again.started == "forked"  # of a new one
+
+
+def test_what_the_model_started_ends_with_the_process(begin, tmp_path):
+    worker = begin()
+    child = int(load(worker, tmp_path, "write(subprocess.Popen(['sleep', '600']).pid)"))
+    pid = number(worker)
+    worker.kill()
+    assert is_gone(child)
+    while not is_gone(pid):
+        time.sleep(0.01)
+
+
+def test_an_end_before_the_beginning(tmp_path):
+    made = Templates()
+    worker = Worker("test", templates=made, libraries=LIBRARIES)
+    worker.kill()
+    with pytest.raises(WorkerError, match="has ended"):
+        worker.request(ReadMemory(), 1.0)
+    made.close()
+
+
+def test_a_stopped_process_is_not_even_imported_for(tmp_path):
+    made = Templates()
+    worker = Worker("test", templates=made, libraries=LIBRARIES)
+    worker.stop()
+    with pytest.raises(TimeoutError):
+        worker._process.begun(0.5)
+    assert worker.go_on()
+    assert worker.request(ReadMemory(), 120.0).resident_bytes > 0
+    worker.kill()
+    made.close()
+
+
+def test_nothing_is_left_behind(tmp_path):
+    before = children()
+    made = Templates()
+    workers = [Worker("test", templates=made, libraries=LIBRARIES) for _ in range(2)]
+    pids = [number(worker) for worker in workers]
+    made.close()  # before they are
+    assert all(map(is_gone, pids))
+    assert children() == before
+    for worker in workers:
+        worker.kill()
+
+
+def test_blocks_are_timed(begin, tmp_path):
+    worker = begin()
+    load(worker, tmp_path, "pass")
+    worker.request(Bind(batch=2, limit_ns=10**9), 60.0)
+    assert len(worker.request(TimeBlock(batch=2, calls=5), 60.0).latency_ns) == 5
