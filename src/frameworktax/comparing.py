@@ -37,9 +37,7 @@ class Compared:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``--json`` as plain data."""
-        from frameworktax.report.compare_export import dump
-
-        return dump(self.comparison)
+        return json_document.dump(self.comparison)
 
     def text(self, form: str) -> str:
         """Return it in one of the formats of ``report.compare_export``, ``markdown`` for one."""

@@ -17,10 +17,11 @@ import comparison_records as made
 import sample_records as data
 
 from frameworktax.analysis.compare.compare import compare
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.document import build
 from frameworktax.comparing import Compared
 from frameworktax.errors import UsageError
-from frameworktax.report import compare_export, html
+from frameworktax.report import compare_export, html, json_document
 from frameworktax.report.compare_blocks import compare_blocks
 from frameworktax.report.render_terminal import print_blocks
 
@@ -92,14 +93,14 @@ def test_benchmark_action_gets_numbers_that_are_better_smaller(found):
 
 def test_document_has_the_schema_it_says(found, hostile):
     for comparison in (found, hostile):
-        document = json.loads(compare_export.document(comparison).encode("utf-8", "replace"))
-        jsonschema.validate(document, compare_export.schema())
+        document = json.loads(json_document.text(comparison).encode("utf-8", "replace"))
+        jsonschema.validate(document, json_document.schema(Comparison))
     assert (document["schema"], document["version"]) == ("frameworktax.comparison", 1)
-    point = compare_export.dump(found)["points"][0]
+    point = json_document.dump(found)["points"][0]
     assert {"before", "after", "ratio", "verdict", "reason"} <= set(point)
     assert point["ratio"]["low"] < point["ratio"]["value"] < point["ratio"]["high"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**document, "version": 2}, compare_export.schema())
+        jsonschema.validate({**document, "version": 2}, json_document.schema(Comparison))
 
 
 # --- names that came from outside -----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Annotated
 
@@ -11,11 +10,7 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.errors import UsageError, nearest
 
-DOCUMENTS = {
-    "run": "frameworktax.report.json_document",
-    "comparison": "frameworktax.report.compare_export",
-    "study": "frameworktax.sweep.study",
-}
+DOCUMENTS = ("run", "comparison", "study")
 
 
 @app.command()
@@ -32,5 +27,11 @@ def schema(
         raise UsageError(
             f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
         )
-    described = importlib.import_module(DOCUMENTS[document]).schema()
+    from frameworktax.analysis.compare.comparison import Comparison
+    from frameworktax.records import Run
+    from frameworktax.report import json_document
+    from frameworktax.sweep import study
+
+    kind = {"run": Run, "comparison": Comparison}.get(document)
+    described = json_document.schema(kind) if kind else study.schema()
     print(json.dumps(described, indent=1))

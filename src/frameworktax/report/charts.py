@@ -241,14 +241,13 @@ def bill_chart(family: Family) -> Picture:
 
     Below the end of the kernel time is its interval, down to zero at the most.
     """
-    batch = family.batches[0]
-    points = [p for r in family.runtimes if (p := family.at(r, batch)) and p.bill_ns]
+    points = [m for m in family.smallest if m.bill_ns]
     parts = [(m.bill_ns or {}).values() for m in points]
     values = {
         **_lines(points),
         "height": BAR * len(points),
         "order": [m.runtime for m in points],
-        "title": f"latency of one call at batch {batch}, ms",
+        "title": f"latency of one call at batch {family.batches[0]}, ms",
         "least": min(0.0, *(sum(ns for ns in bill if ns < 0) for bill in parts)) / 1e6,
         "longest": max(sum(ns for ns in bill if ns > 0) for bill in parts) / 1e6,
         "whiskers": [

@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-from frameworktax.analysis.compare.comparison import (
-    COMPARISON_SCHEMA,
-    COMPARISON_VERSION,
-    Change,
-    Comparison,
-)
+from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
+from frameworktax.report import json_document
 from frameworktax.report.blocks import Heading
 from frameworktax.report.compare_blocks import change_name, compare_blocks, reason, verdict
-from frameworktax.report.json_document import described_as, plain
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.words import flat, plus_minus
-
-
-def dump(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain JSON data; what is not finite is ``null``."""
-    data: dict[str, Any] = plain(asdict(comparison))
-    return data
-
-
-def document(comparison: Comparison) -> str:
-    """Return the document of ``--json`` as text."""
-    return json.dumps(dump(comparison), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the document."""
-    described = described_as(Comparison, COMPARISON_SCHEMA, COMPARISON_VERSION)
-    described["required"] = sorted(described["properties"])
-    return described
 
 
 def comment(comparison: Comparison) -> str:
@@ -114,7 +90,7 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
     "markdown": comment,
     "junit": junit,
     "github-action-benchmark": benchmark,
-    "json": document,
+    "json": json_document.text,
 }
 SUFFIXES = {".md": "markdown", ".xml": "junit", ".json": "github-action-benchmark"}
 

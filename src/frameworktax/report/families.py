@@ -42,6 +42,11 @@ class Family:
         found = (m for m in self.measured if (m.runtime, m.workload.batch) == (runtime, batch))
         return next(found, None)
 
+    @property
+    def smallest(self) -> list[Measurement]:
+        """Every runtime's point at the smallest batch that was measured, where it has one."""
+        return [m for name in self.runtimes if (m := self.at(name, self.batches[0])) is not None]
+
     def curve(self, runtime: str) -> Curve | None:
         """Return the curve of a runtime."""
         return next((c for c in self.curves if c.runtime == runtime), None)

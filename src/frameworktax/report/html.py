@@ -20,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
 from frameworktax.errors import UsageError
@@ -184,10 +185,10 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
         text, ends = run_blocks.free_text(curve, ".2g")
         about = f"{runtime}, within 10 % of batch 1{ends and f', {ends}'}"
         made.append(("Free batch size", text, about))
-    found = overview.fastest(family)
-    if found is not None and found.ratio_to_eager is not None:
-        about = f"{found.runtime} over eager at batch {batch}, outputs equal"
-        made.append(("Fastest runtime", times(1 / found.ratio_to_eager.value), about))
+    best = next(iter(recommend(family.measured)), None)
+    if best is not None and best.gain is not None and batch in best.batches:
+        about = f"{either(best.runtimes)} over eager at batch {batch}, outputs equal"
+        made.append(("Fastest runtime", times(best.gain.value), about))
     return made
 
 
@@ -291,8 +292,7 @@ class Box:
 
 def flames(family: Family) -> list[Box]:
     """Return a call of every runtime with named samples, at the smallest batch."""
-    points = [p for name in family.runtimes if (p := family.at(name, family.batches[0]))]
-    return [_flame(m) for m in points if m.symbols_ns and m.bill_ns]
+    return [_flame(m) for m in family.smallest if m.symbols_ns and m.bill_ns]
 
 
 def _flame(m: Measurement) -> Box:

@@ -1,4 +1,4 @@
-"""The document as JSON: written, described by a schema, and read back with its faults named."""
+"""Documents as JSON: written, described by a schema; a run's read back with its faults named."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import StoreError
 from frameworktax.records import RUN_SCHEMA, RUN_VERSION, Run
 
 
-def dump(run: Run) -> dict[str, Any]:
-    """Return the run as plain JSON data; what is not finite is ``null``, as it was not measured."""
-    data: dict[str, Any] = plain(asdict(run))
+def dump(document: Run | Comparison) -> dict[str, Any]:
+    """Return it as plain JSON data; what is not finite is ``null``, as it was not measured."""
+    data: dict[str, Any] = plain(asdict(document))
     return data
 
 
@@ -29,27 +30,24 @@ def plain(value: Any) -> Any:
     return value
 
 
-def text(run: Run) -> str:
+def text(document: Run | Comparison) -> str:
     """Return the document as text, one field a line down to the measurements."""
-    return json.dumps(dump(run), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(dump(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the document."""
-    described = described_as(Run, RUN_SCHEMA, RUN_VERSION)
-    described["required"] = sorted({*described.get("required", []), "schema", "version"})
-    return described
-
-
-def described_as(document: type[Any], name: str, version: int) -> dict[str, Any]:
-    """Return the JSON Schema of a document's class, its name and version fixed."""
+def schema(document: type[Run] | type[Comparison] = Run) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of document, its name and version fixed."""
     from pydantic import TypeAdapter
 
     described = TypeAdapter(document).json_schema()
+    fields = described["properties"]
+    for name in ("schema", "version"):
+        fields[name]["const"] = fields[name]["default"]
     described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    described["title"] = f"{name} version {version}"
-    described["properties"]["schema"]["const"] = name
-    described["properties"]["version"]["const"] = version
+    described["title"] = f"{fields['schema']['const']} version {fields['version']['const']}"
+    # A comparison is written by this program alone, and whole.
+    whole = fields if document is Comparison else described.get("required", [])
+    described["required"] = sorted({*whole, "schema", "version"})
     return described
 
 

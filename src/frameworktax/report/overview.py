@@ -34,11 +34,9 @@ def ranked(family: Family) -> Table | None:
 
     Only what is proven to compute the same is ranked; the rest follows.
     """
-    batch = family.batches[0]
-    points = [p for name in family.runtimes if (p := family.at(name, batch)) is not None]
+    points = sorted(family.smallest, key=lambda m: (not _is_proven(m), latency_of(m).value))
     if len(points) < 2:
         return None
-    points.sort(key=lambda m: (not _is_proven(m), latency_of(m).value))
     rows = [
         (
             m.runtime,
@@ -50,7 +48,7 @@ def ranked(family: Family) -> Table | None:
         for place, m in enumerate(points, start=1)
     ]
     return table(
-        f"Runtimes ranked at batch {batch}",
+        f"Runtimes ranked at batch {family.batches[0]}",
         ("runtime", *map(right, ("rank", "latency, ms", "faster than eager", "outputs"))),
         rows,
         hint=f"{MARKS}. Only what is proven equal is ranked.",
@@ -59,19 +57,6 @@ def ranked(family: Family) -> Table | None:
 
 def _is_proven(m: Measurement) -> bool:
     return is_reference(m) or parity_mark(m) == "="
-
-
-def fastest(family: Family) -> Measurement | None:
-    """Return the point of the smallest batch with proven outputs that is proven fastest."""
-    found = [
-        m
-        for m in family.measured
-        if m.workload.batch == family.batches[0]
-        and m.ratio_to_eager is not None
-        and m.ratio_to_eager.high < 1
-        and parity_mark(m) == "="
-    ]
-    return min(found, key=lambda m: m.ratio_to_eager.value if m.ratio_to_eager else 1, default=None)
 
 
 # --- over all points ------------------------------------------------------------------------------

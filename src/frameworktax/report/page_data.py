@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from frameworktax.analysis.whatif.predict import predict
@@ -246,8 +247,8 @@ def _firsts(points: Sequence[Measurement]) -> dict[str, Measurement]:
 def _answered(
     points: Sequence[Measurement], firsts: dict[str, Measurement], texts: dict[str, int]
 ) -> list[dict[str, Any]]:
-    on_host = device_of(points[0].platform) == "cpu"
-    stops = _stops(points, "cpu" if on_host else "gpu")
+    device = "cpu" if device_of(points[0].platform) == "cpu" else "gpu"
+    stops = _stops(points, device)
     answers: dict[str, dict[str, dict[str, list[Any]]]] = {
         name: {change: {} for change in stops} for name in firsts
     }
@@ -259,7 +260,7 @@ def _answered(
     return [
         {
             "name": name,
-            "device": "cpu" if on_host else "gpu",
+            "device": device,
             "latency": latency_text(m.latency_ns),
             "batch": m.workload.batch,
             "batches": [int(n) for n in stops["batch"]],
@@ -276,11 +277,13 @@ def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, Wh
     batches |= {2**i for i in range(most.bit_length()) if 2**i <= most}
     machine = {
         f"{device_speed:g} {host_speed:g} {int(graphs)}": WhatIf(
-            device_speed=_moved(device_speed), host_speed=_moved(host_speed), graphs=graphs
+            device_speed=None if device_speed == 1 else device_speed,
+            host_speed=None if host_speed == 1 else host_speed,
+            graphs=graphs,
         )
-        for device_speed in STOPS["device_speed"]
-        for host_speed in STOPS["queue_speed"]
-        for graphs in (False, True)
+        for device_speed, host_speed, graphs in product(
+            STOPS["device_speed"], STOPS["queue_speed"], (False, True)
+        )
         if graphs or device_speed != 1 or host_speed != 1
     }
     found = {
@@ -291,10 +294,6 @@ def _stops(points: Sequence[Measurement], device: str) -> dict[str, dict[str, Wh
         "depth": {f"{x:g}": WhatIf(depth=x) for x in STOPS["depth"] if x != 1},
     }
     return {change: found[change] for change in SLIDERS[device]}
-
-
-def _moved(speed: float) -> float | None:
-    return None if speed == 1 else speed
 
 
 def _texts(found: Prediction, texts: dict[str, int]) -> list[Any]:

@@ -7,6 +7,7 @@ runtimes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
@@ -26,11 +27,13 @@ FAMILIAR = {
     "cuda-graph": "#8a6fd1",
     "onnxruntime-cuda": "#5fae2e",
 }
-"""Colours that are reserved for a runtime; every other one gets its colour from its name."""
+"""Colours that are reserved for a runtime; every other one gets one that is unlike these."""
 OTHERS = (
     *("#8c6d31", "#17a2a2", "#c0504d", "#6f7f2f", "#9467bd", "#ad7fa8"),
     *("#2f7f9f", "#b0643c", "#4f8f5b", "#c2568b", "#6a74c9", "#948a1f"),
 )
+UNLIKE = 100
+"""Distance from which two colours are not taken for each other as lines of a picture."""
 SHAPES = {
     "framework-bound": "circle",
     "mixed": "diamond",
@@ -40,13 +43,6 @@ SHAPES = {
     "not known": "cross",
 }
 UNKNOWN = "not known"
-BANDS = {
-    "framework-bound": "#d55e00",
-    "mixed": "#e3b341",
-    "compute-bound": "#0f7fc4",
-    "memory-bound": "#8a6fd1",
-    "kernel-flat": "#17a2a2",
-}
 LINE_COLOURS = {
     "kernel": ("#3f6fa8", "#ffffff"),
     "dispatch": ("#e0702a", "#1a1a1a"),
@@ -67,17 +63,32 @@ VERDICTS = {"slower": "#d55e00", "faster": "#009e73", "same": "#7b8494", "cannot
 def colours(runtimes: Sequence[str]) -> list[str]:
     """Return a colour for each runtime, all different as long as there are enough.
 
-    A familiar runtime has its own in every report; the name of another one leads to a place in
-    ``OTHERS``, from which the first free colour is taken.
+    A familiar runtime has its own in every report. Another one gets the first of ``OTHERS`` that is
+    ``UNLIKE`` all that are taken, beginning at a place that its name leads to; if none is, the one
+    that is least alike.
     """
-    taken = {FAMILIAR[name] for name in runtimes if name in FAMILIAR}
+    taken = [FAMILIAR[name] for name in runtimes if name in FAMILIAR]
     found = []
     for name in runtimes:
         colour = FAMILIAR.get(name)
         if colour is None:
             first = crc32(name.encode()) % len(OTHERS)
             turned = (*OTHERS[first:], *OTHERS[:first], *FAMILIAR.values())
-            colour = next((one for one in turned if one not in taken), turned[0])
-            taken.add(colour)
+            away = {one: min((distance(one, t) for t in taken), default=UNLIKE) for one in turned}
+            colour = next(
+                (c for c in turned if away[c] >= UNLIKE), max(turned, key=away.__getitem__)
+            )
+            taken.append(colour)
         found.append(colour)
     return found
+
+
+def distance(a: str, b: str) -> float:
+    """Return how different two colours look, from 0 to about 765 for black and white.
+
+    The weighted Euclidean distance "redmean" of https://www.compuphase.com/cmetric.htm.
+    """
+    one, other = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (a, b))
+    red = (one[0] + other[0]) / 2
+    weights = (2 + red / 256, 4, 2 + (255 - red) / 256)
+    return math.sqrt(sum(w * (x - y) ** 2 for w, x, y in zip(weights, one, other, strict=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.estimates import times, times_range
@@ -22,7 +23,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.families import Family, families
+from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.trace_blocks import prediction_blocks, trace_blocks
 from frameworktax.report.words import (
     REGIME_MARKS,
@@ -50,13 +51,12 @@ CHANGING = frozenset(
 )
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 REUSED = "set-up-reused"
-OUTPUTS = {"=": "equal", "≠": "differs", "?": "unproven"}
-"""Mark of the outputs against eager's → style of the cell."""
-OUTPUT_KEY = {
-    "=": "outputs equal eager's",
-    "≠": "outputs differ from eager's",
-    "?": "outputs not compared with eager's",
+OUTPUTS = {
+    "=": ("equal", "equal", "outputs equal eager's"),
+    "≠": ("differs", "different", "outputs differ from eager's"),
+    "?": ("unproven", "not compared", "outputs not compared with eager's"),
 }
+"""Mark of the outputs against eager's → style of the cell, its text, what the mark means."""
 NONE = "–"
 
 
@@ -114,7 +114,7 @@ def latencies(family: Family) -> Table:
         else "",
         key=(
             *((mark, regime) for regime, mark in REGIME_MARKS.items() if regime in regimes),
-            *((mark, meaning) for mark, meaning in OUTPUT_KEY.items() if mark in marks),
+            *((mark, meaning) for mark, (_, _, meaning) in OUTPUTS.items() if mark in marks),
         ),
     )
 
@@ -122,17 +122,16 @@ def latencies(family: Family) -> Table:
 def _latency(m: Measurement | None) -> Cell:
     if m is None or m.latency_ns is None:
         return Cell(NONE, style="dim")
-    around, mark = plus_minus(m.latency_ns), REGIME_MARKS.get(m.regime or "", " ")
-    tight = f" {around.replace(' ', ''):>4}" if around else ""
-    brief = f"{milliseconds(m.latency_ns.value)}{tight} {mark}"
-    return Cell(
-        time_text(m.latency_ns.value),
-        style=m.regime or "",
-        note=around,
-        tag=m.regime or "",
-        short=brief,
-        exact=interval(m.latency_ns),
-    )
+    whole, regime = _estimate(m.latency_ns), m.regime or ""
+    tight = f" {whole.note.replace(' ', ''):>4}" if whole.note else ""
+    brief = f"{milliseconds(m.latency_ns.value)}{tight} {REGIME_MARKS.get(regime, ' ')}"
+    return replace(whole, style=regime, tag=regime, short=brief)
+
+
+def _estimate(estimate: Estimate | None) -> Cell:
+    if estimate is None:
+        return Cell(NONE, style="dim")
+    return Cell(time_text(estimate.value), note=plus_minus(estimate), exact=interval(estimate))
 
 
 def _free(family: Family, runtime: str) -> Cell:
@@ -159,8 +158,8 @@ def _outputs(family: Family, runtime: str) -> Cell:
     if is_reference(m):
         return Cell("reference", style="dim", short=" ")
     mark = parity_mark(m)
-    words = {"=": "equal", "≠": "different", "?": "not compared"}[mark]
-    return Cell(words, style=OUTPUTS[mark], short=mark, exact=parity_words(m.parity))
+    style, text, _ = OUTPUTS[mark]
+    return Cell(text, style=style, short=mark, exact=parity_words(m.parity))
 
 
 def recommended(family: Family) -> Table | None:
@@ -193,8 +192,7 @@ def _batches(batches: Sequence[int], every: Sequence[int]) -> str:
 
 def breakdown(family: Family) -> Table | None:
     """Return tax and breakdown of each runtime at the smallest batch; None where none is known."""
-    batch = family.batches[0]
-    points = [p for r in family.runtimes if (p := family.at(r, batch)) and p.bill_ns]
+    points = [m for m in family.smallest if m.bill_ns]
     if not points:
         return None
     methods = dict.fromkeys(p.bill_method or "" for p in points)
@@ -205,9 +203,9 @@ def breakdown(family: Family) -> Table | None:
         for method in methods
     ]
     return table(
-        f"Where the time goes at batch {batch}",
+        f"Where the time goes at batch {family.batches[0]}",
         ["runtime", right("framework tax"), "breakdown", "most of the tax"],
-        [[Cell(p.runtime), tax_cell(p), _bar(p), _leader(p)] for p in points],
+        [[Cell(p.runtime), tax_cell(p), Cell("", bar=_shares(p)), _leader(p)] for p in points],
         hint=f"method: {'; '.join(hints)}",
     )
 
@@ -223,18 +221,18 @@ def tax_cell(m: Measurement) -> Cell:
     return Cell(f"{least}{100 * m.tax_share.value:.0f}", m.regime or "", f"±{half:.1f} %")
 
 
-def _bar(m: Measurement) -> Cell:
-    total, bill = m.latency_ns.value if m.latency_ns else 0.0, m.bill_ns or {}
-    return Cell("", bar=tuple((name, ns / total if total else 0.0) for name, ns in lines_of(bill)))
+def _shares(m: Measurement) -> tuple[tuple[str, float], ...]:
+    """Return the lines of a breakdown with their shares of the latency."""
+    total = latency_of(m).value
+    return tuple((name, ns / total if total else 0.0) for name, ns in lines_of(m.bill_ns or {}))
 
 
 def _leader(m: Measurement) -> Cell:
-    total, bill = m.latency_ns.value if m.latency_ns else 0.0, m.bill_ns or {}
-    tax = sorted((x for x in lines_of(bill) if x[0] != "kernel"), key=lambda item: -item[1])
-    if not tax or not total:
+    tax = [(name, share) for name, share in _shares(m) if name != "kernel"]
+    if not tax:
         return Cell(NONE, style="dim")
-    name, ns = tax[0]
-    return Cell(f"{label(name)} {percent(ns / total)}")
+    name, share = max(tax, key=lambda line: line[1])
+    return Cell(f"{label(name)} {percent(share)}")
 
 
 def every_breakdown(family: Family) -> Table | None:
@@ -248,14 +246,14 @@ def every_breakdown(family: Family) -> Table | None:
         "Breakdown of every point in ms; the parts add up to the latency",
         ["runtime", *map(right, heads), "method"],
         [
-            [
-                Cell(m.runtime),
-                Cell(str(m.workload.batch)),
-                Cell(milliseconds(m.latency_ns.value if m.latency_ns else None)),
+            (
+                m.runtime,
+                str(m.workload.batch),
+                milliseconds(latency_of(m).value),
                 tax_cell(m),
-                *(Cell(milliseconds((m.bill_ns or {}).get(name))) for name in used),
-                Cell(m.bill_method or ""),
-            ]
+                *(milliseconds((m.bill_ns or {}).get(name)) for name in used),
+                m.bill_method or "",
+            )
             for m in points
         ],
         folded=True,
@@ -275,12 +273,7 @@ def tokens(family: Family) -> Table | None:
         f"Generating {w.new_tokens} tokens, {w.kv_cache} cache, ms",
         ["runtime", right("batch"), right("first token"), right("each further token")],
         [
-            [
-                m.runtime,
-                str(m.workload.batch),
-                _estimate(m.first_token_ns),
-                _estimate(m.per_token_ns),
-            ]
+            (m.runtime, str(m.workload.batch), *map(_estimate, (m.first_token_ns, m.per_token_ns)))
             for m in points
         ],
     )
@@ -288,17 +281,15 @@ def tokens(family: Family) -> Table | None:
 
 def padding(family: Family) -> Table | None:
     """Return the padding tax beside the framework tax at the smallest batch; None if dense."""
-    batch = family.batches[0]
-    points = [p for r in family.runtimes if (p := family.at(r, batch)) is not None]
     rows = [
-        [Cell(m.runtime), Cell(percent(m.padding_share)), tax_cell(m)]
-        for m in points
+        (m.runtime, percent(m.padding_share), tax_cell(m))
+        for m in family.smallest
         if m.padding_share is not None
     ]
     if not rows:
         return None
     return table(
-        f"Padding tax and framework tax at batch {batch}",
+        f"Padding tax and framework tax at batch {family.batches[0]}",
         ["runtime", right("tokens that are padding"), right("framework tax")],
         rows,
         hint="A share of tokens is no share of time: what padding costs shows beside nested, or "
@@ -340,12 +331,6 @@ def _size(count: int | None) -> str:
     if count is None:
         return NONE
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
-
-
-def _estimate(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell(NONE, style="dim")
-    return Cell(time_text(estimate.value), note=plus_minus(estimate), exact=interval(estimate))
 
 
 def not_measured(family: Family) -> list[Block]:

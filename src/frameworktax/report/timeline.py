@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +23,6 @@ from frameworktax.records import (
     Block,
     Calibration,
     Outcome,
-    Point,
     Record,
     Session,
     Subject,
@@ -82,42 +80,37 @@ def events(records: Iterable[Record], *, each_call: bool = True) -> Iterator[Eve
     at_ns, first = 0, 1
     for name, own in sessions.items():
         if any(isinstance(r, Block | Calibration) for r in own):
-            drawn = _Drawn(name, at_ns, first, each_call)
-            yield from drawn.session(own)
+            drawn = _Session(name, own, at_ns, first, each_call)
+            yield from drawn.events
             at_ns, first = drawn.at_ns, drawn.free
 
 
-@dataclass
-class _Drawn:
+class _Session:
     """A session as it is drawn; ``at_ns`` is where the next thing begins."""
 
-    name: str
-    at_ns: int
-    free: int
-    """The next number of a track; a group has that of its first."""
-    each_call: bool
-    tracks: dict[tuple[str, object], tuple[int, int]] = field(default_factory=dict)
-    points: dict[str, Point] = field(default_factory=dict)
-    round: tuple[int, int] | None = None
-    """Number and beginning of the round under way."""
-
-    def session(self, records: Sequence[Record]) -> Iterator[Event]:
-        self.points = {r.point.key(): r.point for r in records if isinstance(r, Subject)}
-        yield from self._before(records)
+    def __init__(
+        self, name: str, records: Sequence[Record], at_ns: int, free: int, each_call: bool
+    ) -> None:
+        self.events: list[Event] = []
+        self.at_ns = at_ns
+        self.free = free  # the next number of a track; a group has that of its first
+        self._name = name
+        self._each_call = each_call
+        self._tracks: dict[tuple[str, object], tuple[int, int]] = {}
+        self._points = {r.point.key(): r.point for r in records if isinstance(r, Subject)}
+        self._before(records)
+        round_, begin = None, 0
         for record in records:
-            if isinstance(record, Calibration):
-                yield from self._in_round(record.round)
-                track = yield from self._track("calibrator", None)
-                yield from self._calls(track, "calibrator", record.latency_ns, {})
-            elif isinstance(record, Block):
-                yield from self._in_round(record.round)
-                yield from self._block(record)
-            elif isinstance(record, Attribution):
-                yield from self._in_round(None)
-                yield from self._attribution(record)
-        yield from self._in_round(None)
+            if not isinstance(record, Block | Calibration | Attribution):
+                continue
+            number = None if isinstance(record, Attribution) else record.round
+            if number != round_:
+                self._end_round(round_, begin)
+                round_, begin = number, self.at_ns
+            self._draw(record)
+        self._end_round(round_, begin)
 
-    def _before(self, records: Sequence[Record]) -> Iterator[Event]:
+    def _before(self, records: Sequence[Record]) -> None:
         """Draw set-up, once a series, and loading, once a process; all from one beginning."""
         lengths: dict[tuple[str, str], int] = {}
         for record in records:
@@ -130,45 +123,42 @@ class _Drawn:
                 lengths[series, f"load, process {record.process}"] = record.load_ns
         begin = self.at_ns
         for (series, what), length in lengths.items():
-            track = yield from self._track(BEFORE, f"{series}: {what}")
-            yield _slice(track, what, begin, length, {"session": self.name})
+            track = self._track(BEFORE, f"{series}: {what}")
+            self._slice(track, what, begin, length, {"session": self._name})
             self.at_ns = max(self.at_ns, begin + length)
 
-    def _in_round(self, number: int | None) -> Iterator[Event]:
-        """End the round under way where another begins."""
-        if self.round is not None and self.round[0] != number:
-            last, begin = self.round
-            track = yield from self._track("rounds", None)
-            yield _slice(track, f"round {last}", begin, self.at_ns - begin, {"session": self.name})
-            self.round = None
-        if self.round is None and number is not None:
-            self.round = number, self.at_ns
+    def _end_round(self, number: int | None, begin: int) -> None:
+        if number is not None:
+            track = self._track("rounds", None)
+            about = {"session": self._name}
+            self._slice(track, f"round {number}", begin, self.at_ns - begin, about)
 
-    def _block(self, block: Block) -> Iterator[Event]:
-        track = yield from self._track(self._series(block.point), block.process)
-        about = {
-            "point": block.point,
-            "process": block.process,
-            "round": block.round,
-            "cpu_ns": block.cpu_ns,
+    def _draw(self, record: Block | Calibration | Attribution) -> None:
+        """Draw what was timed next: a block and its calls, or a run to see where the time goes."""
+        if isinstance(record, Calibration):
+            self._calls(self._track("calibrator", None), "calibrator", record.latency_ns, {}, {})
+            return
+        point = self._points.get(record.point)
+        track = self._track(self._series(record.point), record.process)
+        size = f"batch {point.workload.batch}" if point else "block"
+        if isinstance(record, Attribution):
+            samples: Counter[str] = Counter()
+            for stretch in record.samples:
+                samples.update(stretch)
+            about = {"point": record.point, "method": record.method, "calls": record.calls}
+            about |= {"samples": dict(samples)} if samples else {}
+            self._next(track, f"where the time goes, {size}", record.wall_ns, about)
+            return
+        about = {name: getattr(record, name) for name in ("point", "process", "round", "cpu_ns")}
+        known = {
+            name: times
+            for name in ("enqueue_ns", "first_token_ns")
+            if len(times := getattr(record, name) or ()) == len(record.latency_ns)
         }
-        more = {"enqueue_ns": block.enqueue_ns, "first_token_ns": block.first_token_ns}
-        calls = len(block.latency_ns)
-        known = {name: times for name, times in more.items() if times and len(times) == calls}
-        yield from self._calls(track, self._size(block.point), block.latency_ns, about, known)
-        if block.enqueue_ns is not None:  # elsewhere the same calls are both kinds
-            name = f"pipelined, {self._size(block.point)}"
-            yield self._next(track, name, block.pipelined_ns, {"calls": block.pipelined_calls})
-
-    def _attribution(self, found: Attribution) -> Iterator[Event]:
-        samples: Counter[str] = Counter()
-        for stretch in found.samples:
-            samples.update(stretch)
-        about: dict[str, Any] = {"point": found.point, "method": found.method, "calls": found.calls}
-        about |= {"samples": dict(samples)} if samples else {}
-        track = yield from self._track(self._series(found.point), found.process)
-        name = f"where the time goes, {self._size(found.point)}"
-        yield self._next(track, name, found.wall_ns, about)
+        self._calls(track, size, record.latency_ns, about, known)
+        if record.enqueue_ns is not None:  # elsewhere the same calls are both kinds
+            about = {"calls": record.pipelined_calls}
+            self._next(track, f"pipelined, {size}", record.pipelined_ns, about)
 
     def _calls(
         self,
@@ -176,53 +166,44 @@ class _Drawn:
         name: str,
         latency_ns: Sequence[int],
         about: Event,
-        more: Mapping[str, Sequence[int]] | None = None,
-    ) -> Iterator[Event]:
+        known: dict[str, Sequence[int]],
+    ) -> None:
         """Draw a block, and its calls in it."""
-        head = {"calls": len(latency_ns), "median_ns": median(latency_ns)}
-        yield _slice(track, name, self.at_ns, sum(latency_ns), about | head)
+        about = {**about, "calls": len(latency_ns), "median_ns": median(latency_ns)}
+        self._slice(track, name, self.at_ns, sum(latency_ns), about)
         for i, length in enumerate(latency_ns):
-            if self.each_call:
-                known = {key: times[i] for key, times in (more or {}).items()}
-                yield _slice(track, "call", self.at_ns, length, known)
+            if self._each_call:
+                more = {key: times[i] for key, times in known.items()}
+                self._slice(track, "call", self.at_ns, length, more)
             self.at_ns += length
 
-    def _next(self, track: tuple[int, int], name: str, length: int, about: Event) -> Event:
-        begin = self.at_ns
+    def _next(self, track: tuple[int, int], name: str, length: int, about: Event) -> None:
+        self._slice(track, name, self.at_ns, length, about)
         self.at_ns += length
-        return _slice(track, name, begin, length, about)
 
-    def _track(self, group: str, line: object) -> Generator[Event, None, tuple[int, int]]:
+    def _slice(
+        self, track: tuple[int, int], name: str, begin_ns: int, length_ns: int, about: Event
+    ) -> None:
+        """Add a complete event; its times are µs with three decimals, as the format has it."""
+        place = {"pid": track[0], "tid": track[1], "ts": begin_ns / 1000, "dur": length_ns / 1000}
+        self.events.append({"ph": "X", "cat": "frameworktax", "name": name, **place, "args": about})
+
+    def _track(self, group: str, line: object) -> tuple[int, int]:
         """Return the numbers of group and line, and name them by events where they are new."""
-        if (group, line) in self.tracks:
-            return self.tracks[group, line]
-        known = next((one[0] for (name, _), one in self.tracks.items() if name == group), None)
-        track = self.free if known is None else known, self.free
-        self.free += 1
-        self.tracks[group, line] = track
-        if known is None:
-            yield _name("process_name", track, f"{group} ({self.name})")
-        said = f"process {line}" if isinstance(line, int) else line or group
-        yield _name("thread_name", track, str(said))
-        return track
+        if (group, line) not in self._tracks:
+            known = next((one[0] for (name, _), one in self._tracks.items() if name == group), None)
+            track = self._tracks[group, line] = self.free if known is None else known, self.free
+            self.free += 1
+            said = f"process {line}" if isinstance(line, int) else str(line or group)
+            names = {"process_name": f"{group} ({self._name})"} if known is None else {}
+            for kind, text in (names | {"thread_name": said}).items():
+                place = {"pid": track[0], "tid": track[1]}
+                self.events.append({"ph": "M", "name": kind, **place, "args": {"name": text}})
+        return self._tracks[group, line]
 
     def _series(self, key: str) -> str:
         """Return a point in words without its batch: what its processes serve."""
-        point = self.points.get(key)
+        point = self._points.get(key)
         if point is None:
             return f"point {key}"
         return f"{point.runtime}: {point_name(point, runtime=False, batch=False)}"
-
-    def _size(self, key: str) -> str:
-        point = self.points.get(key)
-        return f"batch {point.workload.batch}" if point else "block"
-
-
-def _slice(track: tuple[int, int], name: str, begin_ns: int, length_ns: int, about: Event) -> Event:
-    """Return a complete event; its times are µs with three decimals, as the format has it."""
-    place = {"pid": track[0], "tid": track[1], "ts": begin_ns / 1000, "dur": length_ns / 1000}
-    return {"ph": "X", "cat": "frameworktax", "name": name, **place, "args": about}
-
-
-def _name(kind: str, track: tuple[int, int], text: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": track[0], "tid": track[1], "args": {"name": text}}

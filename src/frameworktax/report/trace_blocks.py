@@ -52,24 +52,19 @@ def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
 
 def steps(trace: Mapping[str, Any]) -> Table:
     """Return the first steps, and the median over all."""
-    every = trace["steps"]
-    rows = [_step(step, bool(trace["devices"])) for step in every[:STEPS]]
+    every, has_device = trace["steps"], bool(trace["devices"])
+    rows = [_cells(step, *_busy(step), has_device) for step in every[:STEPS]]
     if len(every) > 1:
         middle = {
-            key: statistics.median(s[key] for s in every)
+            key: statistics.median(step[key] for step in every)
             for key in ("wall_ns", "kernels", "copies", "launches")
         }
-        busy = statistics.median(map(_busy, every))
-        share = statistics.median(_busy(s) / s["wall_ns"] if s["wall_ns"] else 0.0 for s in every)
+        busy = statistics.median(_busy(step)[0] for step in every)
+        share = statistics.median(_busy(step)[1] or 0.0 for step in every)
         step = {"name": f"median of {len(every)}", "regime": trace["regime"], **middle}
-        rows.append(_cells(step, busy, share, bool(trace["devices"])))
+        rows.append(_cells(step, busy, share, has_device))
     heads = ("step", "time", "device busy", "kernels", "copies", "launches")
     return table("Steps", [heads[0], *map(right, heads[1:]), "regime"], rows)
-
-
-def _step(step: Mapping[str, Any], has_device: bool) -> list[Cell]:
-    busy, wall = _busy(step), step["wall_ns"]
-    return _cells(step, busy, busy / wall if wall else None, has_device)
 
 
 def _cells(
@@ -84,9 +79,10 @@ def _cells(
     ]
 
 
-def _busy(step: Mapping[str, Any]) -> float:
-    bill = step["bill_ns"]
-    return float(bill.get("kernel", 0) + bill.get("copies", 0))
+def _busy(step: Mapping[str, Any]) -> tuple[float, float | None]:
+    """Return the time in which the device of a step was busy, and its share of the step."""
+    busy = float(step["bill_ns"].get("kernel", 0) + step["bill_ns"].get("copies", 0))
+    return busy, busy / step["wall_ns"] if step["wall_ns"] else None
 
 
 def _parts(
