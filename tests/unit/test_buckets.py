@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from frameworktax.attribution.buckets import DETAILS, classify, itemise, qualified, system_ticks
+from frameworktax.attribution.buckets import (
+    DETAILS,
+    classify,
+    is_judged,
+    itemise,
+    qualified,
+    system_ticks,
+)
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks, sample
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import Clock
@@ -95,11 +103,11 @@ PLACES = [
     ("python3.11", "", "python", ""),
     ("python3.13t", "", "python", ""),
     ("_json.cpython-311-x86_64-linux-gnu.so", "", "python", ""),
-    ("_sha256.cpython-311-x86_64-linux-gnu.so", "", "kernel", "other"),
-    ("libz.so.1.2.13", "crc32_z", "kernel", "other"),
-    ("my_operator.cpython-311-x86_64-linux-gnu.so", "spin", "kernel", "other"),
+    ("_sha256.cpython-311-x86_64-linux-gnu.so", "", "remainder", ""),
+    ("libz.so.1.2.13", "crc32_z", "remainder", ""),
+    ("my_operator.cpython-311-x86_64-linux-gnu.so", "spin", "remainder", ""),
     ("my_operator.so", "c10::intrusive_ptr<int>::retain_()", "dispatch", ""),
-    ("_multiarray_umath.cpython-311-x86_64-linux-gnu.so", "FLOAT_add", "kernel", "other"),
+    ("_multiarray_umath.cpython-311-x86_64-linux-gnu.so", "FLOAT_add", "remainder", ""),
     ("libscipy_openblas64_-ff651d7f.so", "sgemm_kernel_ZEN", "kernel", "gemm"),
     ("onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so", "sub_12", "remainder", ""),
     ("libopenvino_intel_cpu_plugin.so", "", "remainder", ""),
@@ -116,6 +124,29 @@ def test_every_leaf_has_its_place(library, symbol, bucket, detail):
     assert classify(Leaf(library, symbol)) == (bucket, detail)
     assert bucket in BILL
     assert detail in ("", *DETAILS)
+
+
+def test_symbols_of_real_libraries_are_placed_as_by_hand():
+    """The list was placed by reading it: torch, MKL on four processors, OpenBLAS, engines."""
+    lines = (Path(__file__).parent / "symbols.tsv").read_text().splitlines()
+    placed = [line.split("\t") for line in lines]
+    assert len(placed) >= 300
+    wrong = {
+        (library, symbol): classify(Leaf(library, symbol))
+        for library, symbol, bucket, detail in placed
+        if classify(Leaf(library, symbol)) != (bucket, detail)
+    }
+    assert wrong == {}
+
+
+def test_machine_code_says_what_an_unknown_library_does():
+    own = "my_operator.cpython-311-x86_64-linux-gnu.so"
+    assert is_judged(own)
+    assert is_judged("_sha256.cpython-311-x86_64-linux-gnu.so")
+    assert not is_judged(TORCH)
+    assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so")
+    assert classify(Leaf(own, "spin", "kernel")) == ("kernel", "unnamed")
+    assert classify(Leaf(own, "parse", "other")) == ("remainder", "")
 
 
 def test_a_qualified_name_drops_arguments_and_return_type():

@@ -22,11 +22,11 @@ Place = tuple[str, str]
 
 DETAILS = (
     "gemm", "packing", "convolution", "vectorised", "compiled", "jit", "memory", "libm", "unnamed",
-    "copying", "other",
+    "copying",
 )  # fmt: skip
 """Parts of kernel time. ``jit`` is code generated while running (oneDNN's loops and products);
 ``compiled`` are Inductor's loops; ``unnamed`` are loops that compute, and ``copying`` loops that
-only move data, in libraries without symbols; ``other`` is an unknown library: a user's operator."""
+only move data, both in libraries of which nothing is known by name."""
 
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
@@ -47,21 +47,32 @@ _BY_SIGNATURE = _rules(
 # Tried on the qualified name alone ("at::native::AVX2::RowwiseMomentsImpl").
 _BY_NAME = _rules(
     (r"^mkl_serv_(\w*alloc|free|de\w*)|^mm_\w*account", "allocator", ""),
-    (r"^mkl_serv_", "dispatch", ""),  # asks for threads, processor and settings
-    (r"^mkl_.*gem[mv].*(copy|pack)|^mkl_.*_copy[abnt]?_", "kernel", "packing"),
-    (r"^mkl_v[ms]", "kernel", "libm"),
+    (r"^mkl_serv_|^mkl_set_", "dispatch", ""),  # asks for threads, processor and settings
+    (r"^mkl_.*(_get_kernel_api|xerbla|errchk|get_size|_initialize_)|^mkl_vml_kernel_[GS]et",
+     "dispatch", ""),
+    # "nocopy" is the product that packs nothing; "acopied" one whose operand is packed already.
+    (r"^mkl_.*gem[mv].*(nocopy|copied|_kernel|_ker\d)", "kernel", "gemm"),
+    (r"^(mkl|cblas)_.*gem[mv].*(copy|pack)|^mkl_.*_copy[abnt]?_|^[sdcz]gem[mv]_pack",
+     "kernel", "packing"),
+    (r"^mkl_v[ms]|^vm?[sd][A-Z]", "kernel", "libm"),
     (r"^mkl_|^cblas_|^[sdcz]gem[mv]", "kernel", "gemm"),
-    (r"^fbgemm::.*[Pp]ack", "kernel", "packing"),
+    (r"^kai_get", "dispatch", ""),
+    (r"^kai_.*pack_", "kernel", "packing"),
+    (r"^kai_", "kernel", "gemm"),
+    (r"^fbgemm::(?!fbgemmPacked).*[Pp]ack", "kernel", "packing"),
     (r"^fbgemm::|^xnn_.*ukernel|^pytorch_q8|^nnp_", "kernel", "gemm"),
     (r"^Sleef_|^__svml", "kernel", "libm"),
     # oneDNN: running a primitive is work; describing, hashing, looking up and making one is not.
     (r"^dnnl.*(pd_t::|_desc|primitive_hashing|cache|_init|create|query|attr)", "dispatch", ""),
-    (r"^dnnl::impl::cpu::.*(reorder|copy|pack)", "kernel", "packing"),
+    (r"^dnnl::impl::cpu::.*(reorder|copy|pack|transpose_dt)", "kernel", "packing"),
     (r"^dnnl::impl::cpu::.*gem[mv]", "kernel", "gemm"),
     (r"^dnnl::impl::cpu::.*::(execute|ker|compute|loop)", "kernel", "convolution"),
     (r"^(dnnl|ideep|Xbyak)", "dispatch", ""),
     # at::native: loops are compiled once per instruction set, in a namespace of that name.
     (r"^at::native::(AVX2|AVX512|DEFAULT|SVE\w*|VSX|ZVECTOR)::", "kernel", "vectorised"),
+    (r"^at::native::(cpublas::|{anon}::)*(gemm|use_blas_gemm|\w*shape_check)$", "dispatch", ""),
+    (r"^at::native::.*(_sum$|ApplyGridSample|upsample_\w+_(channels_last|linear|loop))",
+     "kernel", "vectorised"),
     (r"^at::native::.*(im2col|col2im|unfolded|vol2col|slow_conv|winograd|depthwise)",
      "kernel", "convolution"),
     (r"^at::native::.*(gem[mv]\w*$)", "kernel", "gemm"),
@@ -163,8 +174,7 @@ def classify(leaf: Leaf) -> Place:
     if not _is_named(symbol):
         if work is not None and detail not in ("support", "wrapper"):
             return _BY_WORK[work]
-        missing = {"support": ("dispatch", ""), "wrapper": ("runtime", ""),
-                   "": ("kernel", "other")}  # fmt: skip
+        missing = {"support": ("dispatch", ""), "wrapper": ("runtime", "")}
         return missing.get(detail, ("remainder", ""))
     name = qualified(symbol)
     place = _first(_BY_SIGNATURE, symbol) or _first(_BY_NAME, name)
@@ -174,7 +184,12 @@ def classify(leaf: Leaf) -> Place:
         return "runtime", ""
     if detail or re.match(r"(c10|at|torch|pybind11|std|THP)\b", name):
         return "dispatch", ""  # torch's own code, also where a user's operator inlined it
-    return "kernel", "other"
+    return _BY_WORK[work] if work in ("kernel", "copy") else ("remainder", "")
+
+
+def is_judged(library: str) -> bool:
+    """Return whether machine code is to say what a library does, though it may have symbols."""
+    return _first(_LIBRARIES, library) is None and not _extension_module(library)[0]
 
 
 def _extension_module(library: str) -> Place:

@@ -203,7 +203,9 @@ class PerfEventSampler:
 
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
-        resolver = Resolver()
+        from frameworktax.attribution.buckets import is_judged
+
+        resolver = Resolver(judged=is_judged)
         where = resolver.resolve(address for user, _, _ in self._drained for address in user)
         return [
             Ticks(

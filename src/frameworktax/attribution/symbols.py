@@ -119,12 +119,17 @@ class Resolver:
     Args:
         maps: text of ``/proc/PID/maps``; None for this process.
         hidden: whether a library's symbols are to be ignored, to test what is done without.
+        judged: whether machine code is to be judged where there is a symbol too.
     """
 
     def __init__(
-        self, maps: str | None = None, hidden: Callable[[str], bool] = lambda library: False
+        self,
+        maps: str | None = None,
+        *,
+        hidden: Callable[[str], bool] = lambda library: False,
+        judged: Callable[[str], bool] = lambda library: False,
     ) -> None:
-        self._hidden = hidden
+        self._hidden, self._judged = hidden, judged
         text = Path("/proc/self/maps").read_text() if maps is None else maps
         self._regions = parse_maps(text)
         self._starts = np.array([region.start for region in self._regions], np.uint64)
@@ -163,7 +168,8 @@ class Resolver:
                 return Leaf(library, special)
         name = None if self._hidden(library) else table.find(vaddr)
         if name is not None:
-            return Leaf(library, demangle(name))
+            work = table.work(vaddr) if self._judged(library) else None
+            return Leaf(library, demangle(name), work)
         start = table.function(vaddr)
         return Leaf(library, f"sub_{start:x}" if start is not None else "", table.work(vaddr))
 
