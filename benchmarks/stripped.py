@@ -22,7 +22,7 @@ from common import ROOT, environment, say
 from frameworktax import models, runtimes
 from frameworktax.attribution import attribute_cpu
 from frameworktax.attribution.buckets import classify
-from frameworktax.attribution.perf_event import PerfEvent
+from frameworktax.attribution.perf_event import PerfEventSampler
 from frameworktax.attribution.symbols import Resolver
 from frameworktax.clock import REAL
 from frameworktax.records import Workload
@@ -89,16 +89,15 @@ def shares(workload: Workload, seconds: float) -> dict[str, Any]:
 
 def sampled(call: Callable[[], object], seconds: float) -> list[int]:
     """Return program counters in user mode while a call runs over and over."""
-    event = PerfEvent(2_000_000_000, period_ns=PERIOD_NS)
     found: list[int] = []
     end = REAL.wall_ns() + int(seconds * 1e9)
-    while (now := REAL.wall_ns()) < end:
-        event.start()
-        while REAL.wall_ns() < min(end, now + 500_000_000):
-            call()
-        event.stop()
-        found += event.drain()[0]
-    event.close()
+    with PerfEventSampler(2_000_000_000, period_ns=PERIOD_NS) as event:
+        while (now := REAL.wall_ns()) < end:
+            event.resume()
+            while REAL.wall_ns() < min(end, now + 500_000_000):
+                call()
+            event.pause()
+            found += event.drain()[0]
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from frameworktax.attribution import machine_code
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.machine_code import Known, judge, judge_function, jump_slot
-from frameworktax.attribution.perf_event import PerfEvent, probe
+from frameworktax.attribution.perf_event import PerfEventSampler, probe
 from frameworktax.attribution.symbols import JIT, Leaf, Resolver, SymbolTable
 
 START = 0x1000
@@ -137,18 +137,17 @@ def test_hidden_symbols_change_the_kernel_share_little():
     torch.set_num_threads(1)
     layer = torch.nn.TransformerEncoderLayer(128, 2, 512, batch_first=True).eval()
     inputs = torch.randn(4, 32, 128)
-    event = PerfEvent(2_000_000_000, period_ns=500_000)
-    with torch.inference_mode():
+    sampler = PerfEventSampler(2_000_000_000, period_ns=500_000)
+    with torch.inference_mode(), sampler as event:
         for _ in range(20):
             layer(inputs)
         addresses = []
         while len(addresses) < 1500:
-            event.start()
+            event.resume()
             for _ in range(100):
                 layer(inputs)
-            event.stop()
+            event.pause()
             addresses += event.drain()[0]
-    event.close()
     by_symbol = Resolver().resolve(addresses)
     by_code = Resolver(hidden=lambda library: library.startswith("libtorch")).resolve(addresses)
     shares = [
