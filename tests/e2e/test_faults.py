@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.timing
-
 HEAD = """
 import os, signal, subprocess, sys, time
 import torch
@@ -29,12 +25,12 @@ def build():
 """
 
 
-def measure(shell, faults: str | dict[int, str], *words: str, budget: str = "20s"):
+def measure(shell, faults: str | dict[int, str], *words: str, budget: str = "300s"):
     """Measure a model that runs one fault, or another at each batch size."""
     lines = [faults] if isinstance(faults, str) else by_size(faults)
     shell.write("own.py", HEAD.replace("        FAULT", "\n".join(f"        {x}" for x in lines)))
-    common = ("--runtimes", "eager", "--processes", "1", "--twin", "none", "--json", "-")
-    return shell("measure", "own.py:build", *common, "--time-budget", budget, *words)
+    common = ("--runtimes", "eager", "--processes", "1", "--twin", "none", "--until", "50%")
+    return shell("measure", "own.py:build", *common, "--json", "-", "--time-budget", budget, *words)
 
 
 def by_size(faults: dict[int, str]) -> list[str]:

@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from frameworktax import store
 from frameworktax.analysis.document import build
+from frameworktax.cli import app
 from frameworktax.records import BILL
 
-pytestmark = pytest.mark.timing
-
 SMALL = ("measure", "mlp", "--width", "0.1")
-RUNTIMES = "eager,inference-mode,torchscript-frozen,onnxruntime,openvino,cuda-graph,null"
+RUNTIMES = "eager,torchscript-frozen,onnxruntime,cuda-graph,null"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,9 @@ def session(tmp_path_factory, make_shell):
             "--time-budget",
             "1800s",
             "--until",
-            "8%",
+            "50%",
+            "--processes",
+            "2",
             "--runtimes",
         ],
         RUNTIMES,
@@ -83,7 +85,7 @@ def test_numbers_hang_together(session):
         share = m["tax_share"]["value"]
         assert share == pytest.approx(m["tax_ns"]["value"] / latency["value"])
         assert 0 < m["kernel_ns"]["value"] < latency["value"]
-        assert len(m["samples_ns"]) == 3
+        assert len(m["samples_ns"]) == 2
         assert m["parity"]["within_tolerance"] is True
         assert m["regime"] in ("framework-bound", "mixed", "compute-bound")
 
@@ -92,11 +94,10 @@ def test_methods_are_named(session):
     _, run, _ = session
     found = points(run)
     assert found["onnxruntime", 1]["bill_method"] == "width-shrunk-twin"
-    assert found["openvino", 1]["bill_method"] == "width-shrunk-twin"
-    for runtime in ("eager", "inference-mode", "torchscript-frozen"):
+    for runtime in ("eager", "torchscript-frozen"):
         assert found[runtime, 1]["bill_method"].startswith("program-counter-sampling")
     assert found["eager", 1]["warm_overhead_ns"]["value"] > 0
-    assert found["eager", 1]["latency_ns"]["method"].startswith("process-medians-of-block-medians")
+    assert "block-medians" in found["eager", 1]["latency_ns"]["method"]
 
 
 def test_counts_are_those_of_the_model(session):
@@ -108,7 +109,7 @@ def test_counts_are_those_of_the_model(session):
 
 def test_the_floor_is_measured(session):
     _, run, _ = session
-    floor, fastest = run["harness_floor_ns"], points(run)["openvino", 1]["latency_ns"]
+    floor, fastest = run["harness_floor_ns"], points(run)["onnxruntime", 1]["latency_ns"]
     assert 0 < floor["value"] < fastest["value"] / 20
 
 
@@ -127,15 +128,16 @@ def test_the_store_tells_the_same(session):
     assert len(again.measurements) == len(run["measurements"])
 
 
-def test_report_redraws_without_measuring(session, shell):
+def test_report_redraws_without_measuring(session, tmp_path, monkeypatch):
     folder, run, _ = session
     kept = folder / "work" / "results"
     before = sorted(p.name for p in kept.iterdir())
+    monkeypatch.chdir(tmp_path)
     for suffix in ("html", "json", "md", "csv", "svg"):
-        ran = shell("report", str(kept), "-o", f"out.{suffix}")
-        assert (ran.code, ran.out, ran.err) == (0, f"written: out.{suffix}\n", "")
-        assert (shell.folder / f"out.{suffix}").stat().st_size > 500
-    assert json.loads((shell.folder / "out.json").read_text())["headline"] == run["headline"]
+        ran = CliRunner().invoke(app, ["report", str(kept), "-o", f"out.{suffix}"])
+        assert (ran.exit_code, ran.output) == (0, f"written: out.{suffix}\n")
+        assert (tmp_path / f"out.{suffix}").stat().st_size > 500
+    assert json.loads((tmp_path / "out.json").read_text())["headline"] == run["headline"]
     assert sorted(p.name for p in kept.iterdir()) == before
 
 
@@ -148,7 +150,7 @@ def test_nothing_is_written_outside_the_chosen_folders(session):
     assert [p.suffix for p in (work / "results").iterdir()] == [".jsonl"]
     assert (folder / "cache").stat().st_mode & 0o777 == 0o700
     kept = {p.name.rpartition("-")[0] for p in (folder / "cache").iterdir()}
-    assert kept == {"torchscript-frozen", "onnxruntime", "openvino"}  # what was prepared, no more
+    assert kept == {"eager", "torchscript-frozen", "onnxruntime"}  # what was prepared, no more
 
 
 def test_the_terminal_tells_the_verdict_in_80_columns(session):
@@ -165,7 +167,7 @@ def test_resume_measures_only_what_is_missing(session, shell):
     ran = shell(
         *["measure", "bert-tiny", "--length", "16", "--batch", "1,2", "--resume", "--quiet"],
         "--runtimes",
-        "eager,inference-mode",
+        "eager,onnxruntime",
         "--store",
         str(folder / "work" / "results"),
     )
@@ -191,6 +193,8 @@ def test_json_to_standard_output_is_alone_there(shell):
             "60s",
             "--until",
             "50%",
+            "--processes",
+            "1",
         ]
     )
     assert ran.code == 0, ran.err
@@ -199,7 +203,7 @@ def test_json_to_standard_output_is_alone_there(shell):
 
 def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
     environment = {**os.environ, "FRAMEWORKTAX_CACHE": str(tmp_path / "cache")}
-    process, kept = _measuring(tmp_path, "1..4", env=environment)
+    process, kept = _measuring(tmp_path, "1,2", env=environment)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
@@ -234,6 +238,7 @@ def _measuring(
 ) -> tuple[subprocess.Popen[str], Path]:
     """Return a session that would go on for a long time and has measured something; its store."""
     words = [*SMALL, "--runtimes", "eager", "--batch", batch, "--time-budget", "1800s"]
+    words += ["--processes", "1", "--twin", "none"]
     process = subprocess.Popen(
         # until 0.01 %: it would go on to the last round
         [sys.executable, "-m", "frameworktax", *words, "--until", "0.01%"],

@@ -139,13 +139,13 @@ def same(found: list, expected: list) -> bool:
 
 
 @given(stores())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_is_written_is_read(found):
     assert read_back(*(text for _, text in found)) == [r for written, _ in found for r in written]
 
 
 @given(stores(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_truncated_copied_and_concatenated_shards(found, data):
     """Every shard is cut anywhere; then all of them, some twice, are appended to few files."""
     cut, expected = [], []
@@ -161,7 +161,7 @@ def test_truncated_copied_and_concatenated_shards(found, data):
 
 
 @given(stores(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_lines_of_several_writers_in_any_order(found, random):
     """Two writers on one file, each line whole: as file systems give it for appended lines."""
     queues = [text.splitlines(keepends=True) for _, text in found]
@@ -173,7 +173,7 @@ def test_lines_of_several_writers_in_any_order(found, random):
 
 
 @given(stores(), st.binary(max_size=30), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_line_of_anything_else_costs_nothing(found, rubbish, data):
     written, text = found[0]
     lines = text.splitlines(keepends=True)
