@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -455,6 +455,12 @@ def session_order(session: str, started: str = "") -> tuple[str, str]:
     stamp = session.partition("-")[0]
     stamped = re.fullmatch(r"\d{8}T\d{6}", stamp)
     return (stamp if stamped else re.sub(r"[-:]", "", started[:19]), session)
+
+
+def sessions_of(records: Iterable[Record]) -> list[Session]:
+    """Return the session records, oldest first."""
+    found = [record for record in records if isinstance(record, Session)]
+    return sorted(found, key=lambda s: session_order(s.session, s.started))
 
 
 # --- derived, written into documents ----------------------------------------------------------

@@ -14,6 +14,7 @@ import sample_records as data
 
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate
+from frameworktax.report import vega
 from frameworktax.report.html import document_html
 from frameworktax.report.render_markdown import markdown
 from frameworktax.reproduce import claims, figures, machines, page, paper, proxies, studies
@@ -432,7 +433,7 @@ def test_a_measured_store_is_told():
     text = markdown(page.page(found, "x"))
     assert "| 62.2 % (59.7 % to 64.8 %) |" in text
     assert "AMD EPYC, 2 processors; torch 2.13.0+cpu" in text
-    assert "GPT-2, 16 new tokens" in figures.svg(found.studies[0])
+    assert "GPT-2, 16 new tokens" in vega.svg(figures.figure(found.studies[0]))
 
 
 def test_the_scale_is_the_one_that_the_store_holds(tmp_path):

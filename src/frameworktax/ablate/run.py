@@ -12,7 +12,7 @@ from frameworktax.ablate.steps import Ablation, build
 from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan, points_for
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point, Record, Session, Workload, session_order
+from frameworktax.records import Point, Record, Workload, sessions_of
 from frameworktax.stats import UNTIL
 
 BUDGET_S = 600.0
@@ -130,11 +130,7 @@ def read(folder: str | Path, model: str | None = None) -> Ablation:
         UsageError: it holds no ladder.
     """
     records, _ = store.read(Path(folder))
-    sessions = sorted(
-        (r for r in records if isinstance(r, Session)),
-        key=lambda s: session_order(s.session, s.started),
-    )
-    for session in reversed(sessions):
+    for session in reversed(sessions_of(records)):
         mine: list[Record] = [r for r in records if r.session == session.session]
         try:
             found = build(mine)

@@ -32,7 +32,7 @@ from frameworktax.records import (
     Run,
     Session,
     device_of,
-    session_order,
+    sessions_of,
 )
 from frameworktax.stats import UNTIL, block_median, ratio_interval
 
@@ -58,7 +58,7 @@ def build(
             session reached or left out.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
-    sessions = _sessions(records)
+    sessions = sessions_of(records)
     grouped, notes = gather(records)
     grouped = [g for g in grouped if g.measured]
     readings = _with_regimes(_read(grouped, until), _gpus(sessions))
@@ -81,13 +81,6 @@ def build(
         advice=advising.ranked(advice for found, _ in advised for advice in found),
         left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def _sessions(records: Sequence[Record]) -> list[Session]:
-    return sorted(
-        (r for r in records if isinstance(r, Session)),
-        key=lambda s: session_order(s.session, s.started),
     )
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import UsageError
-from frameworktax.report import vega
-from frameworktax.report.charts import ticks
-from frameworktax.report.palette import SCHEMA, Spec, colours
+from frameworktax.report import charts, vega
+from frameworktax.report.palette import Spec, colours
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.results import Reproduction, StudyResult
 from frameworktax.reproduce.rows import AXES, Row, select
@@ -23,6 +22,8 @@ ALONE = (500, 250)
 """The same of a drawing that stands alone, because one side has no numbers."""
 FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
+UNLIKE = 4.0
+"""Factor between ours and theirs from which on a linear axis would hide one of them."""
 NEAR = 0.15
 """Share of an axis within which two names would lie on each other."""
 WORDS = {
@@ -64,8 +65,7 @@ def drawing(
     names: list[str],
     title: str,
     *,
-    legend: bool,
-    y_title: bool,
+    first: bool,
     beside: bool,
 ) -> Spec:
     """Return one drawing.
@@ -76,55 +76,30 @@ def drawing(
         shown: what its axes have room for: with the other drawing's points where both fit.
         names: every series of the pair, so that both drawings use the same colours.
         title: whose numbers they are.
-        legend: whether the legend stands here.
-        y_title: whether the axis has its title here.
+        first: whether the legend and the title of the axis stand here.
         beside: whether another drawing stands beside it.
     """
-    x = {"field": "x", "type": "quantitative", **_x_axis(panel, shown)}
-    y = {"field": "y", "type": "quantitative", **_y_axis(panel, shown, y_title)}
-    colour: Spec = {
-        "field": "series",
-        "type": "nominal",
-        "scale": {"domain": names, "range": _colours(panel, names)},
-        "legend": {"title": None, "orient": "top", "columns": 2} if legend else None,
-    }
-    if panel.mark == "label" or len(names) < 2:
-        colour["legend"] = None
-    interval = {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.5}}
-    layers: list[Spec] = [
-        {
-            **interval,
-            "encoding": {
-                "x": x,
-                "y": {**y, "field": "low"},
-                "y2": {"field": "high"},
-                "color": colour,
-            },
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-    ]
-    if panel.mark == "line":
-        line = {
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {"x": x, "y": y, "color": colour},
-        }
-        layers.insert(0, line)
-    else:
-        layers += _labels(mine, shown, x, y)
     width, height = SIZE if beside else ALONE
-    return {
+    legend = {"title": None, "orient": "top", "columns": 2}
+    is_named = first and panel.mark == "line" and len(names) > 1
+    values = {
         "title": title,
         "width": width,
         "height": height,
-        "data": {"values": mine},
-        "layer": layers,
+        "points": mine,
+        "x": _x_axis(panel, shown),
+        "y": _y_axis(panel, shown, first),
+        "names": names,
+        "colours": _colours(panel, names),
+        "legend": legend if is_named else None,
     }
+    spec: Spec = charts.fill(charts.template("panel"), values)
+    if panel.mark == "label":
+        spec["layer"] = [*spec["layer"][1:], *_labels(mine, shown)]
+    return spec
 
 
-def _labels(mine: list[Point], shown: list[Point], x: Spec, y: Spec) -> list[Spec]:
+def _labels(mine: list[Point], shown: list[Point]) -> list[Spec]:
     """Return the names beside points, towards the middle; below where another is close above."""
     wide = max(p["x"] for p in shown) - min(p["x"] for p in shown) or 1.0
     tall = max(p["y"] for p in shown) or 1.0
@@ -144,49 +119,40 @@ def _labels(mine: list[Point], shown: list[Point], x: Spec, y: Spec) -> list[Spe
                 "dy": 13 if below else -9,
                 "fontSize": FONT - 2,
             },
-            "encoding": {"x": x, "y": y, "text": {"field": "series"}},
+            "encoding": {"text": {"field": "series"}, "color": {"value": "black"}},
         }
         for (right, below), values in named.items()
     ]
 
 
 def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
-    title = WORDS.get(panel.x, panel.x)
-    if panel.x not in AXES:
-        top = max(p["x"] for p in shown)
-        return {
-            "title": title,
-            "scale": {"domain": [0, top * 1.15], "nice": False},
-            "axis": {"tickCount": 4, "format": ".4~g"},
-        }
-    at = sorted({p["x"] for p in shown})
-    every = [v for i, v in enumerate(at) if len(at) < 6 or not i % 2]
-    return {
-        "title": title,
-        "scale": {"type": "log", "base": 2, "domain": [at[0] / 1.1, at[-1] * 1.1], "nice": False},
-        "axis": {"values": every, "format": "d", "grid": False},
-    }
+    scale: Spec = {"domain": [0, max(p["x"] for p in shown) * 1.15], "nice": False}
+    axis: Spec = {"tickCount": 4, "format": ".4~g"}
+    if panel.x in AXES:
+        at = sorted({p["x"] for p in shown})
+        every = [v for i, v in enumerate(at) if len(at) < 6 or not i % 2]
+        scale = {"type": "log", "base": 2, "domain": [at[0] / 1.1, at[-1] * 1.1], "nice": False}
+        axis = {"values": every, "format": "d", "grid": False}
+    return _axis("x", WORDS.get(panel.x, panel.x), scale, axis)
 
 
 def _y_axis(panel: Panel, shown: list[Point], named: bool) -> Spec:
-    title = "latency, ms" if named else None
-    if panel.linear:
-        top = max(p["high"] for p in shown) * 1.12
-        low = min(0.0, min(p["low"] for p in shown))
-        return {
-            "title": title,
-            "scale": {"domain": [low, top], "nice": False},
-            "axis": {"tickCount": 5, "format": ".4~g"},
-        }
-    low, high = min(p["low"] for p in shown) * 0.85, max(p["high"] for p in shown) * 1.18
-    at = ticks(low, high)
-    if len(at) > 7:
-        at = [t for t in at if f"{t:e}"[0] == "1"]
-    return {
-        "title": title,
-        "scale": {"type": "log", "domain": [low, high], "nice": False},
-        "axis": {"values": at, "format": "~g"},
-    }
+    low, high = min(p["low"] for p in shown), max(p["high"] for p in shown)
+    scale: Spec = {"domain": [min(0.0, low), high * 1.12], "nice": False}
+    axis: Spec = {"tickCount": 5, "format": ".4~g"}
+    if not panel.linear:
+        low, high = low * 0.85, high * 1.18
+        at = charts.ticks(low, high)
+        if len(at) > 7:
+            at = [t for t in at if f"{t:e}"[0] == "1"]
+        scale = {"type": "log", "domain": [low, high], "nice": False}
+        axis = {"values": at, "format": "~g"}
+    return _axis("y", "latency, ms" if named else None, scale, axis)
+
+
+def _axis(field: str, title: str | None, scale: Spec, axis: Spec) -> Spec:
+    kind = "quantitative"
+    return {"field": field, "type": kind, "title": title, "scale": scale, "axis": axis}
 
 
 def _colours(panel: Panel, names: list[str]) -> list[str]:
@@ -197,26 +163,6 @@ def _colours(panel: Panel, names: list[str]) -> list[str]:
         runtimes = {shown: name for name, shown in NAMES.items()}
         return colours([runtimes.get(name, name) for name in names])
     return [SPREAD[i % len(SPREAD)] for i in range(len(names))]
-
-
-UNLIKE = 4.0
-"""Factor between ours and theirs from which on a linear axis would hide one of them."""
-CONFIG: Spec = {
-    "font": "Helvetica Neue, Arial, sans-serif",
-    "padding": 8,
-    "view": {"stroke": "#c9ced6"},
-    "concat": {"spacing": 14},
-    "axis": {
-        "labelFontSize": FONT,
-        "titleFontSize": FONT,
-        "titleFontWeight": "normal",
-        "gridColor": "#e8ebef",
-        "labelColor": "#30363d",
-        "titleColor": "#30363d",
-    },
-    "title": {"fontSize": FONT, "fontWeight": "normal", "color": "#30363d"},
-    "legend": {"labelFontSize": FONT, "symbolSize": 90, "symbolOpacity": 1, "labelLimit": 300},
-}
 
 
 def points(rows: Sequence[Row], panel: Panel) -> list[Point]:
@@ -276,7 +222,8 @@ def figure(study: StudyResult) -> Spec | None:
             drawn.append(_pair(panel, ours, printed))
     if not drawn:
         return None
-    return {"$schema": SCHEMA, "background": "white", "config": CONFIG, "vconcat": drawn}
+    spec: Spec = charts.fill(charts.template("panels"), {"panels": drawn})
+    return spec
 
 
 def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
@@ -286,11 +233,8 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
         if not mine:
             continue
         shown = mine + other if alike(panel, mine, other) else mine
-        first = not sides
         both = bool(ours and theirs)
-        sides.append(
-            drawing(panel, mine, shown, names, title, legend=first, y_title=first, beside=both)
-        )
+        sides.append(drawing(panel, mine, shown, names, title, first=not sides, beside=both))
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,
@@ -311,16 +255,6 @@ def alike(panel: Panel, ours: list[Point], theirs: list[Point]) -> bool:
     return True
 
 
-def svg(study: StudyResult) -> str | None:
-    """Return a study's figure as SVG; None where it has none.
-
-    Raises:
-        UsageError: the package that draws is not installed.
-    """
-    spec = figure(study)
-    return None if spec is None else vega.svg(spec)
-
-
 def write(
     found: Reproduction, folder: Path, suffixes: Sequence[str] = (".svg", ".png")
 ) -> list[Path]:
@@ -336,10 +270,7 @@ def write(
     written = []
     for study in found.studies:
         spec = figure(study)
-        if spec is None:
-            continue
-        for suffix in suffixes:
-            path = folder / f"{study.file.name}{suffix}"
-            vega.write(spec, path)
-            written.append(path)
+        for suffix in suffixes if spec is not None else ():
+            written.append(folder / f"{study.file.name}{suffix}")
+            vega.write(spec, written[-1])
     return written

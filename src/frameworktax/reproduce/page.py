@@ -168,7 +168,7 @@ def _unit(bounds: str) -> str:
 
 
 def _setting(found: Reproduction) -> str:
-    machine = found.environment
+    machine = found.run.environment
     versions = dict(machine.libraries) if machine else {}
     named = [
         f"{name} {versions[name]}"

@@ -33,19 +33,6 @@ LENGTH = 128
 LENGTH_BATCH = 128
 """Batch of the panel over sequence lengths."""
 PRINTED = "as the paper gives it"
-TABLE_3 = {
-    "PyTorch (graph": "eager",
-    "PyTorch with TorchScript": "torchscript",
-    "PyTorch with CUDA Graphs": "cuda-graph",
-    "ONNX RT (ahead": "onnxruntime",
-    "ONNX RT with CUDA Graphs": "onnxruntime-cuda-graph",
-}
-TABLE_1 = {
-    "batch 1, sequence 128": {"batch": 1, "length": 128, "width": 1.0},
-    "batch 4, sequence 128": {"batch": 4, "length": 128, "width": 1.0},
-    "batch 1, sequence 512": {"batch": 1, "length": 512, "width": 1.0},
-}
-WIDE = "SA dim 1536"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,27 +139,24 @@ def _with_tax(numbers: dict[str, Estimate]) -> dict[str, Estimate]:
 
 
 def _table(study: str) -> Iterator[Row]:
-    found: dict[str, dict[str, Estimate]] = defaultdict(dict)
+    found: dict[tuple[tuple[str, Any], ...], dict[str, Estimate]] = defaultdict(dict)
     for line in _lines("tables.csv"):
         if f"table-{line['table']}" == study:
+            at: dict[str, Any] = {
+                "model": "bert-base",
+                "runtime": line["runtime"],
+                "precision": NOT_STATED,
+                "batch": int(line["batch"]),
+                "length": int(line["length"]),
+                "width": float(line["width"]),
+                "depth": 1.0,
+                "input": "dense",
+            }
             scale = {"s": 1e9, "ms": 1e6, "percent": 0.01}[line["unit"]]
-            found[line["row"]][line["quantity"]] = exactly(float(line["value"]) * scale, PRINTED)
-    for label, numbers in found.items():
-        at: dict[str, Any] = {
-            "model": "bert-base",
-            "runtime": "eager",
-            "precision": NOT_STATED,
-            "batch": 1,
-            "length": LENGTH,
-            "width": 2.0 if WIDE in label else 1.0,
-            "depth": 1.0,
-            "input": "dense",
-        }
-        if study == "table-1" and WIDE not in label:
-            at |= next(axes for part, axes in TABLE_1.items() if part in label)
-        if study == "table-3":
-            at["runtime"] = next(name for part, name in TABLE_3.items() if part in label)
-        yield Row(at=at, numbers=numbers)
+            value = float(line["value"]) * scale
+            found[tuple(at.items())][line["quantity"]] = exactly(value, PRINTED)
+    for key, numbers in found.items():
+        yield Row(at=dict(key), numbers=numbers)
 
 
 def _lines(name: str) -> list[dict[str, str]]:

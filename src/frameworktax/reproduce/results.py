@@ -14,16 +14,13 @@ from frameworktax.api import document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
-    Environment,
     LeftOut,
     Measurement,
-    Outcome,
     Point,
     Record,
     Run,
-    Session,
     Subject,
-    session_order,
+    sessions_of,
 )
 from frameworktax.reproduce import machines, paper, proxies
 from frameworktax.reproduce.claims import Judged, free_value, judge
@@ -121,7 +118,6 @@ class Reproduction:
 
     studies: tuple[StudyResult, ...]
     run: Run
-    environment: Environment | None
     machines: tuple[str, ...]
     store: Path
 
@@ -172,7 +168,6 @@ def evaluate_studies(
     return Reproduction(
         studies=tuple(results),
         run=run,
-        environment=run.environment,
         machines=tuple(names),
         store=folder,
     )
@@ -181,8 +176,7 @@ def evaluate_studies(
 @dataclass(frozen=True, slots=True)
 class _Machine:
     run: Run
-    environments: Mapping[str, Environment]
-    left: Mapping[tuple[Any, ...], str]
+    left_out: Mapping[tuple[Any, ...], str]
 
 
 def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
@@ -194,30 +188,16 @@ def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
     for record in records:
         if isinstance(record, Subject | LeftOut):
             platforms[record.session][record.point.platform] += 1
-    sessions = sorted(
-        (r for r in records if isinstance(r, Session)),
-        key=lambda s: session_order(s.session, s.started),
-    )
-    of_machine: dict[str, list[Session]] = {}
-    for session in sessions:
+    ids: dict[str, set[str]] = {}
+    for session in sessions_of(records):
         usual = platforms[session.session].most_common(1)
         name = machines.name_of(session.environment, usual[0][0] if usual else "cpu")
-        of_machine.setdefault(name, []).append(session)
-    ordered = sorted(
-        of_machine,
-        key=lambda name: session_order(of_machine[name][-1].session, of_machine[name][-1].started),
-    )
+        ids[name] = {*ids.pop(name, ()), session.session}
     found = {}
-    for name in ordered:
-        ids = {session.session for session in of_machine[name]}
-        mine = [record for record in records if record.session in ids]
-        left = {axes_key(r.point): r.reason for r in mine if isinstance(r, LeftOut)}
-        points = {r.point.key(): r.point for r in mine if isinstance(r, Subject)}
-        for record in mine:  # an unavailable runtime has an outcome and no numbers
-            if isinstance(record, Outcome) and record.status != "ok" and record.point in points:
-                left.setdefault(axes_key(points[record.point]), record.reason or record.status)
-        environments = {s.session: s.environment for s in of_machine[name]}
-        found[name] = _Machine(document(mine), environments, left)
+    for name, mine in ids.items():
+        kept = [record for record in records if record.session in mine]
+        left_out = {axes_key(r.point): r.reason for r in kept if isinstance(r, LeftOut)}
+        found[name] = _Machine(document(kept), left_out)
     return found
 
 
@@ -239,7 +219,7 @@ def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
     measured = {}
     for m in machine.run.measurements:
         row = of_measurement(m, layers)
-        environment = machine.environments.get(m.session or "", machine.run.environment)
+        environment = machine.run.environment
         peaks = machines.peaks_of(environment, m.platform) if environment else (None, None)
         measured[_key(m)] = replace(row, at={**row.at, "machine": name, "peaks": peaks})
     found = []
@@ -248,22 +228,20 @@ def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
         if key in measured:
             found.append(measured[key])
             continue
-        reason = machine.left.get(key, "not measured")
+        reason = machine.left_out.get(key, "not measured")
         at = {**axes_of(point.workload, point.runtime), "regime": None, "machine": name}
         found.append(Row(at=at, reason=reason))
     return found
 
 
 def _result(study: StudyFile, scale: Scale, rows: tuple[Row, ...]) -> StudyResult:
-    table = () if study.proxies is None else tuple(proxies.table(rows, study.proxies))
-    free = tuple(f for axis in study.free for f in _free(rows, axis))
     return StudyResult(
         file=study,
         scale=scale,
         rows=rows,
         claims=judge(study, rows),
-        proxies=table,
-        free=free,
+        proxies=() if study.proxies is None else tuple(proxies.table(rows, study.proxies)),
+        free=tuple(f for axis in study.free for f in _free(rows, axis)),
         effects=tuple(machines.effects(rows)),
     )
 
