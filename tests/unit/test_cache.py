@@ -12,9 +12,8 @@ from frameworktax.host.cache import (
     VARIABLE,
     cache_folder,
     entries,
-    held,
+    keep_from_pruning,
     prune_cache,
-    prune_old_cache,
 )
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.session import MeasuringSession
@@ -93,21 +92,10 @@ def test_links_are_not_followed(tmp_path):
 
 def test_a_running_session_keeps_it(tmp_path):
     prepared(tmp_path, "model", 10, 100)
-    with held(tmp_path), held(tmp_path), pytest.raises(UsageError, match="a session is running"):
+    refused = pytest.raises(UsageError, match="a session is running")
+    with keep_from_pruning(tmp_path), keep_from_pruning(tmp_path), refused:
         prune_cache(tmp_path, 0)
     assert [e.path.name for e in prune_cache(tmp_path, 0)] == ["model"]
-
-
-def test_what_earlier_versions_left_in_a_store_can_go(tmp_path):
-    old = tmp_path / "store" / "cache"
-    prepared(old, "model", 10, 100)
-    (old.parent / "shard.jsonl").write_text("")
-    assert [e.bytes for e in prune_old_cache(old.parent, dry_run=True)] == [10]
-    assert old.is_dir()
-    assert [e.bytes for e in prune_old_cache(old.parent)] == [10]
-    assert [p.name for p in old.parent.iterdir()] == ["shard.jsonl"]
-    old.symlink_to(tmp_path)
-    assert prune_old_cache(old.parent) == []
 
 
 def test_a_session_uses_nothing_that_lies_in_its_store(tmp_path, monkeypatch):

@@ -165,7 +165,7 @@ def prune(
     from datetime import UTC, datetime
 
     from frameworktax.cli.parse import parse_age, parse_size
-    from frameworktax.host.cache import cache_folder, prune_cache, prune_old_cache
+    from frameworktax.host.cache import cache_folder, prune_cache
     from frameworktax.store import upkeep
 
     age = parse_age(older_than, "--older-than") if older_than is not None else None
@@ -186,8 +186,6 @@ def prune(
         )
     if cache:
         entries = prune_cache(cache_folder(), size, dry_run=dry_run)
-        if store is not None:
-            entries += prune_old_cache(store, dry_run=dry_run)
         _say([f"{entry.path.name}, {entry.bytes / 1e6:.1f} MB: {would}" for entry in entries])
         total = sum(entry.bytes for entry in entries)
         print(f"{would}: {len(entries)} prepared models, {total / 1e6:.1f} MB")

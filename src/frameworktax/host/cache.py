@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,8 +86,8 @@ def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
 
 
 @contextlib.contextmanager
-def held(cache: Path) -> Iterator[None]:
-    """Keep pruning off while a session runs."""
+def keep_from_pruning(cache: Path) -> Iterator[None]:
+    """Hold a shared lock while a session runs: pruning is refused meanwhile."""
     descriptor = _locked(cache, fcntl.LOCK_SH)
     try:
         yield
@@ -175,30 +175,20 @@ def prune_cache(
     except BlockingIOError as error:
         raise UsageError("a session is running; prune the cache once it has ended") from error
     try:
-        gone = oldest(entries(cache), LIMIT_BYTES if limit_bytes is None else limit_bytes)
-        for entry in gone if not dry_run else ():
-            remove(entry.path)
+        found = entries(cache)
+        total = sum(entry.bytes for entry in found)
+        limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
+        gone = []
+        for entry in found:
+            if total <= limit:
+                break
+            gone.append(entry)
+            total -= entry.bytes
+            if not dry_run:
+                remove(entry.path)
     finally:
         os.close(descriptor)
     return gone
-
-
-def prune_old_cache(store: Path, *, dry_run: bool = False) -> list[Entry]:
-    """Remove the folder ``cache`` of a store: earlier versions kept what they prepared there.
-
-    Returns:
-        What was removed, or would be; a link is left alone, it leads elsewhere.
-
-    Raises:
-        UsageError: there is no removing it.
-    """
-    old = store / "cache"
-    if old.is_symlink() or not old.is_dir():
-        return []
-    found = _entry(old)
-    if not dry_run:
-        remove(old)
-    return [found]
 
 
 def remove(path: Path) -> None:
@@ -214,15 +204,3 @@ def remove(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise UsageError(f"cannot remove {path}: {error.strerror}") from error
-
-
-def oldest(found: Sequence[Entry], limit_bytes: int) -> list[Entry]:
-    """Return the entries to remove, in their order, so that the rest is within the limit."""
-    total = sum(entry.bytes for entry in found)
-    gone = []
-    for entry in found:
-        if total <= limit_bytes:
-            break
-        gone.append(entry)
-        total -= entry.bytes
-    return gone

@@ -24,7 +24,7 @@ from frameworktax import host
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
-from frameworktax.host.cache import held, prune_cache
+from frameworktax.host.cache import keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, timing
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.known import KnownModels
@@ -122,7 +122,7 @@ class MeasuringSession:
             NothingMeasuredError: no point could be measured at all.
         """
         self._plan.folder.mkdir(parents=True, exist_ok=True)
-        with held(self._plan.folder):
+        with keep_from_pruning(self._plan.folder):
             self._run()
         with contextlib.suppress(UsageError):  # another session runs, and prunes when it ends
             prune_cache(self._plan.folder)

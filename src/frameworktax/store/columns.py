@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from frameworktax.records import Block, Note, Record, Subject, record_id
+from frameworktax.stats import block_median
 from frameworktax.store import shards
 from frameworktax.store.read import clock_notes
 from frameworktax.store.shards import Fault
-
-FEW = 28
-"""Calls up to which sorting Python's integers beats handing them to numpy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ def columns(folder: Path) -> Columns:
                 process.append(record.process)
                 round_.append(record.round)
                 calls.append(len(record.latency_ns))
-                median_ns.append(middle(record.latency_ns))
+                median_ns.append(block_median(record.latency_ns))
             elif type(record) is Subject:
                 subjects.setdefault((record.session, record.point.key()), record)
             else:
@@ -88,17 +86,6 @@ def _wanted(line: bytes, kind: str) -> bool:
     if kind == "outcome":
         return b'"status":"ok"' not in line
     return kind in ("block", "subject", "session", "calibration")
-
-
-def middle(latency_ns: Sequence[int]) -> float:
-    """Return the median, ns."""
-    n = len(latency_ns)
-    if n <= FEW:
-        ordered = sorted(latency_ns)
-        return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    values = np.array(latency_ns, np.int64)
-    values.sort()
-    return float((values.item((n - 1) // 2) + values.item(n // 2)) / 2)
 
 
 def _first_of_each(*key: array[int]) -> np.ndarray:

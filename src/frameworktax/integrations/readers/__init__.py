@@ -7,7 +7,7 @@ has one value a point there is no interval, and a note says so.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,11 @@ REPEATS = "mean of repeats"
 CALLS = "median of calls of one process"
 SUMMARY = "mean and standard error as given"
 KERNEL = "kernel time as given"
+NO_INTERVAL = Note("no-interval", "one value a point, or too few: no interval can be given")
+NARROW = Note(
+    "calls-not-blocks",
+    "calls of one process follow each other: this interval is narrower than the truth",
+)
 FIELDS = ("batch", "length", "image_size", "width", "depth")
 """Axes that a workload has."""
 AXES = (*FIELDS, "threads")
@@ -57,7 +62,7 @@ def _document(table: Table) -> Run:
     """
     measurements = [_measurement(row) for row in table.rows]
     found, regimes = _curves(table.rows, measurements)
-    measurements = [replace(m, regime=regimes[i]) for i, m in enumerate(measurements)]
+    measurements = [replace(m, regime=r) for m, r in zip(measurements, regimes, strict=True)]
     latency_only = not any(row.kernel_ns for row in table.rows)
     sentences = [sentence(curve) for curve in found]
     notes = [Note("other-tool", f"read from {table.source}; taken as it says, not measured here")]
@@ -94,38 +99,33 @@ def _headline(
     return "; ".join(parts)
 
 
-def _latency(row: Row) -> tuple[Estimate, list[Note]]:
-    if row.summary is not None:
-        mean, error, count = row.summary
-        half = t_quantile(0.95, count - 1) * error if count > 1 else 0.0
-        notes = [_narrow()] if count > 1 else [_no_interval()]
-        found = Estimate(value=mean, low=mean - half, high=mean + half, method=SUMMARY, n=count)
-        return found, notes
-    return _estimate(row.latency_ns, row.correlated)
+def _latency(row: Row) -> tuple[Estimate, Note | None]:
+    if row.summary is None:
+        return _estimate(row.latency_ns, row.correlated)
+    mean, error, count = row.summary
+    half = t_quantile(0.95, count - 1) * error if count > 1 else 0.0
+    found = Estimate(value=mean, low=mean - half, high=mean + half, method=SUMMARY, n=count)
+    return found, NARROW if count > 1 else NO_INTERVAL
 
 
-def _estimate(values: Sequence[float], correlated: bool) -> tuple[Estimate, list[Note]]:
-    if correlated and (found := median_interval(values, CALLS)) is not None:
-        return found, [_narrow()]
-    spread = mean_interval(values, REPEATS) if not correlated else None
-    if spread is not None:
-        return spread, []
-    centre = median(values)
-    found = Estimate(value=centre, low=centre, high=centre, method=AS_GIVEN, n=len(values))
-    return found, [_no_interval()]
+def _estimate(values: Sequence[float], correlated: bool) -> tuple[Estimate, Note | None]:
+    """Return what values are worth, and a note where an interval is missing or too narrow."""
+    if correlated:
+        found, note = median_interval(values, CALLS), NARROW
+    else:
+        found, note = mean_interval(values, REPEATS), None
+    return (
+        (found, note) if found is not None else (_exactly(median(values), len(values)), NO_INTERVAL)
+    )
 
 
-def _no_interval() -> Note:
-    return Note("no-interval", "one value a point, or too few: no interval can be given")
-
-
-def _narrow() -> Note:
-    text = "calls of one process follow each other: this interval is narrower than the truth"
-    return Note("calls-not-blocks", text)
+def _exactly(value: float, n: int) -> Estimate:
+    return Estimate(value=value, low=value, high=value, method=AS_GIVEN, n=n)
 
 
 def _measurement(row: Row) -> Measurement:
-    latency, notes = _latency(row)
+    latency, note = _latency(row)
+    notes = [] if note is None else [note]
     kernel = _estimate(row.kernel_ns, row.correlated)[0] if row.kernel_ns else None
     tax = difference(latency, kernel, KERNEL) if kernel is not None else None
     share = one_minus(quotient(kernel, latency, KERNEL)) if kernel is not None else None
@@ -171,11 +171,9 @@ def _workload(row: Row, phase: str) -> Workload:
 
 def _curves(
     rows: Sequence[Row], measurements: Sequence[Measurement]
-) -> tuple[list[Curve], dict[int, Regime | None]]:
+) -> tuple[list[Curve], list[Regime | None]]:
     """Return one curve an axis with everything else fixed, and the regime of every point."""
-    regimes: dict[int, Regime | None] = {
-        i: _regime(row, measurements[i], None) for i, row in enumerate(rows)
-    }
+    regimes = [_regime(m, None) for m in measurements]
     found = []
     for axis in dict.fromkeys(name for row in rows for name in row.values):
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -185,61 +183,55 @@ def _curves(
                 key = (row.model, row.runtime, row.precision, row.platform, others)
                 groups[key].append(i)
         for members in groups.values():
-            ordered = sorted(members, key=lambda i: rows[i].values[axis])
-            values = [rows[i].values[axis] for i in ordered]
+            members.sort(key=lambda i: rows[i].values[axis])
+            values = [rows[i].values[axis] for i in members]
             if len(set(values)) < len(values) or len(values) < 2 or values[0] <= 0:
                 continue
-            slopes = regime.elasticities(values, [_value(measurements[i]) for i in ordered])
+            latency = [measurements[i].latency_ns for i in members]
+            known = [estimate.value for estimate in latency if estimate is not None]
+            slopes = regime.elasticities(values, known)
             if axis == "batch":
-                for i, slope in zip(ordered, slopes, strict=True):
-                    regimes[i] = _regime(rows[i], measurements[i], slope)
-            found.append(_curve(axis, values, ordered, slopes, rows, measurements, regimes))
+                for i, slope in zip(members, slopes, strict=True):
+                    regimes[i] = _regime(measurements[i], slope)
+            free, bound = _free(axis, values, known, [rows[i].latency_ns for i in members])
+            first = rows[members[0]]
+            found.append(
+                Curve(
+                    model=first.model,
+                    runtime=first.runtime,
+                    platform=first.platform,
+                    precision=first.precision,
+                    axis=axis,
+                    values=tuple(values),
+                    latency_ns=tuple(latency),
+                    free_batch=free,
+                    free_is_lower_bound=bound,
+                    regimes=tuple(regimes[i] for i in members),
+                    elasticity=tuple(slopes),
+                )
+            )
     return found, regimes
 
 
-def _value(m: Measurement) -> float | None:
-    return m.latency_ns.value if m.latency_ns is not None else None
-
-
-def _curve(
+def _free(
     axis: str,
     values: Sequence[float],
-    members: Sequence[int],
-    slopes: Sequence[float | None],
-    rows: Sequence[Row],
-    measurements: Sequence[Measurement],
-    regimes: Mapping[int, Regime | None],
-) -> Curve:
-    latency = [measurements[i].latency_ns for i in members]
-    known = [e.value for e in latency if e is not None]
-    free, bound = None, False
-    if axis != "batch" or values[0] == 1:
-        columns = [{0: rows[i].latency_ns} for i in members]
-        if axis == "batch" and all(len(c[0]) > 1 for c in columns):
-            free, bound = curves.free_batch_interval(values, columns)
-        else:
-            value, bound = curves.free_batch(values, known)
-            free = Estimate(value=value, low=value, high=value, method=AS_GIVEN, n=1)
-    first = measurements[members[0]]
-    return Curve(
-        model=first.workload.model,
-        runtime=first.runtime,
-        platform=first.platform,
-        precision=first.workload.precision,
-        axis=axis,
-        values=tuple(values),
-        latency_ns=tuple(latency),
-        free_batch=free,
-        free_is_lower_bound=bound,
-        regimes=tuple(regimes[i] for i in members),
-        elasticity=tuple(slopes),
-    )
+    latency_ns: Sequence[float],
+    repeats: Sequence[tuple[float, ...]],
+) -> tuple[Estimate | None, bool]:
+    """Return the largest free value, and whether it is a lower bound; None off batch 1."""
+    if axis == "batch" and values[0] != 1:
+        return None, False
+    if axis == "batch" and all(len(given) > 1 for given in repeats):
+        return curves.free_batch_interval(values, [{0: given} for given in repeats])
+    value, bound = curves.free_batch(values, latency_ns)
+    return _exactly(value, 1), bound
 
 
-def _regime(row: Row, m: Measurement, slope: float | None) -> Regime | None:
+def _regime(m: Measurement, slope: float | None) -> Regime | None:
     if m.kernel_ns is None or m.tax_share is None or m.latency_ns is None:
         return None
-    if row.platform.lower().startswith("cpu"):
+    if m.platform.lower().startswith("cpu"):
         return regime.cpu_regime(m.tax_share)
     return regime.gpu_regime(quotient(m.kernel_ns, m.latency_ns, KERNEL), slope)
 

@@ -14,6 +14,7 @@ from frameworktax.integrations.readers.rows import (
     mapping,
     number,
     our_precision,
+    word,
 )
 from frameworktax.records import Environment
 
@@ -89,12 +90,12 @@ def _file(path: Path) -> tuple[Row, Environment | None] | None:
     if (peak := number(memory.get("max_ram"))) is not None:
         facts["peak_memory_bytes"] = round(peak * MEGABYTE)
     row = Row(
-        model=_word(backend.get("model")) or path.parent.name or path.stem,
+        model=word(backend.get("model"), path.parent.name or path.stem),
         runtime=_runtime(backend),
-        precision=our_precision(_word(backend.get("torch_dtype")) or "float32")
-        if backend
-        else "unknown",
-        platform=_word(backend.get("device")) or "unknown",
+        precision=our_precision(
+            word(backend.get("torch_dtype"), "float32" if backend else "unknown")
+        ),
+        platform=word(backend.get("device")),
         values=values,
         latency_ns=latency,
         correlated=True,
@@ -114,14 +115,10 @@ def _times(report: Mapping[str, Any], phase: str) -> tuple[float, ...]:
 
 
 def _runtime(backend: Mapping[str, Any]) -> str:
-    name = _word(backend.get("name")) or "unknown"
+    name = word(backend.get("name"))
     if name == "pytorch":
         return "inductor" if backend.get("torch_compile") is True else "eager"
     return name
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def _environment(found: Mapping[str, Any]) -> Environment | None:
@@ -138,9 +135,9 @@ def _environment(found: Mapping[str, Any]) -> Environment | None:
     }
     return Environment(
         host="unknown",
-        system=_word(found.get("platform")) or _word(found.get("system")) or "unknown",
+        system=word(found.get("platform"), word(found.get("system"))),
         python=versions.pop("python", "unknown"),
-        cpu=(_word(found.get("cpu")) or "unknown").strip(),
+        cpu=word(found.get("cpu")).strip(),
         cores=int(cores),
         memory_bytes=round(memory * MEGABYTE) if memory is not None else None,
         gpus=tuple({"name": name} for name in names),

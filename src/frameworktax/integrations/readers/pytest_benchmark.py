@@ -23,6 +23,7 @@ from frameworktax.integrations.readers.rows import (
     number,
     our_name,
     our_precision,
+    word,
 )
 from frameworktax.records import Environment
 
@@ -51,8 +52,7 @@ def rows(path: Path) -> Table | None:
 
 
 def _row(path: Path, index: int, test: Mapping[str, Any]) -> Row:
-    name = test.get("name")
-    label = name if isinstance(name, str) else f"benchmark {index}"
+    label = word(test.get("name"), f"benchmark {index}")
     words: dict[str, str] = {}
     values: dict[str, float] = {}
     unnamed = []
@@ -105,17 +105,11 @@ def _environment(machine: Mapping[str, Any]) -> Environment | None:
     cores = number(cpu.get("count"))
     if cores is None:
         return None
-    words = {
-        key: value
-        for key in ("node", "system", "release", "python_version")
-        if isinstance(value := machine.get(key), str)
-    }
-    brand = cpu.get("brand_raw")
-    system = f"{words.get('system', 'unknown')} {words.get('release', '')}".strip()
+    system = f"{word(machine.get('system'))} {word(machine.get('release'), '')}".strip()
     return Environment(
-        host=words.get("node", "unknown"),
+        host=word(machine.get("node")),
         system=system,
-        python=words.get("python_version", "unknown"),
-        cpu=brand if isinstance(brand, str) else "unknown",
+        python=word(machine.get("python_version")),
+        cpu=word(cpu.get("brand_raw")),
         cores=int(cores),
     )

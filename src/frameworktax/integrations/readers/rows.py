@@ -153,3 +153,8 @@ def json_of(path: Path, marks: tuple[str, ...]) -> Any:
 def mapping(value: Any) -> Mapping[str, Any]:
     """Return a JSON object, or an empty one for anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def word(value: Any, default: str = "unknown") -> str:
+    """Return a text that is not empty, or the default for anything else."""
+    return value if isinstance(value, str) and value else default
