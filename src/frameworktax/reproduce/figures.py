@@ -93,7 +93,7 @@ def drawing(
         "colours": _colours(panel, names),
         "legend": legend if is_named else None,
     }
-    spec: Spec = charts.fill(charts.template("panel"), values)
+    spec: Spec = vega.fill(vega.template("panel"), values)
     if panel.mark == "label":
         spec["layer"] = [*spec["layer"][1:], *_labels(mine, shown)]
     return spec
@@ -222,7 +222,7 @@ def figure(study: StudyResult) -> Spec | None:
             drawn.append(_pair(panel, ours, printed))
     if not drawn:
         return None
-    spec: Spec = charts.fill(charts.template("panels"), {"panels": drawn})
+    spec: Spec = vega.fill(vega.template("panels"), {"panels": drawn})
     return spec
 
 
@@ -267,10 +267,12 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}; name another") from error
-    written = []
+    written: list[Path] = []
     for study in found.studies:
         spec = figure(study)
-        for suffix in suffixes if spec is not None else ():
-            written.append(folder / f"{study.file.name}{suffix}")
-            vega.write(spec, written[-1])
+        if spec is not None:
+            paths = [folder / f"{study.file.name}{suffix}" for suffix in suffixes]
+            for path in paths:
+                vega.write(spec, path)
+            written += paths
     return written
