@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
-  bench bench-calibration bench-peer bench-faults bench-simulation validate coverage reproduce \
+  bench bench-first-answer bench-calibration bench-peer bench-faults bench-simulation validate coverage reproduce \
   ablate architectures operators trend questions gpu ray
 
 help: ## this list
@@ -63,6 +63,9 @@ bench: install ## cost of the tool, agreement with other timers, repeatability, 
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/stripped.py
+
+bench-first-answer: install ## how soon there is an answer, and the tool's own tax
+	$(BIN)/python benchmarks/first_answer.py
 
 bench-calibration: install ## how often compare is right
 	$(BIN)/python benchmarks/calibration.py
