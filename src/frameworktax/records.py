@@ -37,6 +37,8 @@ REFERENCE = "eager"
 """The runtime that others are compared with."""
 SEED = 20230213
 """Of every random draw: the same records, models and inputs each time."""
+Started = Literal["forked", "started"]
+"""How a measuring process came to be: forked of a template, or an interpreter of its own."""
 Regime = Literal["framework-bound", "compute-bound", "memory-bound", "mixed", "kernel-flat"]
 
 BILL: tuple[str, ...] = (
@@ -386,7 +388,10 @@ class Parity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a process of a point ended: ``ok`` once it is warm, or why it could not be measured."""
+    """How a process of a point ended: ``ok`` once it is warm, or why it could not be measured.
+
+    ``started`` is None where there was no such process, and in older stores: all were started.
+    """
 
     kind: ClassVar[str] = "outcome"
     session: str
@@ -398,6 +403,7 @@ class Outcome:
     load_ns: int | None = None
     peak_memory_bytes: int | None = None
     notes: tuple[Note, ...] = ()
+    started: Started | None = None
 
 
 LINEAR_REASON = "latency grows as fast as the batch"
@@ -512,6 +518,7 @@ class Measurement(HtmlRepr):
     parity: Parity | None = None
     process_spread: float | None = None
     block_spread: float | None = None
+    started: tuple[Started, ...] = ()
     notes: tuple[Note, ...] = ()
     samples_ns: tuple[tuple[int, ...], ...] = ()
     session: str | None = None

@@ -40,7 +40,13 @@ class FakeSession:
     """Writes the records of a session whose every point is measured."""
 
     def __init__(
-        self, plan: Any, writer: Any, session: str, reporter: Any = None, *_: object
+        self,
+        plan: Any,
+        writer: Any,
+        session: str,
+        reporter: Any = None,
+        *_: object,
+        **__: object,
     ) -> None:
         self._plan, self._writer, self._session = plan, writer, session
         self._reporter = reporter or Reporter()

@@ -37,6 +37,7 @@ class FakeWorker:
         self.alive = True
         self.asked = []
         self.printed_bytes = 0
+        self.started, self.notes = "started", []
 
     def request(self, request, timeout_s):
         do = request.step

@@ -36,6 +36,7 @@ class FakeWorker:
         self.asked = []
         self.alive = True
         self.printed_bytes = 0
+        self.started, self.notes = "started", []
 
     def request(self, request, timeout_s):
         self.asked.append(request)

@@ -199,6 +199,7 @@ def _reading(
         parity=records.parity,
         process_spread=between,
         block_spread=within,
+        started=tuple(sorted({o.started for o in records.outcomes if o.started is not None})),
         notes=tuple(notes),
         samples_ns=points.samples(records),
         session=records.session,

@@ -1,8 +1,7 @@
 """The set-up process: reads models, counts their operations, exports them; nothing is timed in it.
 
-There is one at a time, for memory. Starting one costs the import of the model's library and of the
-exporters: 3 to 6 s of processor time for a small model in ONNX Runtime. A sweep keeps it for its
-next session, stopped while anything is timed. Measuring processes are never kept: how many there
+There is one at a time, for memory. It can be kept for the next session, stopped while anything is
+timed. Measuring processes are never kept: how many there
 are of each configuration is what an interval is made of.
 """
 

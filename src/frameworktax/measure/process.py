@@ -21,14 +21,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO, get_args
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.protocol import A, Failure, Request
 from frameworktax.measure.template import Forked, Order, Template, Templates
 from frameworktax.measure.worker import MODULE, Server
-from frameworktax.records import Note
+from frameworktax.records import Note, Started
 
 KEEP_BYTES = 64 * 1024
 """How much of a worker's output is kept, from the end."""
@@ -153,7 +153,7 @@ class Worker:
         self._output = Tail(self._process.stdout)
 
     @property
-    def started(self) -> Literal["forked", "started"]:
+    def started(self) -> Started:
         """How the process came to be."""
         return "forked" if isinstance(self._process, Forked) else "started"
 
@@ -341,7 +341,7 @@ class InPlace:
     """
 
     printed_bytes = 0
-    started = None
+    started: Started | None = None
     notes: tuple[Note, ...] = ()
 
     def __init__(self, label: str) -> None:

@@ -149,6 +149,7 @@ class Recorder:
         self._ended.add((point, process))
         worker = series.workers.get(process)
         notes = list(run.notes) if run else []
+        notes += worker.notes if worker is not None else ()
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:
             size = worker.printed_bytes / 1e6
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
@@ -163,15 +164,16 @@ class Recorder:
                 load_ns=series.load_ns.get(process),
                 peak_memory_bytes=run.peak_memory_bytes if run else None,
                 notes=tuple(notes),
+                started=worker.started if worker is not None else None,
             )
         )
 
     def mark_failed(self, series: Series, error: WorkerError) -> None:
         """Record that nothing can come from a series, and end its processes."""
         series.dead = error
-        series.stop()
         for batch in series.points:
             self.outcome(series, batch, 0, error)
+        series.stop()
 
     def fail(
         self, series: Series, process: int, batches: Iterable[int], error: WorkerError

@@ -12,10 +12,10 @@ from pathlib import Path
 from frameworktax import host, runtimes, store
 from frameworktax.attribution import available_samplers
 from frameworktax.errors import FrameworktaxError, StoreError, WorkerError
-from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.template import Templates
 from frameworktax.records import Environment, LeftOut, Outcome, Point, Session, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
@@ -51,7 +51,7 @@ class LocalExecutor:
         self._command = tuple(command)
         self._writer = writer
         self._queue: deque[Job] = deque()
-        self._export_worker = ExportWorker(host.cache_folder())
+        self._templates = Templates()
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -82,7 +82,7 @@ class LocalExecutor:
     def close(self) -> None:
         """Forget what has not begun; a job that runs ends its own processes."""
         self._queue.clear()
-        self._export_worker.close()
+        self._templates.close()
 
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
@@ -100,7 +100,7 @@ class LocalExecutor:
         fault: FrameworktaxError | None = None
         with open_shard(self._folder, session, self._command, self._writer) as writer:
             self._reporter.records(shard_of(self._folder, session))
-            measuring = MeasuringSession(plan, writer, session, clock, self._export_worker)
+            measuring = MeasuringSession(plan, writer, session, clock, templates=self._templates)
             try:
                 measuring.run()
             except StoreError:
