@@ -9,12 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
@@ -25,23 +23,21 @@ from frameworktax.measure.plan import (
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.shard import open_shard, without_end
 from frameworktax.models.live import unpack
 from frameworktax.records import (
     Block,
     LeftOut,
     Measurement,
     Note,
-    Outcome,
     Point,
     Record,
     Run,
-    Session,
     Workload,
     device_of,
 )
 from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
-from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,16 +281,7 @@ def run_plan(
         return Results(document(earlier, plan.until, asked), folder)
     session = store.new_session_id(folder)
     interrupted = False
-    with store.Writer(folder, session) as writer:
-        writer.write(
-            Session(
-                session=session,
-                started=datetime.now(UTC).isoformat(timespec="seconds"),
-                version=__version__,
-                command=tuple(command),
-                environment=host.environment(sampler=_sampler(), packages=runtimes.distributions()),
-            )
-        )
+    with open_shard(folder, session, command) as writer:
         if reporter is not None:
             reporter.asked([point for point in plan.points if _is_possible(point)], plan.until)
         try:
@@ -302,7 +289,8 @@ def run_plan(
                 MeasuringSession(plan, writer, session, reporter).run()
         except KeyboardInterrupt:
             interrupted = True
-            _leave_out(plan.points, writer, session)
+            for point in without_end(writer.path, plan.points):
+                writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
         finally:
             if isinstance(plan.live, str):
                 Path(plan.live).unlink(missing_ok=True)
@@ -322,16 +310,6 @@ def _is_possible(point: Point) -> bool:
     runtime = runtimes.get(point.runtime)
     target = Target(device_of(point.platform), point.workload.precision, point.threads)
     return runtime.missing(target) is None and runtime.cannot(point.workload) is None
-
-
-def _leave_out(points: Iterable[Point], writer: store.Writer, session: str) -> None:
-    """Write that an interrupted session did not come to some of its points."""
-    records, _ = store.read(writer.path)
-    reached = {r.point for r in records if isinstance(r, Block | Outcome)}
-    reached |= {r.point.key() for r in records if isinstance(r, LeftOut)}
-    for point in points:
-        if point.key() not in reached:
-            writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
 
 
 def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Point, ...]:
@@ -378,11 +356,6 @@ def pick_device(device: str) -> str:
     if not host.gpu_present():
         raise UsageError(f"--device {device}: no NVIDIA GPU on this machine; choose --device cpu")
     return f"cuda:{number or 0}"
-
-
-def _sampler() -> str | None:
-    """Return the name of the best sampler that this host allows."""
-    return next((name for name, usable, _ in available_samplers() if usable), None)
 
 
 def _torch_has_cuda() -> bool:

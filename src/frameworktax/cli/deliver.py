@@ -198,14 +198,11 @@ def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> ProgressView | 
 
 def introduce(out: Console) -> None:
     """Print what measures, and on which machine: for ``--verbose``."""
-    from frameworktax import host, runtimes
-    from frameworktax.attribution import available_samplers
+    from frameworktax.measure.shard import this_environment
     from frameworktax.report.render_terminal import print_blocks
     from frameworktax.report.run_blocks import environment_blocks
 
-    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    found = host.environment(sampler=sampler, packages=runtimes.distributions())
-    print_blocks(environment_blocks(found), out, full=True)
+    print_blocks(environment_blocks(this_environment()), out, full=True)
 
 
 def into_nothing(descriptor: int) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import available_samplers
 from frameworktax.errors import FrameworktaxError, StoreError, WorkerError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.shard import open_shard, this_environment, without_end
 from frameworktax.measure.template import Templates
-from frameworktax.records import Environment, LeftOut, Outcome, Point, Session, Subject
+from frameworktax.records import Outcome, Point, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
 from frameworktax.sweep.time_accounting import PhaseClock, itemise
-from frameworktax.version import __version__
 
 ENDED = "ended"
 """The phase after the last one of a session."""
+
+_environment = cache(this_environment)
+"""Looked up once for all sessions of a sweep: their load is that of its beginning."""
 
 
 class LocalExecutor:
@@ -98,7 +99,13 @@ class LocalExecutor:
             stop_when_linear=job.stop_when_linear,
         )
         fault: FrameworktaxError | None = None
-        with open_shard(self._folder, session, self._command, self._writer) as writer:
+        with open_shard(
+            self._folder,
+            session,
+            self._command,
+            environment=_environment(),
+            writer=self._writer,
+        ) as writer:
             self._reporter.records(shard_of(self._folder, session))
             measuring = MeasuringSession(plan, writer, session, clock, templates=self._templates)
             try:
@@ -107,7 +114,7 @@ class LocalExecutor:
                 raise
             except FrameworktaxError as error:
                 fault = error  # the other jobs of the study go on
-                write_ends(writer, session, _without_end(writer.path, job.points), error)
+                write_ends(writer, session, without_end(writer.path, job.points), error)
             finally:
                 clock.end()
                 self._reporter.phase(ENDED)
@@ -115,30 +122,6 @@ class LocalExecutor:
         spent = itemise(clock.wall_ns, measuring.spent_ns())
         spent["ending"] = wall_ns - sum(clock.wall_ns.values())
         return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
-
-
-def open_shard(
-    folder: Path,
-    session: str,
-    command: Sequence[str],
-    writer: type[store.Writer] = store.Writer,
-) -> store.Writer:
-    """Return a writer for a new session on this host; its first record is the session.
-
-    Raises:
-        StoreError: the store cannot be written.
-    """
-    shard = writer(folder, session)
-    shard.write(
-        Session(
-            session=session,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            version=__version__,
-            command=tuple(command),
-            environment=_environment(),
-        )
-    )
-    return shard
 
 
 def write_ends(
@@ -154,27 +137,6 @@ def write_ends(
         )
 
 
-def _without_end(shard: Path, points: Iterable[Point]) -> list[Point]:
-    """Return the points of which a shard does not say how they ended."""
-    ended: set[str] = set()
-    for record in store.read(shard)[0]:
-        match record:
-            case Outcome():
-                ended.add(record.point)
-            case LeftOut():
-                ended.add(record.point.key())
-            case _:
-                pass
-    return [point for point in points if point.key() not in ended]
-
-
 def shard_of(folder: Path, session: str) -> Path:
     """Return the shard of a session; a text that is no identity leads nowhere."""
     return folder / f"{session if PLAIN.fullmatch(session) else 'none'}{SUFFIX}"
-
-
-@cache
-def _environment() -> Environment:
-    """Return what this host is; looked up once, its load is that of the sweep's begin."""
-    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    return host.environment(sampler=sampler, packages=runtimes.distributions())

@@ -15,11 +15,12 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError, nearest
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.shard import open_shard
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.read import point_key
 from frameworktax.sweep.executor import Done, Executor, Job, Platform
 from frameworktax.sweep.jobs import AWAY_S, Nodes, RunningJobs, Submitted
-from frameworktax.sweep.local import LocalExecutor, open_shard, shard_of, write_ends
+from frameworktax.sweep.local import LocalExecutor, shard_of, write_ends
 from frameworktax.sweep.plan import SweepPlan, plan, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
 from frameworktax.sweep.status import PointStatus, StatusCounts, find_statuses
