@@ -72,6 +72,7 @@ def run(tmp_path, monkeypatch, capsys):
         (["mlp", "--width", "0"], ["width"]),
         (["mlp", "--time-budget", "soon"], ["60s"]),
         (["mlp", "--until", "much"], ["3%"]),
+        (["mlp", "--until", "7"], ["7%", "0.07"]),
         (["mlp", "--twin", "maybe"], ["auto"]),
         (["mlp", "--no-such-option"], ["--no-such-option"]),
         (["mlp", "--runtimes", ""], ["runtimes"]),

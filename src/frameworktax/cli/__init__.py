@@ -1,4 +1,4 @@
-"""The command line: parse, call, print, exit code. One file a verb, no arithmetic."""
+"""The command line: parse, call, print, exit code; no arithmetic."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import typer
 from frameworktax.cli import (  # noqa: F401 - verbs register
     ablate,
     compare,
-    doctor,
-    env,
     explain,
-    init,
     lists,
     measure,
     report,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +10,7 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import (
-    PAGES,
-    check_suffix,
-    check_writable,
-    console,
-    interrupted,
-    progress_bar,
-    write_json,
-)
+from frameworktax.cli.deliver import PAGES, Output, check_suffix
 from frameworktax.sweep.values import seconds, share, words
 
 
@@ -45,9 +36,7 @@ def ablate_command(
     until: options.Until = "3%",
     processes: options.Processes = 3,
     store: options.Store = options.STORE,
-    redraw: Annotated[
-        bool, typer.Option("--redraw", help="Measure nothing: show the newest result in the store.")
-    ] = False,
+    redraw: options.Redraw = False,
     json_file: options.JsonFile = None,
     report: Annotated[
         Path | None, typer.Option(help="Write .md (the ladder) or .html (all its points).")
@@ -69,12 +58,10 @@ def ablate_command(
     from frameworktax.ablate.blocks import ablation_blocks, document
     from frameworktax.records import Workload
     from frameworktax.report.render_markdown import markdown
-    from frameworktax.report.render_terminal import print_blocks
     from frameworktax.report.run_blocks import run_blocks
     from frameworktax.report.vega import PICTURES
 
-    options.check_loudness(quiet, verbose)
-    check_writable(json_file, report, figure)
+    out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
     check_suffix(report, PAGES)
     check_suffix(figure, PICTURES)
     if redraw:
@@ -91,25 +78,22 @@ def ablate_command(
             phase=phase,
         )
         budget_s = seconds(time_budget, "--time-budget")
-        bar = progress_bar(budget_s, quiet, verbose)
-        try:
-            with bar or nullcontext():
-                found, _ = ablating.ablate(
-                    model,
-                    workload,
-                    paths=ablating.PATHS if paths == "all" else words(paths),
-                    device=device,
-                    threads=threads,
-                    time_budget=budget_s,
-                    until=share(until, "--until"),
-                    processes=processes,
-                    folder=store,
-                    reporter=bar,
-                    command=sys.argv[1:],
-                )
-        except KeyboardInterrupt:
-            interrupted(store, f"See it: frameworktax ablate {model} --store {store} --redraw")
-    write_json(document(found), json_file)
+        then = f"See it: frameworktax ablate {model} --store {store} --redraw"
+        with out.measuring(store, then, budget_s=budget_s) as view:
+            found, _ = ablating.ablate(
+                model,
+                workload,
+                paths=ablating.PATHS if paths == "all" else words(paths),
+                device=device,
+                threads=threads,
+                time_budget=budget_s,
+                until=share(until, "--until"),
+                processes=processes,
+                folder=store,
+                reporter=view,
+                command=sys.argv[1:],
+            )
+    out.document(document(found))
     if report is not None and report.suffix == ".md":
         report.write_text(markdown(ablation_blocks(found)), encoding="utf-8")
     elif report is not None:
@@ -118,7 +102,6 @@ def ablate_command(
         write_report(found.run, report)
     if figure is not None:
         drawing.write(found, figure)
-    if not quiet and json_file != "-":
-        print_blocks(ablation_blocks(found), console(), full=verbose)
-        if verbose:
-            print_blocks(run_blocks(found.run), console(), full=True)
+    out.blocks(ablation_blocks(found))
+    if verbose:
+        out.blocks(run_blocks(found.run))

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import check_writable, console, write_json
-from frameworktax.cli.options import JsonFile, Quiet, Verbose, check_loudness
-from frameworktax.cli.parse import parse_pairs
+from frameworktax.cli.deliver import Output
+from frameworktax.cli.options import JsonFile, Quiet, Verbose, parse_pairs
 from frameworktax.errors import UsageError
 from frameworktax.sweep.values import share
 
@@ -58,19 +57,16 @@ def compare_command(
     from frameworktax import comparing
     from frameworktax.report import compare_export
     from frameworktax.report.compare_blocks import compare_blocks
-    from frameworktax.report.render_terminal import print_blocks
 
-    check_loudness(quiet, verbose)
     files = output or []
-    check_writable(json_file, *files, save_baseline)
+    out = Output(json_file, None, *files, save_baseline, quiet=quiet, verbose=verbose)
     if form is not None and form not in compare_export.FORMATS:
         raise UsageError(f"no --format '{form}'; choose {', '.join(compare_export.FORMATS)}")
     if save_baseline is not None:
         if b is not None:
             raise UsageError("--save-baseline saves one side; give A only, and compare later")
         saved = comparing.save_baseline(a, save_baseline)
-        if not quiet:
-            print(f"written: {save_baseline}, {len(saved.measurements)} points")
+        out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
     forms = [form or compare_export.form_of(path) for path in files]
     found = comparing.compare(
@@ -82,13 +78,11 @@ def compare_command(
         runtimes=parse_pairs(runtime or [], "--runtime"),
         models=parse_pairs(model or [], "--model"),
     )
-    write_json(found.to_json(), json_file)
+    out.document(found.to_json())
     for path, name in zip(files, forms, strict=True):
         path.write_text(found.text(name), encoding="utf-8")
-    if json_file == "-":
-        return found.exit_code
-    if form is not None and not files:
+    if form is None or files:
+        out.blocks(compare_blocks(found.comparison))
+    elif json_file != "-":  # asked for by name: not silenced by --quiet
         print(found.text(form), end="")
-    elif not quiet:
-        print_blocks(compare_blocks(found.comparison), console(), full=verbose)
     return found.exit_code

@@ -13,8 +13,8 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from frameworktax.api import Results
     from frameworktax.cli.progress import ProgressView
     from frameworktax.records import Run
+    from frameworktax.report.blocks import Block
 
 PAGES = (".md", ".html")
 INTERRUPTED = 130
@@ -81,70 +82,142 @@ def write_whole(path: Path, text: str) -> None:
         ) from error
 
 
-def write_json(document: Any, json_file: str | None) -> None:
-    """Write a document where ``--json`` says: to a file, to standard output, or not at all."""
-    if json_file == "-":
-        print(json.dumps(document, allow_nan=False))
-    elif json_file:
-        write_whole(Path(json_file), json.dumps(document, allow_nan=False) + "\n")
+class Output:
+    """What a verb does with its result: files are checked before anything is measured.
+
+    Args:
+        json_file: takes the document; ``-`` is standard output, and nothing else is printed there.
+        report: takes the HTML report of a run.
+        files: others that will be written.
+        quiet: print nothing but errors.
+        verbose: print folded tables, every note and every step.
+
+    Raises:
+        UsageError: a file cannot be written, or both ``quiet`` and ``verbose``.
+    """
+
+    def __init__(
+        self,
+        json_file: str | None = None,
+        report: Path | None = None,
+        *files: Path | None,
+        quiet: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        if quiet and verbose:
+            raise UsageError("--quiet and --verbose are opposites; give one of them")
+        check_writable(json_file, report, *files)
+        self._json_file = json_file
+        self._report = report
+        self._quiet = quiet
+        self._verbose = verbose
+        self.prints = not quiet and json_file != "-"
+
+    def document(self, data: Any) -> None:
+        """Write a document where ``--json`` says: to a file, to standard output, or not at all."""
+        if self._json_file == "-":
+            print(json.dumps(data, allow_nan=False))
+        elif self._json_file:
+            write_whole(Path(self._json_file), json.dumps(data, allow_nan=False) + "\n")
+
+    def blocks(self, blocks: Iterable[Block]) -> None:
+        """Print blocks."""
+        from frameworktax.report.render_terminal import print_blocks
+
+        if self.prints:
+            print_blocks(blocks, console(), full=self._verbose)
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        if self.prints:
+            print(text)
+
+    def run(self, run: Run, *kept: str) -> None:
+        """Write and print a run; ``kept`` is said of it in the last line."""
+        from frameworktax.report.json_document import dump
+        from frameworktax.report.run_blocks import run_blocks
+
+        if self._json_file:
+            self.document(dump(run))
+        if self._report:
+            from frameworktax.report.html import write_report
+
+            write_report(run, self._report)
+        if not self.prints:
+            return
+        self.blocks(run_blocks(run))
+        files = [*kept]
+        files += [f"document in {self._json_file}"] if self._json_file else []
+        files += [f"report in {self._report}"] if self._report else []
+        if files:
+            console().print(f"[dim]{', '.join(files)}[/dim]", soft_wrap=True)
+
+    def results(self, results: Results) -> None:
+        """Write and print what was measured; points that are missing are said even if quiet."""
+        self.run(results.run, *self.kept(results))
+        points = results.run.points
+        if self._quiet and points is not None and points.measured < points.asked:
+            count, *_ = self.kept(results)
+            missing = f"{count} measured; see which: frameworktax report {results.store}"
+            print(f"frameworktax: {missing}", file=sys.stderr)
+
+    @staticmethod
+    def kept(results: Results) -> list[str]:
+        """Return how many points there are, and where: the last line of results."""
+        from frameworktax.report.words import points_text
+
+        points = results.run.points
+        counted = [] if points is None else [points_text(points)]
+        return [*counted, f"samples in {results.store}"]
+
+    def view(self, budget_s: float = 0.0) -> AbstractContextManager[ProgressView | None]:
+        """Return a reporter on standard error, as a context; None in it for ``--quiet``."""
+        if self._quiet:
+            return nullcontext()
+        from frameworktax.cli.progress import ProgressView
+
+        out = console(stderr=True)
+        if self._verbose:
+            introduce(out)
+        return ProgressView(out, budget_s, verbose=self._verbose)
+
+    @contextmanager
+    def measuring(
+        self, store: Path, *then: str, budget_s: float = 0.0, partial: bool = False
+    ) -> Iterator[ProgressView | None]:
+        """Show progress; after Ctrl-C say what to do and leave.
+
+        Args:
+            store: that keeps what was measured.
+            then: what to do next, a step each.
+            budget_s: of the session, for its estimate.
+            partial: whether results that are not whole are delivered before.
+        """
+        try:
+            with self.view(budget_s) as view:
+                yield view
+        except KeyboardInterrupt as stopped:
+            from frameworktax.api import Interrupted
+
+            if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
+                self.results(stopped.results)
+            steps = "; ".join(then)
+            fail(f"interrupted; what was measured is kept in {store}. {steps}", INTERRUPTED)
 
 
-def deliver(
-    results: Results,
-    json_file: str | None,
-    report: Path | None,
-    quiet: bool,
-    verbose: bool = False,
+def print_list(
+    data: Sequence[Mapping[str, Any]],
+    as_json: bool,
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
 ) -> None:
-    """Write and print what was measured."""
-    from frameworktax.report.words import points_text
+    """Print what a list has: as data, or as a table."""
+    from frameworktax.report.render_terminal import print_rows
 
-    points = results.run.points
-    kept = [f"samples in {results.store}"]
-    if points is not None:
-        kept.insert(0, points_text(points))
-    deliver_run(results.run, json_file, report, quiet, kept, verbose=verbose)
-
-
-def say_missing(results: Results) -> None:
-    """Say on standard error how many points are missing: for ``--quiet``."""
-    from frameworktax.report.words import points_text
-
-    points = results.run.points
-    if points is not None and points.measured < points.asked:
-        missing = f"{points_text(points)} measured; see which: frameworktax report {results.store}"
-        print(f"frameworktax: {missing}", file=sys.stderr)
-
-
-def deliver_run(
-    run: Run,
-    json_file: str | None,
-    report: Path | None,
-    quiet: bool,
-    kept: Sequence[str] = (),
-    *,
-    verbose: bool = False,
-) -> None:
-    """Write and print a document; ``kept`` names what else was written."""
-    from frameworktax.report.json_document import dump
-    from frameworktax.report.render_terminal import print_blocks
-    from frameworktax.report.run_blocks import run_blocks
-
-    if json_file:
-        write_json(dump(run), json_file)
-    if report:
-        from frameworktax.report.html import write_report
-
-        write_report(run, report)
-    if quiet or json_file == "-":
-        return
-    terminal = console()
-    print_blocks(run_blocks(run), terminal, full=verbose)
-    files = [*kept]
-    files += [f"document in {json_file}"] if json_file else []
-    files += [f"report in {report}"] if report else []
-    if files:
-        terminal.print(f"[dim]{', '.join(files)}[/dim]", soft_wrap=True)
+    if as_json:
+        print(json.dumps(data, indent=1))
+    else:
+        print_rows(console(), head, rows)
 
 
 # --- standard output and error ----------------------------------------------------------------
@@ -157,12 +230,6 @@ def fail(message: str, code: int) -> NoReturn:
     except OSError:  # no reader: the exit code remains
         into_nothing(2)
     sys.exit(code)
-
-
-def interrupted(store: Path, *then: str) -> NoReturn:
-    """Say what to do after Ctrl-C, and leave."""
-    steps = "; ".join(then)
-    fail(f"interrupted; what was measured is kept in {store}. {steps}", INTERRUPTED)
 
 
 def this_command(*without: str) -> str:
@@ -182,18 +249,6 @@ def console(*, stderr: bool = False) -> Console:
         return Strict(stderr=stderr, highlight=False, soft_wrap=False)
     aside = cast("IO[str]", Aside(sys.stderr))
     return Strict(file=aside, stderr=True, highlight=False, soft_wrap=False)
-
-
-def progress_bar(budget_s: float, quiet: bool, verbose: bool) -> ProgressView | None:
-    """Return a reporter on standard error, or None for ``--quiet``."""
-    from frameworktax.cli.progress import ProgressView
-
-    if quiet:
-        return None
-    out = console(stderr=True)
-    if verbose:
-        introduce(out)
-    return ProgressView(out, budget_s, verbose=verbose)
 
 
 def introduce(out: Console) -> None:

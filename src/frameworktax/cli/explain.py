@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import check_writable, deliver_run
-from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose, check_loudness
+from frameworktax.cli.deliver import Output
+from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
 
 
 @app.command("explain")
@@ -56,8 +56,7 @@ def explain_command(
     from frameworktax.analysis.whatif.request import WhatIf
     from frameworktax.explaining import explain_run
 
-    check_loudness(quiet, verbose)
-    check_writable(json_file, report)
+    out = Output(json_file, report, quiet=quiet, verbose=verbose)
     asked = WhatIf(
         device_speed=device_speed,
         host_speed=host_speed,
@@ -67,5 +66,4 @@ def explain_command(
         depth=depth,
         runtime=runtime,
     )
-    run = explain_run(path, what_if=asked if asked != WhatIf() else None)
-    deliver_run(run, json_file, report, quiet, verbose=verbose)
+    out.run(explain_run(path, what_if=asked if asked != WhatIf() else None))

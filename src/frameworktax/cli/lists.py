@@ -1,59 +1,50 @@
-"""`frameworktax list`: models, runtimes and studies, and what is missing for each."""
+"""`frameworktax list`, `env` and `doctor`: what can be measured, with what, and where."""
 
 from __future__ import annotations
 
-import json
+import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from frameworktax.cli.app import app
-from frameworktax.cli.deliver import console
+from frameworktax.cli.app import app, group
+from frameworktax.cli.deliver import print_list
+from frameworktax.cli.options import AsJson, Device
 
-lister = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List models, runtimes and studies, and what is missing.",
+lister = group("list", "List models, runtimes and studies, and what is missing.")
+environments_app = group(
+    "env", "Environments of their own for runtimes whose packages are large or disagree."
 )
-app.add_typer(lister, name="list")
 
 
 @lister.command("models")
-def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
+def list_models(as_json: AsJson = False) -> None:
     """Every model by name, and how to bring your own.
 
     Example:
 
       frameworktax list models
     """
-    from dataclasses import asdict
-
     from frameworktax import models
-    from frameworktax.report.render_terminal import print_rows
 
     rows = [asdict(row) for row in models.describe_names()]
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
     families = [r["family"] for r in rows]
-    print_rows(
-        console(),
+    print_list(
+        rows,
+        as_json,
         ["model", "family", "what it is", "missing"],
         [  # one family after the other, named once
             [r["name"], r["family"] * (r["family"] != above), r["summary"], r["missing"] or ""]
             for r, above in zip(rows, ["", *families], strict=False)
         ],
     )
-    print("your own: file.py:function or package.module:function")
+    if not as_json:
+        print("your own: file.py:function or package.module:function")
 
 
 @lister.command("runtimes")
-def list_runtimes(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda:N.")] = "auto",
-) -> None:
+def list_runtimes(as_json: AsJson = False, device: Device = "auto") -> None:
     """Every runtime by name, and why one is not available here.
 
     Examples:
@@ -63,7 +54,6 @@ def list_runtimes(
       frameworktax list runtimes --json
     """
     from frameworktax import api, runtimes
-    from frameworktax.report.render_terminal import print_rows
     from frameworktax.runtimes.base import Target
 
     target = Target(device=api.pick_device(device))
@@ -83,39 +73,121 @@ def list_runtimes(
                 "reason": reason,
             }
         )
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
-    print_rows(
-        console(),
+    print_list(
+        rows,
+        as_json,
         ["runtime", "paradigm", f"on {target.device}"],
         [[str(r["name"]), str(r["paradigm"]), str(r["reason"] or "available")] for r in rows],
     )
 
 
 @lister.command("studies")
-def list_studies(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
+def list_studies(as_json: AsJson = False) -> None:
     """The paper's studies, for `frameworktax reproduce`.
 
     Example:
 
       frameworktax list studies
     """
-    from frameworktax.report.render_terminal import print_rows
     from frameworktax.reproduce import studies
 
     every = [studies.load(name) for name in studies.every_name()]
-    if as_json:
-        rows = [
-            {"name": s.name, "title": s.title, "claims": [claim.id for claim in s.claim]}
-            for s in every
-        ]
-        print(json.dumps(rows, indent=1))
-        return
-    print_rows(
-        console(),
+    claims = [[claim.id for claim in study.claim] for study in every]
+    print_list(
+        [
+            {"name": s.name, "title": s.title, "claims": c}
+            for s, c in zip(every, claims, strict=True)
+        ],
+        as_json,
         ["study", "title", "claims"],
-        [[s.name, s.title, ", ".join(claim.id for claim in s.claim)] for s in every],
+        [[s.name, s.title, ", ".join(c)] for s, c in zip(every, claims, strict=True)],
+    )
+
+
+@environments_app.command("create")
+def create(
+    names: Annotated[list[str], typer.Argument(help="As in 'frameworktax env list'.")],
+) -> None:
+    """Install a runtime apart; measuring then uses it like any other.
+
+    Example:
+
+      frameworktax env create executorch
+    """
+    from frameworktax import runtimes
+    from frameworktax.runtimes import environments
+
+    wanted = {name: runtimes.recipe(name) for name in names}  # a wrong name installs nothing
+    for name, recipe in wanted.items():
+        python = environments.create(name, recipe, lambda text: print(text, file=sys.stderr))
+        print(f"{name}: ready, {python}")
+
+
+@environments_app.command("list")
+def list_environments(as_json: AsJson = False) -> None:
+    """List what can be installed apart, and what is installed.
+
+    Example:
+
+      frameworktax env list
+    """
+    from frameworktax import runtimes
+    from frameworktax.runtimes import environments
+
+    rows = environments.found(runtimes.recipes())
+    print_list(
+        [asdict(r) | {"folder": str(r.folder)} for r in rows],
+        as_json,
+        ["environment", "installs", "size", "here"],
+        [
+            [r.name, ", ".join(r.packages), f"{r.megabytes} MB", "ready" if r.ready else "no"]
+            for r in rows
+        ],
+    )
+
+
+@environments_app.command("remove")
+def remove(names: Annotated[list[str], typer.Argument(help="Environments to delete.")]) -> None:
+    """Delete environments.
+
+    Example:
+
+      frameworktax env remove executorch
+    """
+    from frameworktax import runtimes
+    from frameworktax.runtimes import environments
+
+    for name in names:
+        runtimes.recipe(name)
+    for name in names:
+        print(f"{name}: {'removed' if environments.remove(name) else 'there was none'}")
+
+
+@app.command()
+def doctor(
+    as_json: AsJson = False,
+    fix_hints: Annotated[
+        bool, typer.Option("--fix-hints", help="Print the commands that would help; run none.")
+    ] = False,
+) -> None:
+    """Say whether this machine is fit to measure, and what would make it fitter.
+
+    Examples:
+
+      frameworktax doctor
+
+      frameworktax doctor --fix-hints
+    """
+    from frameworktax import host
+    from frameworktax.attribution import available_samplers
+
+    checks = host.doctor(available_samplers())
+    if fix_hints and not as_json:
+        print("\n".join(host.hints(checks) or ["# nothing to do: this machine is fit to measure"]))
+        return
+    print_list(
+        [asdict(check) for check in checks],
+        as_json,
+        ["check", "", "found", "remedy"],
+        [[c.code, c.status, c.text, c.remedy or ""] for c in checks],
     )

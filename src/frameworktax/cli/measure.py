@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import (
-    check_writable,
-    deliver,
-    interrupted,
-    progress_bar,
-    say_missing,
-    this_command,
-)
-from frameworktax.cli.parse import parse_input
+from frameworktax.cli.deliver import Output, this_command
 from frameworktax.sweep.values import numbers, seconds, share, words
 
 
@@ -70,50 +61,41 @@ def measure(
     """
     from frameworktax import api
 
-    options.check_loudness(quiet, verbose)
-    check_writable(json_file, report)
+    out = Output(json_file, report, quiet=quiet, verbose=verbose)
     budget_s = seconds(time_budget, "--time-budget")
-    kind, mean, deviation = parse_input(input_)
-    bar = progress_bar(budget_s, quiet, verbose)
-    try:
-        with bar or nullcontext():
-            results = api.measure(
-                model,
-                runtimes=words(runtimes),
-                batch=numbers(batch, "--batch"),
-                length=length,
-                image_size=image_size,
-                width=width,
-                depth=depth,
-                batch_dim=batch_dim,
-                input=kind,
-                length_mean=mean,
-                length_sd=deviation,
-                phase=phase,
-                new_tokens=new_tokens,
-                kv_cache=kv_cache,
-                channels_last=channels_last,
-                trust_remote_code=trust_remote_code,
-                precision=words(precision),
-                device=device,
-                threads=threads,
-                time_budget=budget_s,
-                until=share(until, "--until"),
-                processes=processes,
-                twin=twin,
-                store=store,
-                resume=resume,
-                reporter=bar,
-                command=sys.argv[1:],
-            )
-    except KeyboardInterrupt as stopped:
-        if isinstance(stopped, api.Interrupted) and stopped.any_measured:
-            deliver(stopped.results, json_file, report, quiet, verbose)
-        interrupted(
-            store,
-            f"See it: frameworktax report {store}",
-            f"go on: {this_command('--resume')} --resume",
+    kind, mean, deviation = options.parse_input(input_)
+    then = (
+        f"See it: frameworktax report {store}",
+        f"go on: {this_command('--resume')} --resume",
+    )
+    with out.measuring(store, *then, budget_s=budget_s, partial=True) as view:
+        results = api.measure(
+            model,
+            runtimes=words(runtimes),
+            batch=numbers(batch, "--batch"),
+            length=length,
+            image_size=image_size,
+            width=width,
+            depth=depth,
+            batch_dim=batch_dim,
+            input=kind,
+            length_mean=mean,
+            length_sd=deviation,
+            phase=phase,
+            new_tokens=new_tokens,
+            kv_cache=kv_cache,
+            channels_last=channels_last,
+            trust_remote_code=trust_remote_code,
+            precision=words(precision),
+            device=device,
+            threads=threads,
+            time_budget=budget_s,
+            until=share(until, "--until"),
+            processes=processes,
+            twin=twin,
+            store=store,
+            resume=resume,
+            reporter=view,
+            command=sys.argv[1:],
         )
-    deliver(results, json_file, report, quiet, verbose)
-    if quiet:
-        say_missing(results)
+    out.results(results)

@@ -1,13 +1,16 @@
-"""Options that verbs share."""
+"""Options that verbs share, and the texts of options as numbers, pairs and time spans."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from frameworktax.errors import UsageError
+from frameworktax.sweep.values import words
 
 QUIET, VERBOSE = "--quiet", "--verbose"
 STORE = Path("frameworktax-results")
@@ -16,8 +19,15 @@ Quiet = Annotated[bool, typer.Option(QUIET, help="Print nothing but errors.")]
 Verbose = Annotated[
     bool, typer.Option(VERBOSE, help="Print every step, version and note; trace errors.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing: only show what would be done.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 JsonFile = Annotated[
     str | None, typer.Option("--json", help="Write the document; - for standard output.")
+]
+Redraw = Annotated[
+    bool, typer.Option("--redraw", help="Measure nothing: show the results in the store.")
 ]
 HtmlReport = Annotated[Path | None, typer.Option(help="Write an HTML report.")]
 Store = Annotated[Path, typer.Option(help="Folder that keeps every sample.")]
@@ -39,7 +49,42 @@ Conditions = Annotated[
 ]
 
 
-def check_loudness(quiet: bool, verbose: bool) -> None:
-    """Raise UsageError if both are asked for."""
-    if quiet and verbose:
-        raise UsageError("--quiet and --verbose are opposites; give one of them")
+def parse_input(text: str) -> tuple[str, float | None, float | None]:
+    """Return ``ragged:20.92,10.18`` as kind, mean and standard deviation; the last two may lack."""
+    kind, colon, moments = text.strip().partition(":")
+    if not colon:
+        return kind, None, None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*", moments)
+    if not found:
+        raise UsageError(f"--input '{text}' names no lengths; write ragged:MEAN,SD")
+    return kind, float(found[1]), float(found[2])
+
+
+def parse_pairs(texts: list[str], option: str) -> dict[str, str]:
+    """Return ``before=after`` texts, commas between or one an option, as a mapping."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        for word in words(text):
+            before, sign, after = (part.strip() for part in word.partition("="))
+            if not (sign and before and after):
+                raise UsageError(f"{option} '{word}' names no pair; write {option} BEFORE=AFTER")
+            if pairs.get(before, after) != after:
+                raise UsageError(f"{option} pairs '{before}' twice; name each once")
+            pairs[before] = after
+    return pairs
+
+
+def parse_age(text: str, option: str) -> timedelta:
+    """Return ``30d``, ``12h`` or ``2w`` as a time span."""
+    found = re.fullmatch(r"\s*(\d+)\s*([hdw])\s*", text)
+    if not found:
+        raise UsageError(f"{option} '{text}' is no age; write 12h, 30d or 2w")
+    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
+
+
+def parse_size(text: str, option: str) -> int:
+    """Return ``2GB``, ``500 MB`` or a number of bytes in bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", text)
+    if not found:
+        raise UsageError(f"{option} '{text}' is no size; write 2GB or 500MB")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))

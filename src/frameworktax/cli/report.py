@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import check_writable, deliver
-from frameworktax.cli.options import Conditions, JsonFile, Quiet, Verbose, check_loudness
+from frameworktax.cli.deliver import Output
+from frameworktax.cli.options import Conditions, JsonFile, Quiet, Verbose
 from frameworktax.errors import UsageError
 
 
@@ -50,10 +50,9 @@ def report_command(
     from frameworktax.report.vega import PICTURES
     from frameworktax.store import Where
 
-    check_loudness(quiet, verbose)
     if output is not None:
         check(output)
-    check_writable(json_file, output)
+    out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
     conditions = Where.parse(where) if where else None
@@ -72,8 +71,9 @@ def report_command(
             )
         before, results = results, api.read_store(after, conditions, last=last)
         beside = comparing.compare(before, results, across=True).comparison
-    if output is not None:
-        write(results.run, output, beside, figure or "latency")
-        if not quiet and json_file != "-":
-            print(f"written: {output}")
-    deliver(results, json_file, None, quiet or output is not None, verbose)
+    if output is None:
+        out.run(results.run, *out.kept(results))
+        return
+    write(results.run, output, beside, figure or "latency")
+    out.line(f"written: {output}")
+    out.document(results.to_json())

@@ -1,8 +1,9 @@
-"""`frameworktax schema`: the JSON Schema of the documents."""
+"""`frameworktax init` and `schema`: a study to start from, and what documents look like."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,3 +36,25 @@ def schema(
     kind = {"run": Run, "comparison": Comparison}.get(document)
     described = json_document.schema(kind) if kind else study.schema()
     print(json.dumps(described, indent=1))
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("study.toml"),
+) -> None:
+    """Write a commented study for `frameworktax sweep`; nothing is overwritten.
+
+    Example:
+
+      frameworktax init study.toml
+    """
+    from frameworktax.sweep.study import TEMPLATE
+
+    try:
+        with file.open("x", encoding="utf-8") as output:
+            output.write(TEMPLATE.read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists; name another file") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; name another file") from error
+    print(f"written: {file}; next: frameworktax sweep {file} --dry-run")

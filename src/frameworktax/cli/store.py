@@ -10,37 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frameworktax.cli.app import app
-from frameworktax.cli.deliver import console
+from frameworktax.cli.app import group
+from frameworktax.cli.deliver import check_writable, console
+from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_age, parse_size
 from frameworktax.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
-    from frameworktax.records import Note
-    from frameworktax.store import Where
 
-commands = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="List, merge, check, export and prune stores.",
-)
-app.add_typer(commands, name="store")
+commands = group("store", "List, merge, check, export and prune stores.")
 
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(help="Only such points: model=bert-base, batch=1..8. May be repeated."),
-]
 SHOWN = 100
 TIMELINE_SUFFIX = ".trace.json"
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be removed.")]
 
 
 @commands.command("list")
 def list_points(
     store: Folder,
     where: Conditions = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the points of a store, one a line; of a large store the first ones.
 
@@ -67,10 +56,10 @@ def list_points(
         return
     print_rows(
         console(),
-        ["point", "runtime", "latency, ms", "blocks", "sessions", "status"],
+        ["point", "runtime", "latency", "blocks", "sessions", "status"],
         [_row(line) for line in lines[:SHOWN]],
     )
-    _say_notes(found.notes)
+    _say(note.text for note in found.notes)
     if len(lines) > SHOWN:
         print(f"first {SHOWN} shown; --where selects others, --json prints all")
     sessions = len({line.session for line in lines})
@@ -105,7 +94,7 @@ def merge(
     from frameworktax.store import upkeep
 
     merged = upkeep.merge(stores, output)
-    _say_notes(merged.notes)
+    _say(note.text for note in merged.notes)
     _say(merged.conflicts)
     print(
         f"{output}: {merged.records} records in {merged.shards} shards; "
@@ -116,7 +105,7 @@ def merge(
 @commands.command()
 def check(
     store: Folder,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read every line of a store and report damage; exit code 1 if there is any.
 
@@ -164,7 +153,6 @@ def prune(
     """
     from datetime import UTC, datetime
 
-    from frameworktax.cli.parse import parse_age, parse_size
     from frameworktax.host.cache import cache_folder, prune_cache
     from frameworktax.store import upkeep
 
@@ -220,60 +208,42 @@ def export(
       frameworktax store export frameworktax-results -o session.trace.json
     """
     from frameworktax import api
-    from frameworktax.cli.deliver import check_writable
+    from frameworktax.integrations.trackers import TRACKERS
     from frameworktax.report import export as reports
-    from frameworktax.store import Where
+    from frameworktax.report import timeline
+    from frameworktax.store import Where, read
     from frameworktax.store import export as tables
 
     if table not in ("blocks", "measurements"):
         raise UsageError(f"no table '{table}'; choose blocks or measurements")
-    conditions = Where.parse(where) if where else None
-    if to is not None and output is None:
-        _log(store, conditions, to)
-        return
-    if output is None or to is not None:
+    if (output is None) == (to is None):
         raise UsageError("name a file with -o, or a tracker with --to: one of the two")
-    if output.name.endswith(TIMELINE_SUFFIX):
-        _draw(store, conditions, output)
+    conditions = Where.parse(where) if where else None
+    if output is None:
+        to = str(to)
+        if to not in TRACKERS:
+            choices = " or ".join(TRACKERS)
+            raise UsageError(f"no tracker '{to}'{nearest(to, TRACKERS)}; choose {choices}")
+        results = api.read_store(store, conditions)
+        print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return
-    tables.check_suffix(output)
+    is_timeline = output.name.endswith(TIMELINE_SUFFIX)
+    if not is_timeline:
+        tables.check_suffix(output)
     check_writable(None, output)
-    if table == "blocks":
+    if is_timeline:
+        records, notes = read(store, conditions)
+        count = timeline.write(records, output)
+        what = "events; open it in ui.perfetto.dev"
+    elif table == "blocks":
         count, notes = tables.export(store, output, conditions)
-        _say_notes(notes)
+        what = table
     else:
         results = api.read_store(store, conditions)
         reports.write_table(results.run, output)
-        count = len(results)
-    print(f"written: {output}, {count} {table}")
-
-
-def _log(folder: Path, conditions: Where | None, to: str) -> None:
-    from frameworktax import api
-    from frameworktax.integrations.trackers import TRACKERS
-
-    if to not in TRACKERS:
-        choices = " or ".join(TRACKERS)
-        raise UsageError(f"no tracker '{to}'{nearest(to, TRACKERS)}; choose {choices}")
-    results = api.read_store(folder, conditions)
-    name = TRACKERS[to](results.run)
-    print(f"logged to {to}: {len(results)} points in {name}")
-
-
-def _draw(folder: Path, conditions: Where | None, output: Path) -> None:
-    from frameworktax.cli.deliver import check_writable
-    from frameworktax.report import timeline
-    from frameworktax.store import read
-
-    check_writable(None, output)
-    records, notes = read(folder, conditions)
-    _say_notes(notes)
-    count = timeline.write(records, output)
-    print(f"written: {output}, {count} events; open it in ui.perfetto.dev")
-
-
-def _say_notes(notes: Iterable[Note]) -> None:
-    _say([note.text for note in notes])
+        count, notes, what = len(results), [], table
+    _say(note.text for note in notes)
+    print(f"written: {output}, {count} {what}")
 
 
 def _say(lines: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -15,18 +15,22 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import (
-    check_writable,
+    Output,
     console,
-    deliver,
     fail,
     into_nothing,
-    introduce,
-    say_missing,
     this_command,
     writable,
-    write_json,
 )
-from frameworktax.cli.options import Quiet, Verbose, check_loudness
+from frameworktax.cli.options import (
+    STORE,
+    DryRun,
+    HtmlReport,
+    JsonFile,
+    Quiet,
+    Store,
+    Verbose,
+)
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
@@ -50,22 +54,16 @@ def sweep(
     engine: Annotated[
         str, typer.Option(help="local, ray (the cluster this host is in) or ray://HOST:PORT.")
     ] = "local",
-    store: Annotated[Path, typer.Option(help="Folder that keeps every sample.")] = Path(
-        "frameworktax-results"
-    ),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be measured, and stop.")
-    ] = False,
+    store: Store = STORE,
+    dry_run: DryRun = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Leave out points the store holds.")
     ] = True,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Let models of the study be Python code.")
     ] = False,
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="Write the document; - for standard output.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    json_file: JsonFile = None,
+    report: HtmlReport = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -79,32 +77,24 @@ def sweep(
 
       frameworktax sweep study.toml --engine ray
     """
-    check_loudness(quiet, verbose)
-    check_writable(json_file, report)
+    out = Output(json_file, report, quiet=quiet, verbose=verbose)
     options: dict[str, Any] = {"store": store, "resume": resume, "allow_code": allow_code}
     if dry_run:
-        _dry_run(study, overrides or [], engine, options, json_file, quiet)
+        _dry_run(study, overrides or [], engine, options, out)
         return
-    from frameworktax.cli.progress import ProgressView
     from frameworktax.sweep.run import sweep as run_sweep
     from frameworktax.sweep.words import summary
 
-    out = console(stderr=True)
-    view = None if quiet else ProgressView(out, verbose=verbose)
-    if verbose:
-        introduce(out)
-    options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
     try:
         with _ends_once():
-            with view or nullcontext():
+            with out.view() as view:
+                options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
                 results = run_sweep(study, *(overrides or []), **options)
-            deliver(results, json_file, report, quiet, verbose)
-            if quiet:
-                say_missing(results)
-            else:
-                out = console(stderr=json_file == "-")
+            out.results(results)
+            if not quiet:
+                aside = console(stderr=json_file == "-")
                 for line in summary(results):
-                    out.print(line, soft_wrap=True, markup=False)
+                    aside.print(line, soft_wrap=True, markup=False)
     except Ended as ended:
         into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
         for number in ENDINGS:
@@ -120,24 +110,17 @@ def sweep(
 
 
 def _dry_run(
-    study: Path,
-    overrides: list[str],
-    engine: str,
-    options: dict[str, Any],
-    json_file: str | None,
-    quiet: bool,
+    study: Path, overrides: list[str], engine: str, options: dict[str, Any], out: Output
 ) -> None:
     from frameworktax.cli.progress import ProgressView
-    from frameworktax.report.render_terminal import print_blocks
     from frameworktax.sweep.plan import plan_sweep
     from frameworktax.sweep.run import platforms_of
     from frameworktax.sweep.words import plan_blocks
 
     platforms = platforms_of(engine, ProgressView(console(stderr=True)))
     plan = plan_sweep(study, *overrides, platforms=platforms, **options)
-    write_json(plan.as_data(), json_file)
-    if not quiet and json_file != "-":
-        print_blocks(plan_blocks(plan), console())
+    out.document(plan.as_data())
+    out.blocks(plan_blocks(plan))
 
 
 @contextmanager

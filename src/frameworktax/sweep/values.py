@@ -57,7 +57,10 @@ def share(text: str, name: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
     value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0 < value < 1:
-        raise UsageError(f"{name} '{text}' is no share; write 3% or 0.03")
+        meant = value if found and not found[2] and 1 <= value < 100 else 3
+        raise UsageError(
+            f"{name} '{text}' is no share; write {meant:g}% or {f'{meant / 100:.4f}'.rstrip('0')}"
+        )
     return value
 
 
