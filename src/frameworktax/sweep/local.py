@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from frameworktax import host, runtimes, store
+from frameworktax import runtimes, store
 from frameworktax.errors import FrameworktaxError, StoreError, WorkerError
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
