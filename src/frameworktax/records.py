@@ -13,8 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from frameworktax.notebook import HtmlRepr
 
@@ -26,7 +25,7 @@ TIMELINE_SCHEMA = "frameworktax.timeline"
 TIMELINE_VERSION = 1
 
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
-STATUSES: tuple[str, ...] = ("ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed")
+STATUSES: tuple[str, ...] = get_args(Status)
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
 INPUTS: tuple[str, ...] = ("dense", "ragged")
 PHASES: tuple[str, ...] = ("forward", "generate")
@@ -121,13 +120,9 @@ _LATER: dict[str, Any] = {
 """Workload fields younger than the first stores, left out of a key while they say nothing."""
 
 
+_WORKLOAD_FIELDS = tuple(f.name for f in fields(Workload))
 _KEY_TEXT = json.JSONEncoder(sort_keys=True).encode
 """A point's fields as the text that its key is made of."""
-
-
-@cache
-def _workload_fields() -> tuple[str, ...]:
-    return tuple(f.name for f in fields(Workload))
 
 
 def device_of(platform: str) -> str:
@@ -151,7 +146,7 @@ class Point:
 
     def key(self) -> str:
         """Return the content key: 16 hex digits over every field that says something."""
-        said = {name: getattr(self.workload, name) for name in _workload_fields()}
+        said = {name: getattr(self.workload, name) for name in _WORKLOAD_FIELDS}
         for name, silent in _LATER.items():
             if said[name] == silent:
                 del said[name]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
@@ -55,18 +54,17 @@ def mean_interval(
     values: Sequence[float], method: str, confidence: float = CONFIDENCE
 ) -> Estimate | None:
     """Return the mean of independent values with Student's t interval, None below two values."""
-    n = len(values)
-    if n < 2:
+    if len(values) < 2:
         return None
-    centre = fmean(values)
-    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
+    return _student(len(values), fmean(values), stdev(values), method, confidence)
+
+
+def _student(
+    n: int, mean: float, deviation: float, method: str, confidence: float = CONFIDENCE
+) -> Estimate:
+    half = t_quantile(confidence, n - 1) * deviation / math.sqrt(n)
     return Estimate(
-        value=centre,
-        low=centre - half,
-        high=centre + half,
-        confidence=confidence,
-        method=method,
-        n=n,
+        value=mean, low=mean - half, high=mean + half, confidence=confidence, method=method, n=n
     )
 
 
@@ -91,29 +89,12 @@ def process_interval(
     return mean_interval([b for blocks in filled for b in blocks], BY_BLOCK, confidence)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupIntervals:
-    """``process_interval`` of many groups: counts, and what the ``n`` values give of each."""
-
-    processes: list[int]
-    n: list[int]
-    mean: list[float]
-    deviation: list[float]
-
-    def interval(self, group: int) -> Estimate | None:
-        """Return the interval of one group, None below two values."""
-        n, mean = self.n[group], self.mean[group]
-        if n < 2:
-            return None
-        half = t_quantile(CONFIDENCE, n - 1) * self.deviation[group] / math.sqrt(n)
-        method = BY_PROCESS if self.processes[group] >= MIN_PROCESSES else BY_BLOCK
-        return Estimate(value=mean, low=mean - half, high=mean + half, method=method, n=n)
-
-
 def process_intervals(
     group: np.ndarray, process: np.ndarray, block: np.ndarray, count: int
-) -> GroupIntervals:
-    """Compute ``process_interval`` of every group at once: a million blocks take a second.
+) -> list[tuple[int, Estimate | None]]:
+    """Return for every group how many processes it has, and its ``process_interval``.
+
+    All at once: a million blocks take a second.
 
     Args:
         group: shape (blocks,), ascending: an index below ``count``.
@@ -136,12 +117,15 @@ def process_intervals(
     n = np.bincount(of, minlength=count)
     mean = np.bincount(of, x, count) / n
     squares = np.bincount(of, (x - mean[of]) ** 2, count)
-    return GroupIntervals(
-        processes=processes.tolist(),
-        n=n.tolist(),
-        mean=mean.tolist(),
-        deviation=np.sqrt(squares / np.maximum(n - 1, 1)).tolist(),
-    )
+    deviation = np.sqrt(squares / np.maximum(n - 1, 1))
+
+    columns = (processes.tolist(), n.tolist(), mean.tolist(), deviation.tolist())
+    return [
+        (had, _student(size, centre, sd, BY_PROCESS if had >= MIN_PROCESSES else BY_BLOCK))
+        if size > 1
+        else (had, None)
+        for had, size, centre, sd in zip(*columns, strict=True)
+    ]
 
 
 def ratio_interval(

@@ -52,9 +52,10 @@ def test_intervals_of_many_groups_are_those_of_each():
     ]
     group, process, block = (np.array(column) for column in zip(*rows, strict=True))
     found = stats.process_intervals(group, process, block, len(groups))
-    assert found.interval(2) is None
+    assert found[2] == (1, None)
     for g in (0, 1, 3):
-        one, alone = found.interval(g), stats.process_interval(groups[g])
+        (processes, one), alone = found[g], stats.process_interval(groups[g])
+        assert processes == len(groups[g])
         assert one is not None and alone is not None
         assert (one.value, one.low, one.high) == pytest.approx((alone.value, alone.low, alone.high))
         assert (one.n, one.method) == (alone.n, alone.method)

@@ -12,7 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill
-from frameworktax.analysis.estimates import inverse, one_minus, scaled, share_interval, times
+from frameworktax.analysis.estimates import (
+    inverse,
+    one_minus,
+    percent,
+    scaled,
+    share_interval,
+    times,
+)
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.whatif.advice import unmeasured
 from frameworktax.records import (
@@ -233,11 +240,6 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
     """Return advice by its kind, the largest gain first."""
     return tuple(sorted(advice, key=lambda a: (KINDS.index(a.kind), -a.gain.value)))
-
-
-def percent(share: float) -> str:
-    """Return a share as whole per cent."""
-    return f"{100 * share:.0f} %"
 
 
 def _name(m: Measurement) -> str:

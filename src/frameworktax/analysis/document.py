@@ -61,9 +61,11 @@ def build(
     sessions = sessions_of(records)
     grouped, notes = gather(records)
     grouped = [g for g in grouped if g.measured]
-    readings = _with_regimes(_read(grouped, until), _gpus(sessions))
-    families = list(_families(readings).values())
-    curves = [_curves(family) for family in families]
+    readings = _read(grouped, until)
+    slopes, gpus = _slopes(readings), _gpus(sessions)
+    readings = [_with_regime(reading, slopes, gpus) for reading in readings]
+    families = _families(readings)
+    curves = [_curves(family, slopes) for family in families]
     advised = [advising.advise(*pair) for pair in zip(families, curves, strict=True)]
     drift = _drift(records, sessions)
     measurements = tuple(r.measurement for r in readings)
@@ -239,29 +241,33 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
     return Note("no-kernel-time", text)
 
 
-def _families(readings: Sequence[Reading]) -> dict[Point, list[Reading]]:
+def _families(readings: Iterable[Reading]) -> list[list[Reading]]:
     """Group points that differ in runtime and batch alone; the floor is no family's member."""
     groups: dict[Point, list[Reading]] = defaultdict(list)
     for reading in readings:
-        point = reading.records.point
-        if point.runtime != FLOOR:
-            groups[point.family()].append(reading)
-    return groups
+        if reading.measurement.runtime != FLOOR:
+            groups[reading.records.point.family()].append(reading)
+    return list(groups.values())
 
 
-def _rows(group: Sequence[Reading]) -> dict[str, list[Reading]]:
-    """Return runtime → its measured points by batch."""
-    rows: dict[str, list[Reading]] = defaultdict(list)
-    for reading in group:
+def _rows(readings: Iterable[Reading]) -> list[list[Reading]]:
+    """Group points with a latency that differ in batch alone."""
+    rows: dict[Point, list[Reading]] = defaultdict(list)
+    for reading in readings:
         if reading.measurement.latency_ns is not None:
-            rows[reading.measurement.runtime].append(reading)
-    return rows
+            rows[reading.records.point.without_batch()].append(reading)
+    return list(rows.values())
 
 
-def _elasticity(row: Sequence[Reading]) -> list[float | None]:
-    latencies = [r.measurement.latency_ns for r in row]
-    batches = [r.measurement.workload.batch for r in row]
-    return regime.elasticities(batches, [e.value if e else None for e in latencies])
+def _slopes(readings: Iterable[Reading]) -> dict[Point, float | None]:
+    """Return each point's elasticity of latency over batch."""
+    slopes: dict[Point, float | None] = {}
+    for row in _rows(readings):
+        batches = [r.measurement.workload.batch for r in row]
+        latencies = [r.measurement.latency_ns for r in row]
+        found = regime.elasticities(batches, [e.value if e else None for e in latencies])
+        slopes |= zip((r.records.point for r in row), found, strict=True)
+    return slopes
 
 
 def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], roofline.Device | None]:
@@ -273,28 +279,15 @@ def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], roofline.Device 
     }
 
 
-def _with_regimes(
-    readings: Sequence[Reading], gpus: Mapping[tuple[str, str], roofline.Device | None]
-) -> list[Reading]:
-    slopes: dict[Point, float | None] = {}
-    for group in _families(readings).values():
-        for row in _rows(group).values():
-            for reading, slope in zip(row, _elasticity(row), strict=True):
-                slopes[reading.records.point] = slope
-    return [
-        replace(
-            r,
-            measurement=replace(
-                r.measurement,
-                regime=_regime(
-                    r,
-                    slopes.get(r.records.point),
-                    gpus.get((r.records.session, device_of(r.records.point.platform))),
-                ),
-            ),
-        )
-        for r in readings
-    ]
+def _with_regime(
+    reading: Reading,
+    slopes: Mapping[Point, float | None],
+    gpus: Mapping[tuple[str, str], roofline.Device | None],
+) -> Reading:
+    point = reading.records.point
+    device = gpus.get((reading.records.session, device_of(point.platform)))
+    found = _regime(reading, slopes.get(point), device)
+    return replace(reading, measurement=replace(reading.measurement, regime=found))
 
 
 def _regime(reading: Reading, slope: float | None, device: roofline.Device | None) -> Regime | None:
@@ -312,16 +305,16 @@ def _regime(reading: Reading, slope: float | None, device: roofline.Device | Non
     return regime.cpu_regime(bill.share)
 
 
-def _curves(group: Sequence[Reading]) -> list[Curve]:
+def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> list[Curve]:
     curves = []
-    for runtime, row in _rows(group).items():
+    for row in _rows(family):
         batches = [float(r.measurement.workload.batch) for r in row]
         free, bound = free_batch_interval(batches, [_column(r.records) for r in row])
         first = row[0].measurement
         curves.append(
             Curve(
                 model=first.workload.model,
-                runtime=runtime,
+                runtime=first.runtime,
                 platform=first.platform,
                 precision=first.workload.precision,
                 axis="batch",
@@ -330,7 +323,7 @@ def _curves(group: Sequence[Reading]) -> list[Curve]:
                 free_batch=free,
                 free_is_lower_bound=bound,
                 regimes=tuple(r.measurement.regime for r in row),
-                elasticity=tuple(_elasticity(row)),
+                elasticity=tuple(slopes[r.records.point] for r in row),
             )
         )
     return curves

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import (
@@ -85,15 +86,6 @@ class PointRecords:
         return {(b.process, b.round): block_median(b.latency_ns) for b in self.blocks}
 
 
-@dataclass(slots=True)
-class _Gathered:
-    subject: Subject | None = None
-    blocks: list[Block] = field(default_factory=list)
-    attributions: list[Attribution] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    parity: Parity | None = None
-
-
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """Group records by point, in the order the points first appear.
 
@@ -107,7 +99,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """
     order: dict[str, Point] = {}
     started: dict[str, str] = {}
-    found: dict[tuple[str, str], _Gathered] = defaultdict(_Gathered)
+    found: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     calibrations: dict[str, dict[int, float]] = defaultdict(dict)
     for record in records:
         match record:
@@ -115,15 +107,9 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 started[record.session] = record.started
             case Subject():
                 order.setdefault(record.point.key(), record.point)
-                found[record.point.key(), record.session].subject = record
-            case Block():
-                found[record.point, record.session].blocks.append(record)
-            case Attribution():
-                found[record.point, record.session].attributions.append(record)
-            case Parity():
-                found[record.point, record.session].parity = record
-            case Outcome():
-                found[record.point, record.session].outcomes.append(record)
+                found[record.point.key(), record.session][record.kind].append(record)
+            case Block() | Attribution() | Parity() | Outcome():
+                found[record.point, record.session][record.kind].append(record)
             case Calibration():
                 calibrations[record.session][record.round] = block_median(record.latency_ns)
             case _:  # read elsewhere
@@ -131,18 +117,19 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     points: dict[str, list[PointRecords]] = {key: [] for key in order}
     orphans = 0
     for (key, session), group in found.items():
-        if group.subject is None:
+        if not group[Subject.kind]:
             orphans += 1
             continue
+        subject = group[Subject.kind][-1]
         points[key].append(
             PointRecords(
-                point=group.subject.point,
+                point=subject.point,
                 session=session,
-                subject=group.subject,
-                blocks=tuple(group.blocks),
-                attributions=tuple(group.attributions),
-                outcomes=tuple(group.outcomes),
-                parity=group.parity,
+                subject=subject,
+                blocks=tuple(group[Block.kind]),
+                attributions=tuple(group[Attribution.kind]),
+                outcomes=tuple(group[Outcome.kind]),
+                parity=group[Parity.kind][-1] if group[Parity.kind] else None,
                 calibrator_spread=relative_spread(list(calibrations[session].values())),
                 calibrator=calibrations[session],
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from frameworktax.analysis.drift import widened
 from frameworktax.analysis.grouping import PointRecords
-from frameworktax.records import (
-    Estimate,
-    Note,
-    device_of,
-)
+from frameworktax.records import Block, Estimate, Note, device_of
 from frameworktax.stats import (
     MIN_BLOCKS,
     MIN_PROCESSES,
@@ -33,31 +31,34 @@ def undrifted(records: PointRecords) -> Estimate | None:
     return process_interval(records.block_medians())
 
 
-def pipelined(records: PointRecords) -> Estimate | None:
-    """Return the time per call with one synchronise per block, ns."""
+def _interval(records: PointRecords, value: Callable[[Block], float | None]) -> Estimate | None:
+    """Return the interval of one value a block, like ``latency``; blocks with None are left out."""
     by_process = [
-        [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
+        [found for block in blocks if (found := value(block)) is not None]
         for blocks in records.by_process()
     ]
     return widened(process_interval(by_process), records.calibrator_spread)
+
+
+def _median(values: Sequence[float] | None) -> float | None:
+    return block_median(values) if values else None
+
+
+def pipelined(records: PointRecords) -> Estimate | None:
+    """Return the time per call with one synchronise per block, ns."""
+    return _interval(
+        records, lambda b: b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else None
+    )
 
 
 def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
-    by_process = [
-        [block_median(b.enqueue_ns) for b in blocks if b.enqueue_ns]
-        for blocks in records.by_process()
-    ]
-    return widened(process_interval(by_process), records.calibrator_spread)
+    return _interval(records, lambda b: _median(b.enqueue_ns))
 
 
 def first_token(records: PointRecords) -> Estimate | None:
     """Return the time to the first generated token, ns; None where nothing is generated."""
-    by_process = [
-        [block_median(b.first_token_ns) for b in blocks if b.first_token_ns]
-        for blocks in records.by_process()
-    ]
-    return widened(process_interval(by_process), records.calibrator_spread)
+    return _interval(records, lambda b: _median(b.first_token_ns))
 
 
 def per_token(records: PointRecords) -> Estimate | None:
@@ -68,18 +69,14 @@ def per_token(records: PointRecords) -> Estimate | None:
     tokens = records.point.workload.new_tokens
     if tokens is None or tokens < 2:
         return None
-    by_process = [
-        [
-            block_median(
-                (whole - first) / (tokens - 1)
-                for whole, first in zip(b.latency_ns, b.first_token_ns, strict=True)
-            )
-            for b in blocks
-            if b.first_token_ns
-        ]
-        for blocks in records.by_process()
-    ]
-    return widened(process_interval(by_process), records.calibrator_spread)
+    further = tokens - 1
+
+    def value(block: Block) -> float | None:
+        first = block.first_token_ns
+        calls = zip(block.latency_ns, first, strict=True) if first else ()
+        return _median([(whole - begun) / further for whole, begun in calls])
+
+    return _interval(records, value)
 
 
 def spreads(records: PointRecords) -> tuple[float | None, float | None]:

@@ -60,7 +60,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
     drift = _drift(columns.records)
     rows = {pair: i for i, pair in enumerate(columns.groups)}
     count = len(columns.groups)
-    latency = process_intervals(columns.group, columns.process, columns.median_ns, count)
+    timed = process_intervals(columns.group, columns.process, columns.median_ns, count)
     blocks = np.bincount(columns.group, minlength=count).tolist()
     calls = np.bincount(columns.group, columns.calls, count).astype(np.int64).tolist()
 
@@ -84,6 +84,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
         if last != session:
             how, why = _worst(failures[last, key])
             reason = f"the latest attempt ended {how}: {why}"
+        processes, latency = (0, None) if row is None else timed[row]
         lines.append(
             PointSummary(
                 point=subject.point,
@@ -91,12 +92,10 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 sessions=sum((one, key) in rows for one, _ in candidates),
                 status=status,
                 reason=reason,
-                processes=0 if row is None else latency.processes[row],
+                processes=processes,
                 blocks=0 if row is None else blocks[row],
                 calls=0 if row is None else calls[row],
-                latency_ns=None
-                if row is None
-                else widened(latency.interval(row), drift.get(session, 0.0)),
+                latency_ns=widened(latency, drift.get(session, 0.0)),
             )
         )
     return lines

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
 from frameworktax.traces.events import CATEGORIES, HOST_CALLS, Events
-from frameworktax.traces.nesting import Index, Nesting, nest
+from frameworktax.traces.nesting import Index, Nesting, Stretches, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]
@@ -52,6 +52,7 @@ STARVED = ("framework", "python", "launch", "remainder")
 OPERATOR = CATEGORIES.index("cpu_op")
 FRAME = CATEGORIES.index("python_function")
 CALLS = tuple(CATEGORIES.index(c) for c in HOST_CALLS)
+NOTHING = Stretches(*(np.zeros(0, np.int64) for _ in range(3)))
 _LINE = {name: i for i, name in enumerate(LINES)}
 
 
@@ -203,24 +204,23 @@ def _charge(
     parts: list[tuple[Index, ...]] = []
     for number in np.unique(who).tolist():
         chosen = who == number
-        s, e, n = start[chosen], end[chosen], step[chosen]
-        thread = threads.get(number)
-        bare_s, bare_e, bare_step = s, e, n
-        doing = thread.nesting.stretches() if thread is not None else None
-        if thread is not None and doing is not None and len(doing.owner):
-            mine, theirs, left, right = intervals.overlaps(s, e, doing.start_ns, doing.end_ns)
-            owner = doing.owner[theirs]
-            line = np.where(owner >= 0, thread.line[owner], _LINE["remainder"])
-            parts.append((n[mine], np.full(len(mine), number), owner, line, left, right))
-            # Outside the first and the last event of the thread nothing is known of it.
-            outer = np.array([s[0], doing.end_ns[-1]])
-            until = np.array([doing.start_ns[0], e[-1]])
-            known = until > outer
-            mine, _, bare_s, bare_e = intervals.overlaps(s, e, outer[known], until[known])
-            bare_step = n[mine]
-        none = np.full(len(bare_s), -1)
-        rest = np.full(len(bare_s), _LINE["remainder"])
-        parts.append((bare_step, np.full(len(bare_s), number), none, rest, bare_s, bare_e))
+        s, e = start[chosen], end[chosen]
+        doing, line, first, last = NOTHING, np.array([_LINE["remainder"]]), e[-1], e[-1]
+        if number in threads:
+            found = threads[number].nesting.stretches()
+            if len(found.owner):
+                doing, line = found, threads[number].line
+                first, last = doing.start_ns[0], doing.end_ns[-1]
+        # Before the first and after the last event of the thread nothing is known of it.
+        mine, theirs, left, right = intervals.overlaps(
+            s,
+            e,
+            np.concatenate(([min(s[0], first)], doing.start_ns, [last])),
+            np.concatenate(([first], doing.end_ns, [max(e[-1], last)])),
+        )
+        owner = np.concatenate(([-1], doing.owner, [-1]))[theirs]
+        line = np.where(owner >= 0, line[owner], _LINE["remainder"])
+        parts.append((step[chosen][mine], np.full(len(mine), number), owner, line, left, right))
     empty = np.zeros(0, np.int64)
     columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [empty] * 6
     return Charged(*columns)
