@@ -293,8 +293,6 @@ def test_an_onnx_file_gets_its_sizes_filled_in(tmp_path: Path) -> None:
     import onnx
     import onnxruntime
 
-    from frameworktax.runtimes.onnx_files import export_onnx
-
     made = models.build(WORKLOADS["mlp"])
     runnable("onnxruntime").prepare(made, BATCHES, TARGET, tmp_path / "made")
     source = Artifact(tmp_path / "made")
@@ -306,7 +304,7 @@ def test_an_onnx_file_gets_its_sizes_filled_in(tmp_path: Path) -> None:
         {f"kwargs.{port}": 0},
         onnx_path=source.file(1),
     )
-    export_onnx(model, BATCHES, tmp_path / "fixed", static=True)
+    runtimes.get("tract").prepare(model, BATCHES, TARGET, tmp_path / "fixed")
     fixed = Artifact(tmp_path / "fixed")
     for batch in BATCHES:
         graph = onnx.load(fixed.file(batch)).graph

@@ -12,7 +12,7 @@ import pytest
 from frameworktax import runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs, Model
-from frameworktax.runtimes import cuda_graph, onnxruntime_cuda, torch_common
+from frameworktax.runtimes import artifacts, cuda_graph, onnxruntime_cuda, torch_common
 from frameworktax.runtimes.base import Target
 
 CUDA = Target(device="cuda:0")
@@ -210,11 +210,12 @@ def loaded(monkeypatch, tmp_path):
     for name, fake in (("onnxruntime", ort), ("torch", torch), ("tensorrt", SimpleNamespace())):
         monkeypatch.setitem(sys.modules, name, fake)
     artifact = SimpleNamespace(
+        directory=tmp_path,
         file=lambda batch: tmp_path / "model.onnx",
         inputs=lambda batch: ["array"],
-        manifest=SimpleNamespace(names=["x"], free_dimension=None, notes=[]),
+        manifest=SimpleNamespace(names=["x"], free_dimension=None, notes=[], new_tokens=None),
     )
-    monkeypatch.setattr(onnxruntime_cuda, "Artifact", lambda directory: artifact)
+    monkeypatch.setattr(artifacts, "Artifact", lambda directory: artifact)
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
 
     def load(name, **target):

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 from frameworktax.runtimes.artifacts import (
     Artifact,
     ArtifactRuntime,
+    Export,
     Exported,
     TorchArtifactLoaded,
-    export,
     static_note,
 )
-from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.inductor import FREEZING, missing_triton
-from frameworktax.runtimes.torch_common import FLOATS, configure, missing_compiler, use_directory
+from frameworktax.runtimes.torch_common import (
+    TorchRuntime,
+    configure,
+    missing_compiler,
+    use_directory,
+)
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -28,9 +33,9 @@ NOTE = ("compile-options", "torch._inductor.aoti_compile_and_package, freezing o
 
 
 class _Loaded(TorchArtifactLoaded):
-    def __init__(self, artifact: Artifact, target: Target, directory: Path) -> None:
-        super().__init__(artifact, target)
-        self._directory = directory
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+        use_directory(artifact.directory)
+        super().__init__(artifact, target, option)
 
     def open(self, path: Path) -> Any:
         import torch._inductor
@@ -38,7 +43,7 @@ class _Loaded(TorchArtifactLoaded):
         # The loader unpacks the package into $TMPDIR and tidies up when it ends well; measuring
         # processes are killed, so it unpacks where the session tidies up.
         before = os.environ.get("TMPDIR")
-        unpacked = tempfile.mkdtemp(prefix="unpacked-", dir=self._directory)
+        unpacked = tempfile.mkdtemp(prefix="unpacked-", dir=self._artifact.directory)
         os.environ["TMPDIR"] = unpacked
         try:
             program = torch._inductor.aoti_load_package(str(path))  # on the current device
@@ -55,18 +60,14 @@ class _Loaded(TorchArtifactLoaded):
         return [*super().notes(), NOTE]
 
 
-class AotInductor(ArtifactRuntime):
+class AotInductor(TorchRuntime, ArtifactRuntime):
     """A static package for batch 1 (torch specialises 1), a dynamic one for all others."""
 
     name = "aot-inductor"
-    devices = ("cpu", "cuda")
-    precisions = FLOATS
-    packages = ("torch",)
-    needs_torch = True
-    extra = "torch"
     libraries = ("triton",)
     has_symbols = True
     compiles = True
+    loaded = _Loaded
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing; a CPU needs a C++ compiler, a GPU Triton too."""
@@ -91,30 +92,21 @@ class AotInductor(ArtifactRuntime):
         finally:
             shutil.rmtree(cache, ignore_errors=True)
 
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> dict[int, str]:
+    def write(self, export: Export) -> dict[int, str]:
         """Compile the packages."""
-        larger = [b for b in batches if b > 1]
-        files = _compile(export(model, [1], notes), folder) if 1 in batches else {}
-        if larger:
-            programs = export(model, larger, notes)
-            try:
-                files |= _compile(programs, folder)
-            # Broad on purpose: the compiler raises anything; a static one may yet work.
-            except Exception as error:
-                if not programs[0].is_dynamic:
-                    raise
-                notes.append(static_note(error))
-                for batch in larger:
-                    files |= _compile(export(model, [batch], notes), folder)
+        larger = [b for b in export.batches if b > 1]
+        files = _compile(export.programs([1]), export.folder) if 1 in export.batches else {}
+        programs = export.programs(larger) if larger else []
+        try:
+            files |= _compile(programs, export.folder)
+        # Broad on purpose: the compiler raises anything; a static one may yet work.
+        except Exception as error:
+            if not programs[0].is_dynamic:
+                raise
+            export.notes.append(static_note(error))
+            for batch in larger:
+                files |= _compile(export.programs([batch]), export.folder)
         return files
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Load what was compiled."""
-        use_directory(directory)
-        configure(target)
-        return _Loaded(Artifact(directory), target, directory)
 
 
 def _compile(programs: list[Exported], folder: Path) -> dict[int, str]:
@@ -123,9 +115,11 @@ def _compile(programs: list[Exported], folder: Path) -> dict[int, str]:
 
     files: dict[int, str] = {}
     for exported in programs:
-        name = "model.pt2" if exported.is_dynamic else f"model-{exported.batches[0]}.pt2"
+        names = exported.files("pt2")
         torch._inductor.aoti_compile_and_package(
-            exported.program, package_path=str(folder / name), inductor_configs=FREEZING["options"]
+            exported.program,
+            package_path=str(folder / names[exported.batches[0]]),
+            inductor_configs=FREEZING["options"],
         )
-        files |= dict.fromkeys(exported.batches, name)
+        files |= names
     return files

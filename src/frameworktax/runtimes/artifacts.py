@@ -18,10 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.files import atomic_path
+from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.torch_common import configure, flatten, synchronize, to_arrays
 
@@ -50,10 +51,10 @@ class Manifest:
         cache: heads and head dimension of each tensor of the cache, where generating has one.
     """
 
-    files: dict[int, str]
     names: list[str]
     dtypes: list[str]
     batch_dims: list[int | None]
+    files: dict[int, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     free_dimension: str | None = None
     new_tokens: int | None = None
@@ -90,6 +91,7 @@ class Artifact:
         Raises:
             WorkerError: nothing was prepared in ``directory``.
         """
+        self.directory = directory
         self.folder = directory / FOLDER
         path = self.folder / MANIFEST
         if not path.is_file():
@@ -172,26 +174,10 @@ class Exported:
     batches: tuple[int, ...]
     is_dynamic: bool
 
-
-def export(model: Model, batches: Sequence[int], notes: list[tuple[str, str]]) -> list[Exported]:
-    """Export with a dynamic batch; where that fails, once for each batch size, and say so.
-
-    A single batch size is exported as it is. Where the batch is dynamic, the example has a batch
-    above 1: torch specialises sizes 0 and 1.
-    """
-    import torch
-
-    module = positional(model)
-    if len(batches) > 1:
-        size = min(b for b in batches if b > 1)
-        try:
-            program = torch.export.export(
-                module, example(model, size), dynamic_shapes=_dynamic_shapes(model)
-            )
-            return [Exported(program, tuple(batches), True)]
-        except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
-            notes.append(static_note(error))
-    return [Exported(torch.export.export(module, example(model, b)), (b,), False) for b in batches]
+    def files(self, suffix: str) -> dict[int, str]:
+        """Return batch size → name of the one file with this program."""
+        name = "model" if self.is_dynamic else f"model-{self.batches[0]}"
+        return dict.fromkeys(self.batches, f"{name}.{suffix}")
 
 
 def static_note(error: Exception) -> tuple[str, str]:
@@ -208,42 +194,76 @@ def example(model: Model, batch: int) -> tuple[Any, ...]:
     return tuple(tensor.contiguous() for tensor in split(model.inputs(batch))[1])
 
 
-def _dynamic_shapes(model: Model) -> dict[str, Any]:
-    import torch
+class Export:
+    """A model on its way to an engine's files, in a folder that becomes the artefact.
 
-    batch = torch.export.Dim("batch", min=1)
-    paths, _ = split(model.inputs(1))
-    return {
-        "tensors": tuple(
-            {model.batch_dims[path]: batch} if path in model.batch_dims else None for path in paths
+    Attributes:
+        model: to export.
+        batches: sizes that must be served.
+        target: what they are for.
+        folder: where the files go.
+        manifest: what the artefact will say; what writes the files adds to it.
+    """
+
+    def __init__(self, model: Model, batches: Sequence[int], target: Target, folder: Path) -> None:
+        self.model, self.batches, self.target, self.folder = model, batches, target, folder
+        paths, tensors = split(model.inputs(min(batches)))
+        self.manifest = Manifest(
+            names=[_port(path) for path in paths],
+            dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors],
+            batch_dims=[model.batch_dims.get(path) for path in paths],
+            notes=list(model.notes),
+            new_tokens=model.decoding.new_tokens if model.decoding else None,
         )
-    }
 
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """Notes that belong beside every number."""
+        return self.manifest.notes
 
-def manifest_of(
-    model: Model,
-    files: Mapping[int, str],
-    folder: Path,
-    notes: list[tuple[str, str]],
-) -> Manifest:
-    """Write the inputs of every batch size in ``files`` and return the manifest to write."""
-    import numpy as np
-    import torch
+    def each(self, suffix: str) -> dict[int, str]:
+        """Return batch size → name of a file of its own."""
+        return {batch: f"model-{batch}.{suffix}" for batch in self.batches}
 
-    for batch in sorted(files):
-        arrays = {
-            f"{i}": (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy()
-            for i, t in enumerate(split(model.inputs(batch))[1])
-        }
-        np.savez(folder / inputs_name(batch), **arrays)
-    paths, tensors = split(model.inputs(min(files)))
-    return Manifest(
-        files=dict(files),
-        names=[_port(path) for path in paths],
-        dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors],
-        batch_dims=[model.batch_dims.get(path) for path in paths],
-        notes=model.notes + notes,
-    )
+    def programs(self, batches: Sequence[int] | None = None) -> list[Exported]:
+        """Export with a dynamic batch; where that fails, once for each batch size, and say so.
+
+        A single batch size is exported as it is. Where the batch is dynamic, the example has a
+        batch above 1: torch specialises sizes 0 and 1.
+        """
+        import torch
+
+        batches = self.batches if batches is None else batches
+        module = positional(self.model)
+        if len(batches) > 1:
+            size = min(b for b in batches if b > 1)
+            dim = torch.export.Dim("batch", min=1)
+            shapes = [None if at is None else {at: dim} for at in self.manifest.batch_dims]
+            try:
+                program = torch.export.export(
+                    module, example(self.model, size), dynamic_shapes={"tensors": tuple(shapes)}
+                )
+                return [Exported(program, tuple(batches), True)]
+            except Exception as error:  # noqa: BLE001 - exporters raise anything; the note says it
+                self.notes.append(static_note(error))
+        return [
+            Exported(torch.export.export(module, example(self.model, b)), (b,), False)
+            for b in batches
+        ]
+
+    def finish(self, files: Mapping[int, str]) -> None:
+        """Write the inputs of every batch size, and the manifest."""
+        import numpy as np
+        import torch
+
+        for batch in sorted(files):
+            arrays = {
+                f"{i}": (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy()
+                for i, t in enumerate(split(self.model.inputs(batch))[1])
+            }
+            np.savez(self.folder / inputs_name(batch), **arrays)
+        self.manifest.files = dict(files)
+        write_manifest(self.folder, self.manifest)
 
 
 def _port(path: str) -> str:
@@ -255,43 +275,13 @@ def _port(path: str) -> str:
 # --- runtimes made of the two ---------------------------------------------------------------------
 
 
-class ArtifactRuntime(Runtime):
-    """A runtime whose ``load`` needs only what ``prepare`` left."""
-
-    paradigm = "ahead-of-time"
-    needs_model = False
-    has_symbols = False
-    prepares = True
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Export into the artefact's folder; it appears when all of it is written."""
-        import torch
-
-        configure(target)
-        notes: list[tuple[str, str]] = []
-        with staged(directory) as folder, torch.no_grad():
-            files = self.write(model, batches, folder, notes)
-            write_manifest(folder, manifest_of(model, files, folder, notes))
-
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> Mapping[int, str]:
-        """Write the engine's files into ``folder``; return batch size → name of its file.
-
-        Notes that belong beside every number are appended to ``notes``. A runtime that overrides
-        ``prepare`` has none.
-        """
-        raise NotImplementedError
-
-
 class ArtifactLoaded(Loaded):
     """What runs an artefact; a call's result is a sequence of arrays unless a subclass differs."""
 
-    def __init__(self, artifact: Artifact, target: Target) -> None:
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
         self._artifact = artifact
         self._target = target
+        self._option = option
 
     def outputs(self, result: Iterable[Any]) -> list[np.ndarray]:
         """Return a call's arrays."""
@@ -303,14 +293,11 @@ class ArtifactLoaded(Loaded):
 
 
 class TorchArtifactLoaded(ArtifactLoaded):
-    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches.
+    """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
 
-    ``mode`` is entered around every call; without one it is ``torch.no_grad``.
-    """
-
-    def __init__(self, artifact: Artifact, target: Target, mode: Any = None) -> None:
-        super().__init__(artifact, target)
-        self._mode = mode
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+        super().__init__(artifact, target, option)
+        configure(target)
         self._programs: dict[Path, Any] = {}
 
     @abstractmethod
@@ -325,10 +312,10 @@ class TorchArtifactLoaded(ArtifactLoaded):
         return self._programs[path]
 
     def bind(self, batch: int) -> Call:
-        """Return a call of the program that serves this batch."""
+        """Return a call of the program that serves this batch, without gradients as eager's."""
         import torch
 
-        program, mode = self.program(batch), self._mode or torch.no_grad
+        program, mode = self.program(batch), variants.mode(self._option, torch.no_grad)
         inputs = self.tensors(batch)
 
         def call() -> Any:
@@ -361,3 +348,42 @@ def wide(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     return array.astype(np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64)
+
+
+class ArtifactRuntime(Runtime):
+    """A runtime whose ``load`` needs only what ``prepare`` left."""
+
+    paradigm = "ahead-of-time"
+    needs_model = False
+    has_symbols = False
+    prepares = True
+    loaded: ClassVar[type[ArtifactLoaded]]
+    """Runs what was exported; engines start when a batch size is bound."""
+    decoding_loaded: ClassVar[type[ArtifactLoaded] | None] = None
+    """The same for an artefact that generates."""
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Export into the artefact's folder; it appears when all of it is written."""
+        import torch
+
+        configure(target)
+        with staged(directory) as folder, torch.no_grad():
+            export = Export(self.exported(model, target), batches, target, folder)
+            export.finish(self.write(export))
+
+    def exported(self, model: Model, target: Target) -> Model:
+        """Return the model that is exported for a target: by default the one that is given."""
+        return model
+
+    @abstractmethod
+    def write(self, export: Export) -> Mapping[int, str]:
+        """Write the engine's files; return batch size → name of its file in the folder."""
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Read the manifest of what was exported."""
+        artifact = Artifact(directory)
+        generates = artifact.manifest.new_tokens is not None
+        kind = self.decoding_loaded if generates else None
+        return (kind or self.loaded)(artifact, target, self.option)

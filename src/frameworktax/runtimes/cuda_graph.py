@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Replayed
-from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import (
-    FLOATS,
     TorchDecodingLoaded,
     TorchLoaded,
+    TorchRuntime,
     configure,
     given,
 )
@@ -32,15 +32,12 @@ WARM_CALLS = 3
 """Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""
 
 
-class CudaGraph(Runtime):
+class CudaGraph(TorchRuntime):
     """``torch.cuda.CUDAGraph`` of one call; ``replay()`` is what gets timed."""
 
     name = "cuda-graph"
     paradigm = "graph-replay"
     devices = ("cuda",)
-    precisions = FLOATS
-    packages = ("torch",)
-    extra = "torch"
     kv_caches = ("static",)
 
     def missing(self, target: Target) -> str | None:

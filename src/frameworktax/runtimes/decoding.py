@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import clock_cost_ns, last_only
 from frameworktax.models.ragged import IDS
-from frameworktax.runtimes.artifacts import ArtifactLoaded, Manifest, manifest_of
+from frameworktax.runtimes.artifacts import ArtifactLoaded
 from frameworktax.runtimes.base import Call
 from frameworktax.runtimes.torch_common import decoding_notes
 
@@ -57,13 +56,6 @@ class Step:
     def outputs(self) -> list[str]:
         """Names for the program's outputs."""
         return [NEXT, *present_names(self.cache)]
-
-    def manifest(self, model: Model, file: str, batches: Sequence[int], folder: Path) -> Manifest:
-        """Write the inputs and return a manifest with what the loop must know."""
-        manifest = manifest_of(model, dict.fromkeys(batches, file), folder, [])
-        manifest.new_tokens = model.decoding.new_tokens if model.decoding else None
-        manifest.cache = self.cache
-        return manifest
 
 
 def past_names(cache: list[list[int]]) -> list[str]:

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from frameworktax.models.generate import Greedy
 from frameworktax.records import KV_CACHES
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import FLOATS, configure, given, loaded, quantized
+from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.torch_common import (
+    FLOATS,
+    TorchRuntime,
+    configure,
+    given,
+    loaded,
+    quantized,
+)
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 
-class Eager(Runtime):
+class Eager(TorchRuntime):
     """``with torch.no_grad(): module(...)``; the reference of every parity check.
 
     int8 quantises linear layers dynamically (``torch.ao``), on a CPU only.
@@ -25,10 +32,7 @@ class Eager(Runtime):
 
     name = "eager"
     paradigm = "eager"
-    devices = ("cpu", "cuda")
     precisions: ClassVar[tuple[str, ...]] = (*FLOATS, "int8")
-    packages = ("torch",)
-    extra = "torch"
     kv_caches = KV_CACHES
     keeps_channels_last = True
     options: ClassVar[Mapping[str, str]] = variants.options(

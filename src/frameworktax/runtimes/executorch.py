@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from frameworktax.runtimes.artifacts import (
-    Artifact,
-    ArtifactRuntime,
-    TorchArtifactLoaded,
-    export,
-)
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactRuntime, Export, TorchArtifactLoaded
+from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.torch_common import configure, confine
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
+from frameworktax.runtimes.torch_common import confine
 
 DELEGATED = "executorch_call_delegate"
-
-
-class ExecuTorch(ArtifactRuntime):
-    """A static program for each batch size, through ExecuTorch's Python bindings."""
-
-    name = "executorch"
-    packages = ("torch", "executorch")
-    needs_torch = True
-    extra = "executorch"
-    environment = "executorch"
-    recipe = Recipe(("executorch==1.5.1",), 550)
-
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> dict[int, str]:
-        """Export and lower for each batch size."""
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-        from executorch.exir import to_edge_transform_and_lower
-
-        files: dict[int, str] = {}
-        for batch in batches:
-            (exported,) = export(model, [batch], notes)
-            lowered = to_edge_transform_and_lower(
-                exported.program, partitioner=[XnnpackPartitioner()]
-            )
-            if not files:
-                notes.append(("not-delegated", _remaining(lowered.exported_program().graph)))
-            files[batch] = f"model-{batch}.pte"
-            (folder / files[batch]).write_bytes(lowered.to_executorch().buffer)
-        return files
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Start the engine; programs are read when a batch size is bound."""
-        confine(target.threads)
-        configure(target)
-        return _Loaded(Artifact(directory), target)
 
 
 def _remaining(graph: Any) -> str:
@@ -71,6 +26,10 @@ def _remaining(graph: Any) -> str:
 
 
 class _Loaded(TorchArtifactLoaded):
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+        confine(target.threads)
+        super().__init__(artifact, target, option)
+
     def open(self, path: Path) -> Any:
         from executorch.runtime import Runtime as Engine
 
@@ -86,3 +45,32 @@ class _Loaded(TorchArtifactLoaded):
             return execute(inputs)
 
         return call
+
+
+class ExecuTorch(ArtifactRuntime):
+    """A static program for each batch size, through ExecuTorch's Python bindings."""
+
+    name = "executorch"
+    packages = ("torch", "executorch")
+    needs_torch = True
+    extra = "executorch"
+    environment = "executorch"
+    recipe = Recipe(("executorch==1.5.1",), 550)
+    loaded = _Loaded
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Export and lower for each batch size."""
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
+
+        files = export.each("pte")
+        for batch, name in files.items():
+            (exported,) = export.programs([batch])
+            lowered = to_edge_transform_and_lower(
+                exported.program, partitioner=[XnnpackPartitioner()]
+            )
+            if batch == min(files):
+                note = ("not-delegated", _remaining(lowered.exported_program().graph))
+                export.notes.append(note)
+            (export.folder / name).write_bytes(lowered.to_executorch().buffer)
+        return files

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.generate import Loop
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.base import Loaded, Runtime, Target
+from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.torch_common import (
-    FLOATS,
+    TorchRuntime,
     configure,
     given,
     loaded,
@@ -32,7 +32,7 @@ STATIC = "static shapes, one compilation for each batch size"
 FREEZING: dict[str, Any] = {"options": {"freezing": True}}
 
 
-class Inductor(Runtime):
+class Inductor(TorchRuntime):
     """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size.
 
     Without freezing, as ``torch.compile`` is by default: weights stay the module's parameters.
@@ -40,10 +40,6 @@ class Inductor(Runtime):
 
     name = "inductor"
     paradigm = "deferred"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    precisions: ClassVar[tuple[str, ...]] = FLOATS
-    packages: ClassVar[tuple[str, ...]] = ("torch",)
-    extra = "torch"
     libraries = ("triton",)
     compiles = True
     kv_caches: ClassVar[tuple[str, ...]] = ("static",)

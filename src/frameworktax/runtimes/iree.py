@@ -4,69 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes.artifacts import (
-    Artifact,
-    ArtifactLoaded,
-    ArtifactRuntime,
-    staged,
-    write_manifest,
-)
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.onnx_files import export_onnx
-from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from frameworktax.models.base import Model
-
 OPTIONS = ("--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3")
-
-
-class Iree(ArtifactRuntime):
-    """A static module for each batch size; local-sync with one thread, local-task with more."""
-
-    name = "iree"
-    packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
-    extra = "iree"
-    environment = "iree"
-    recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
-    compiles = True
-    takes_onnx = True
-
-    def absent(self) -> list[str]:
-        """Return the packages that cannot be imported here; ``iree`` alone may be a namespace."""
-        try:
-            return super().absent()
-        except ModuleNotFoundError:  # the parent of a dotted name
-            return ["iree"]
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Export to ONNX, import that into MLIR, compile."""
-        configure(target)
-        export_onnx(model, batches, directory / "onnx", static=True)
-        source = Artifact(directory / "onnx")
-        with staged(directory) as folder:
-            files: dict[int, str] = {}
-            for batch in batches:
-                files[batch] = f"model-{batch}.vmfb"
-                _compile(source.file(batch), folder / files[batch])
-            for inputs in source.folder.glob("inputs-*.npz"):
-                inputs.rename(folder / inputs.name)
-            write_manifest(folder, replace(source.manifest, files=files))
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Start the device; modules are read when a batch size is bound."""
-        return _Loaded(Artifact(directory), target)
 
 
 def _compile(onnx_file: Path, module: Path) -> None:
@@ -86,10 +36,10 @@ def _compile(onnx_file: Path, module: Path) -> None:
 
 
 class _Loaded(ArtifactLoaded):
-    def __init__(self, artifact: Artifact, target: Target) -> None:
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
         import iree.runtime
 
-        super().__init__(artifact, target)
+        super().__init__(artifact, target, option)
         if target.threads > 1:
             iree.runtime.flags.parse_flags(f"--task_topology_max_group_count={target.threads}")
         self._config = iree.runtime.Config("local-sync" if target.threads == 1 else "local-task")
@@ -117,3 +67,30 @@ class _Loaded(ArtifactLoaded):
     def outputs(self, result: Any) -> list[np.ndarray]:
         values = result if isinstance(result, tuple | list) else [result]
         return super().outputs(value.to_host() for value in values)
+
+
+class Iree(ArtifactRuntime):
+    """A static module for each batch size; local-sync with one thread, local-task with more."""
+
+    name = "iree"
+    packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
+    extra = "iree"
+    environment = "iree"
+    recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
+    compiles = True
+    takes_onnx = True
+    loaded = _Loaded
+
+    def absent(self) -> list[str]:
+        """Return the packages that cannot be imported here; ``iree`` alone may be a namespace."""
+        try:
+            return super().absent()
+        except ModuleNotFoundError:  # the parent of a dotted name
+            return ["iree"]
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Export to ONNX, import that into MLIR, compile."""
+        files = export.each("vmfb")
+        for batch, name in export_onnx(export, static=True).items():
+            _compile(export.folder / name, export.folder / files[batch])
+        return files

@@ -2,66 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime, export
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.torch_common import confine
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from frameworktax.models.base import Model
-
 WEIGHTS = "weights.npz"
-
-
-class Jax(ArtifactRuntime):
-    """``jax.jit`` of the model's function, weights as arguments as JAX programs pass them.
-
-    Integers are 32 bits wide there by default; token ids fit.
-    """
-
-    name = "jax"
-    paradigm = "deferred"
-    packages = ("torch", "jax", "torchax")
-    extra = "jax"
-    environment = "jax"
-    recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
-    libraries = ("jaxlib",)
-
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> dict[int, str]:
-        """Convert and write StableHLO for each batch size, weights apart."""
-        import numpy as np
-
-        with _named_overloads():
-            import torchax.export
-        import jax
-        import jax.export
-
-        files: dict[int, str] = {}
-        for batch in batches:
-            (exported,) = export(model, [batch], notes)
-            weights, function = torchax.export.exported_program_to_jax(exported.program)
-            weights = [np.asarray(weight) for weight in weights]
-            if not files:
-                np.savez(folder / WEIGHTS, *weights)
-            inputs = [np.asarray(t) for t in exported.program.example_inputs[0]]
-            program = jax.export.export(jax.jit(function))(weights, tuple(inputs))
-            files[batch] = f"model-{batch}.stablehlo"
-            (folder / files[batch]).write_bytes(program.serialize())
-        return files
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read the weights; programs compile when a batch size is bound."""
-        confine(target.threads)
-        return _Loaded(Artifact(directory), target, directory)
 
 
 @contextmanager
@@ -91,15 +44,16 @@ def _named_overloads() -> Iterator[None]:
 
 
 class _Loaded(ArtifactLoaded):
-    def __init__(self, artifact: Artifact, target: Target, directory: Path) -> None:
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+        confine(target.threads)  # before JAX starts its threads
         import jax
         import numpy as np
 
-        super().__init__(artifact, target)
+        super().__init__(artifact, target, option)
         # Inline on the calling thread: the call ends when its outputs are complete.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         # What one process compiled, the next one reads.
-        jax.config.update("jax_compilation_cache_dir", str(directory / "xla-cache"))
+        jax.config.update("jax_compilation_cache_dir", str(artifact.directory / "xla-cache"))
         with np.load(artifact.folder / WEIGHTS) as stored:
             self._weights = [jax.device_put(stored[f"arr_{i}"]) for i in range(len(stored.files))]
 
@@ -122,3 +76,40 @@ class _Loaded(ArtifactLoaded):
         import numpy as np
 
         return super().outputs(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result))
+
+
+class Jax(ArtifactRuntime):
+    """``jax.jit`` of the model's function, weights as arguments as JAX programs pass them.
+
+    Integers are 32 bits wide there by default; token ids fit.
+    """
+
+    name = "jax"
+    paradigm = "deferred"
+    packages = ("torch", "jax", "torchax")
+    extra = "jax"
+    environment = "jax"
+    recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
+    libraries = ("jaxlib",)
+    loaded = _Loaded
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Convert and write StableHLO for each batch size, weights apart."""
+        import numpy as np
+
+        with _named_overloads():
+            import torchax.export
+        import jax
+        import jax.export
+
+        files = export.each("stablehlo")
+        for batch, name in files.items():
+            (exported,) = export.programs([batch])
+            weights, function = torchax.export.exported_program_to_jax(exported.program)
+            weights = [np.asarray(weight) for weight in weights]
+            if batch == min(files):
+                np.savez(export.folder / WEIGHTS, *weights)
+            inputs = [np.asarray(t) for t in exported.program.example_inputs[0]]
+            program = jax.export.export(jax.jit(function))(weights, tuple(inputs))
+            (export.folder / name).write_bytes(program.serialize())
+        return files

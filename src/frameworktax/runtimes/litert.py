@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import (
-    Artifact,
     ArtifactLoaded,
     ArtifactRuntime,
+    Export,
     example,
     positional,
 )
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.base import Call
 from frameworktax.runtimes.environments import Recipe
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from frameworktax.models.base import Model
-
-
-class LiteRt(ArtifactRuntime):
-    """A static program for each batch size; the interpreter imports no torch."""
-
-    name = "litert"
-    packages = ("torch", "litert_torch", "ai_edge_litert")
-    extra = "litert"
-    environment = "litert"
-    recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
-
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> dict[int, str]:
-        """Convert for each batch size."""
-        import litert_torch
-
-        module = positional(model)
-        files = {batch: f"model-{batch}.tflite" for batch in batches}
-        for batch, name in files.items():
-            litert_torch.convert(module, example(model, batch)).export(str(folder / name))
-        return files
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Start nothing yet; an interpreter starts when a batch size is bound."""
-        return _Loaded(Artifact(directory), target)
 
 
 class _Loaded(ArtifactLoaded):
@@ -80,3 +50,24 @@ def _number(name: str, kind: str) -> int:
     """Return which input or output a name like ``serving_default_args_1:0`` means."""
     found = re.search(rf"{kind}_(\d+)", name)
     return int(found[1]) if found else 0
+
+
+class LiteRt(ArtifactRuntime):
+    """A static program for each batch size; the interpreter imports no torch."""
+
+    name = "litert"
+    packages = ("torch", "litert_torch", "ai_edge_litert")
+    extra = "litert"
+    environment = "litert"
+    recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
+    loaded = _Loaded
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Convert for each batch size."""
+        import litert_torch
+
+        module, files = positional(export.model), export.each("tflite")
+        for batch, name in files.items():
+            converted = litert_torch.convert(module, example(export.model, batch))
+            converted.export(str(export.folder / name))
+        return files

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.ragged import IDS, MASK
-from frameworktax.runtimes.base import Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import FLOATS, TorchLoaded, configure, given
+from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
 
 if TYPE_CHECKING:
     import torch
@@ -32,15 +32,11 @@ NOTES = [
 GELU = "gelu"
 
 
-class Nested(Runtime):
+class Nested(TorchRuntime):
     """Encoders of BERT's kind over nested tensors; ragged input only."""
 
     name = "nested"
     paradigm = "sparse-input"
-    devices = ("cpu", "cuda")
-    precisions = FLOATS
-    packages = ("torch",)
-    extra = "torch"
     inputs = ("ragged",)
     computes_padding = False
 

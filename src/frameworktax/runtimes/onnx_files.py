@@ -4,97 +4,76 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import (
-    Artifact,
-    export,
-    manifest_of,
-    positional,
-    split,
-    staged,
-    write_manifest,
-)
+from frameworktax.runtimes.artifacts import positional, split
 
 if TYPE_CHECKING:
-    from frameworktax.models.base import Model
+    from frameworktax.runtimes.artifacts import Export
 
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
 """Operators that are a whole attention layer; each replaces one softmax."""
 COUNTABLE_BYTES = 1_500_000_000
 """Larger graphs are not counted: they cannot be written as one file."""
+QUIET = 3
+"""ONNX Runtime's log level *error*."""
 OPSET = 17
 BATCH = "batch"
 
 
-def export_onnx(
-    model: Model, batches: Sequence[int], directory: Path, *, static: bool = False
-) -> None:
-    """Export a model to ONNX files with the names of its inputs, and write the manifest.
+def export_onnx(export: Export, *, static: bool = False) -> dict[int, str]:
+    """Export a model to ONNX files with the names of its inputs; return batch size → file.
 
     A model that is an ONNX file is taken as it is. ``static`` writes one for each batch size, its
     shapes fixed.
     """
-    if model.onnx_path is not None:
-        if static:
-            _fix(model, model.onnx_path, batches, directory)
-        else:
-            _take(model, model.onnx_path, batches, directory)
-        return
+    path = export.model.onnx_path
+    if path is not None:
+        return _fix(export, path) if static else _take(export, path)
     import torch
 
-    notes: list[tuple[str, str]] = []
-    with staged(directory) as folder, torch.no_grad():
-        groups = [[batch] for batch in batches] if static else [list(batches)]
-        programs = [found for group in groups for found in export(model, group, notes)]
-        names = {
-            batch: "model.onnx" if exported.is_dynamic else f"model-{batch}.onnx"
-            for exported in programs
-            for batch in exported.batches
-        }
-        manifest = manifest_of(model, names, folder, notes)
-        for exported in programs:
-            program = torch.onnx.export(
-                exported.program, (), input_names=manifest.names, dynamo=True, verbose=False
-            )
-            if exported.is_dynamic:
-                manifest.free_dimension = _symbol(program, manifest.batch_dims)
-            program.save(str(folder / names[exported.batches[0]]))
-        write_manifest(folder, manifest)
+    groups = [[batch] for batch in export.batches] if static else [list(export.batches)]
+    files: dict[int, str] = {}
+    for exported in [found for group in groups for found in export.programs(group)]:
+        names, manifest = exported.files("onnx"), export.manifest
+        program = torch.onnx.export(
+            exported.program, (), input_names=manifest.names, dynamo=True, verbose=False
+        )
+        if exported.is_dynamic:
+            manifest.free_dimension = _symbol(program, manifest.batch_dims)
+        program.save(str(export.folder / names[exported.batches[0]]))
+        files |= names
+    return files
 
 
-def export_step(model: Model, batches: Sequence[int], directory: Path) -> None:
-    """Export one step of decoding to one ONNX file for all batch sizes, and write the manifest."""
+def export_step(export: Export) -> dict[int, str]:
+    """Export one step of decoding to one ONNX file for all batch sizes."""
     import torch
 
-    with staged(directory) as folder, torch.no_grad():
-        step = decoding.export_step(model)
-        manifest = step.manifest(model, "model.onnx", batches, folder)
-        names = {"input_names": step.inputs, "output_names": step.outputs}
-        program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
-        manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
-        program.save(str(folder / "model.onnx"))
-        write_manifest(folder, manifest)
+    step = decoding.export_step(export.model)
+    names = {"input_names": step.inputs, "output_names": step.outputs}
+    program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
+    export.manifest.cache = step.cache
+    export.manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
+    program.save(str(export.folder / "model.onnx"))
+    return dict.fromkeys(export.batches, "model.onnx")
 
 
-def _take(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
-    """Write the inputs and a manifest that names the model's own file, which stays where it is."""
+def _take(export: Export, path: Path) -> dict[int, str]:
+    """Name the model's own file, which stays where it is."""
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
-    with staged(directory) as folder:
-        files = dict.fromkeys(batches, str(path.resolve()))
-        manifest = manifest_of(model, files, folder, [])
-        for name, dim in zip(manifest.names, manifest.batch_dims, strict=True):
-            sizes = {port.name: port.type.tensor_type.shape.dim for port in graph.input}[name]
-            if dim is not None and sizes[dim].dim_param:
-                manifest.free_dimension = sizes[dim].dim_param
-        write_manifest(folder, manifest)
+    sizes = {port.name: port.type.tensor_type.shape.dim for port in graph.input}
+    for name, dim in zip(export.manifest.names, export.manifest.batch_dims, strict=True):
+        if dim is not None and sizes[name][dim].dim_param:
+            export.manifest.free_dimension = sizes[name][dim].dim_param
+    return dict.fromkeys(export.batches, str(path.resolve()))
 
 
 def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
@@ -105,7 +84,7 @@ def _symbol(program: Any, dims: Sequence[int | None]) -> str | None:
     return None
 
 
-def export_fused(model: Model, batches: Sequence[int], directory: Path) -> None:
+def export_fused(export: Export) -> dict[int, str]:
     """Export with what ONNX Runtime's transformer optimiser knows how to fuse, and fuse.
 
     That is: eager attention, the old exporter, optimisation level 0. Other combinations fuse no
@@ -117,44 +96,40 @@ def export_fused(model: Model, batches: Sequence[int], directory: Path) -> None:
     import torch
     from onnxruntime.transformers import optimizer
 
+    model, manifest = export.model, export.manifest
     config = getattr(model.module, "config", None)
     if not hasattr(model.module, "set_attn_implementation") or config is None:
         raise WorkerError("unavailable", "no transformer to fuse; choose onnxruntime")
     plain = copy.deepcopy(model.module)
     plain.set_attn_implementation("eager")
-    module = positional(replace(model, module=plain))
-    size = max(batches)
-    with staged(directory) as folder, torch.no_grad():
-        manifest = manifest_of(model, dict.fromkeys(batches, "model.onnx"), folder, [])
-        manifest.free_dimension = BATCH
-        exported = folder / "exported.onnx"
-        torch.onnx.export(
-            module,
-            tuple(split(model.inputs(size))[1]),
-            str(exported),
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=manifest.names,
-            dynamic_axes={
-                name: {dim: BATCH}
-                for name, dim in zip(manifest.names, manifest.batch_dims, strict=True)
-                if dim is not None
-            },
-        )
-        kind = config.model_type if config.model_type in optimizer.MODEL_TYPES else "bert"
-        fused = optimizer.optimize_model(
-            str(exported),
-            model_type=kind,
-            num_heads=getattr(config, "num_attention_heads", 0),
-            hidden_size=getattr(config, "hidden_size", 0),
-            opt_level=0,
-        )
-        fused.save_model_to_file(str(folder / "model.onnx"))
-        exported.unlink()
-        write_manifest(folder, manifest)
+    manifest.free_dimension = BATCH
+    exported = export.folder / "exported.onnx"
+    torch.onnx.export(
+        positional(replace(model, module=plain)),
+        tuple(split(model.inputs(max(export.batches)))[1]),
+        str(exported),
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=manifest.names,
+        dynamic_axes={
+            name: {dim: BATCH}
+            for name, dim in zip(manifest.names, manifest.batch_dims, strict=True)
+            if dim is not None
+        },
+    )
+    fused = optimizer.optimize_model(
+        str(exported),
+        model_type=config.model_type if config.model_type in optimizer.MODEL_TYPES else "bert",
+        num_heads=getattr(config, "num_attention_heads", 0),
+        hidden_size=getattr(config, "hidden_size", 0),
+        opt_level=0,
+    )
+    fused.save_model_to_file(str(export.folder / "model.onnx"))
+    exported.unlink()
+    return dict.fromkeys(export.batches, "model.onnx")
 
 
-def _fix(model: Model, path: Path, batches: Sequence[int], directory: Path) -> None:
+def _fix(export: Export, path: Path) -> dict[int, str]:
     """Write a copy of an ONNX file for each batch size, with the sizes of its inputs in it.
 
     For engines that want fixed shapes. What the file says of shapes inside is left out: it names
@@ -162,26 +137,24 @@ def _fix(model: Model, path: Path, batches: Sequence[int], directory: Path) -> N
     """
     import onnx
 
-    with staged(directory) as folder:
-        files = {batch: f"model-{batch}.onnx" for batch in batches}
-        manifest = manifest_of(model, files, folder, [])
-        for batch, name in files.items():
-            whole = onnx.load(str(path))
-            del whole.graph.value_info[:]
-            sizes = {key: tensor.shape for key, tensor in model.inputs(batch).kwargs.items()}
-            for port in whole.graph.input:
-                dims = port.type.tensor_type.shape.dim
-                for dim, size in zip(dims, sizes.get(port.name, ()), strict=False):
-                    dim.dim_value = size
-            for port in whole.graph.output:
-                for dim in port.type.tensor_type.shape.dim:
-                    dim.ClearField("dim_param")
-            onnx.save(whole, str(folder / name))
-        write_manifest(folder, manifest)
+    files = export.each("onnx")
+    for batch, name in files.items():
+        whole = onnx.load(str(path))
+        del whole.graph.value_info[:]
+        sizes = {key: tensor.shape for key, tensor in export.model.inputs(batch).kwargs.items()}
+        for port in whole.graph.input:
+            dims = port.type.tensor_type.shape.dim
+            for dim, size in zip(dims, sizes.get(port.name, ()), strict=False):
+                dim.dim_value = size
+        for port in whole.graph.output:
+            for dim in port.type.tensor_type.shape.dim:
+                dim.ClearField("dim_param")
+        onnx.save(whole, str(export.folder / name))
+    return files
 
 
-def quantize(directory: Path) -> None:
-    """Quantise the weights of an artefact's graphs to 8 bits, in place; the note counts them.
+def quantize(export: Export, files: Mapping[int, str]) -> dict[int, str]:
+    """Quantise the weights of graphs to 8 bits; return the new files, and count in a note.
 
     The quantiser infers shapes and stops where an annotation of the graph says another: torch's
     exporter leaves that of a linear layer's weight as it was before it folded the transposition.
@@ -190,55 +163,51 @@ def quantize(directory: Path) -> None:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    artifact = Artifact(directory)
-    manifest, folder = artifact.manifest, artifact.folder
-    counts: Counter[str] = Counter()
-    renamed = {}
-    for name in set(manifest.files.values()):
+    folder, counts, renamed = export.folder, Counter[str](), {}
+    for name in set(files.values()):
         file = folder / name  # an ONNX file given by the user has an absolute path
         renamed[name] = f"{file.stem}-int8.onnx"
         whole = onnx.load(str(file))
         del whole.graph.value_info[:]
         quantize_dynamic(whole, str(folder / renamed[name]), weight_type=QuantType.QInt8)
         graph = onnx.load(str(folder / renamed[name]), load_external_data=False).graph
-        counts = Counter(node.op_type for node in graph.node)
+        counts = _operators(graph)
         if file.parent == folder:
             file.unlink()
-    manifest.files = {batch: renamed[name] for batch, name in manifest.files.items()}
     integer = counts["MatMulInteger"] + counts["ConvInteger"]
     rest = counts["MatMul"] + counts["Gemm"] + counts["Conv"]
     text = (
         f"quantize_dynamic: {integer} of {integer + rest} matrix products and convolutions in int8"
     )
-    manifest.notes.append(("quantised-weights", text))
-    write_manifest(folder, manifest)
+    export.notes.append(("quantised-weights", text))
+    return {batch: renamed[name] for batch, name in files.items()}
 
 
-def note_attention(directory: Path, level: str) -> None:
-    """Write a note: how many attention layers ONNX Runtime computes as one operator.
+def note_attention(export: Export, files: Mapping[int, str], level: str) -> None:
+    """Note how many attention layers ONNX Runtime computes as one operator.
 
     Nothing where the graph has no softmax and no attention.
     """
     import onnx
     import onnxruntime
 
-    artifact = Artifact(directory)
-    file = artifact.file(max(artifact.manifest.files))
-    before = Counter(
-        node.op_type for node in onnx.load(str(file), load_external_data=False).graph.node
-    )
+    file = export.folder / files[max(files)]
+    before = _operators(onnx.load(str(file), load_external_data=False).graph)
     layers = before["Softmax"] + sum(before[name] for name in FUSED)
     if not layers or sum(f.stat().st_size for f in file.parent.glob("*.onnx*")) > COUNTABLE_BYTES:
         return
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.log_severity_level = 3
-    optimised = artifact.folder / "optimised.onnx"
+    options.log_severity_level = QUIET
+    optimised = export.folder / "optimised.onnx"
     options.optimized_model_filepath = str(optimised)
     onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    after = Counter(node.op_type for node in onnx.load(str(optimised)).graph.node)
+    after = _operators(onnx.load(str(optimised)).graph)
     optimised.unlink()
     fused = sum(after[name] for name in FUSED)
     text = f"ONNX Runtime computes {fused} of {layers} attention layers as one operator"
-    artifact.manifest.notes.append(("attention-fused", text))
-    write_manifest(artifact.folder, artifact.manifest)
+    export.notes.append(("attention-fused", text))
+
+
+def _operators(graph: Any) -> Counter[str]:
+    return Counter(node.op_type for node in graph.node)

@@ -6,118 +6,60 @@ transformer optimiser over the old exporter's graph (``onnx_files.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes import decoding, onnx_files
-from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime
-from frameworktax.runtimes.base import Call, Loaded, Target
-from frameworktax.runtimes.torch_common import configure
+from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.base import Call
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from frameworktax.models.base import Model
     from frameworktax.records import Workload
-
-QUIET = 3
-"""ONNX Runtime's log level *error*."""
-
 
 LEVELS = {"": "ORT_ENABLE_ALL", "0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC"}
 LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL", "bare": "ORT_DISABLE_ALL"}
 
 
-class OnnxRuntime(ArtifactRuntime):
-    """Graph level *all* by default; one session per batch size with the batch fixed.
-
-    int8 is ``quantize_dynamic``: weights of matrix multiplications in 8 bits, activations
-    quantised as they come.
-    """
-
-    name = "onnxruntime"
-    precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
-    packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
-    extra = "onnxruntime"
-    options: ClassVar[Mapping[str, str]] = {
-        "0": "no graph optimisation",
-        "1": "basic: constants folded, redundant nodes removed",
-        "2": "extended: operators fused",
-        "fused": "all, after the transformer optimiser has fused attention",
-        "bare": "no graph optimisation, no memory planned ahead: no arena, no pattern",
-    }
-    takes_onnx = True
-    kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
-
-    def cannot(self, workload: Workload) -> str | None:
-        """Return why not; the transformer optimiser knows no graph with a cache of any length."""
-        if self.option == "fused" and workload.phase == "generate":
-            return "fuses forward passes only; choose onnxruntime"
-        return super().cannot(workload)
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Export to ONNX; fuse or quantise where that was asked for."""
-        configure(target)
-        if model.decoding is not None:
-            onnx_files.export_step(model, batches, directory)
-        elif self.option == "fused":
-            onnx_files.export_fused(model, batches, directory)
-        else:
-            onnx_files.export_onnx(model, batches, directory)
-        if target.precision == "int8":
-            onnx_files.quantize(directory)
-        if not target.is_cuda:
-            onnx_files.note_attention(directory, LEVELS[self.option])
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read what was exported; sessions start when a batch size is bound."""
-        artifact, plans = Artifact(directory), self.option != "bare"
-        kind = OnnxLoaded if artifact.manifest.new_tokens is None else OnnxDecodingLoaded
-        return kind(artifact, target, level=LEVELS[self.option], plans_memory=plans)
-
-
-class _Sessions(ArtifactLoaded):
-    """Sessions over an artefact, with memory planned ahead (arena and pattern) or as it comes."""
-
-    def __init__(
-        self,
-        artifact: Artifact,
-        target: Target,
-        *,
-        level: str = "ORT_ENABLE_ALL",
-        plans_memory: bool = True,
-    ) -> None:
-        super().__init__(artifact, target)
-        self._level = level
-        self._plans_memory = plans_memory
+class OnnxSessions(ArtifactLoaded):
+    """Sessions over an artefact, one for each batch size, the batch fixed."""
 
     def session(self, batch: int) -> Any:
-        """Start the session for a batch size, the batch fixed."""
+        """Start the session for a batch size on the CPU.
+
+        Memory is planned ahead (arena and pattern), or taken as it comes with the option *bare*.
+        """
+        options = self.session_options(batch)
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = self._option != "bare"
+        if self._target.threads == 1:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return self.open(batch, options, providers=["CPUExecutionProvider"])
+
+    def session_options(self, batch: int) -> Any:
+        """Return the options of a session for a batch size on any device."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        levels = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = getattr(levels, self._level)
+        level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[self._option])
+        options.graph_optimization_level = level
         options.intra_op_num_threads = self._target.threads
         options.inter_op_num_threads = 1
-        options.enable_cpu_mem_arena = self._plans_memory
-        options.enable_mem_pattern = self._plans_memory
-        options.log_severity_level = QUIET
-        if self._target.threads == 1:
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if self._artifact.manifest.free_dimension is not None:
-            options.add_free_dimension_override_by_name(
-                self._artifact.manifest.free_dimension, batch
-            )
-        path = str(self._artifact.file(batch))
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        options.log_severity_level = onnx_files.QUIET
+        symbol = self._artifact.manifest.free_dimension
+        if symbol is not None:
+            options.add_free_dimension_override_by_name(symbol, batch)
+        return options
+
+    def open(self, batch: int, options: Any, **settings: Any) -> Any:
+        """Start a session on the file that serves a batch size."""
+        import onnxruntime
+
+        return onnxruntime.InferenceSession(str(self._artifact.file(batch)), options, **settings)
 
 
-class OnnxLoaded(_Sessions):
+class OnnxLoaded(OnnxSessions):
     """A forward pass over bound inputs and outputs."""
 
     place: tuple[Any, ...] = ()
@@ -162,7 +104,7 @@ class OnnxLoaded(_Sessions):
         return super().outputs(value.numpy() for value in result)
 
 
-class OnnxDecodingLoaded(_Sessions, decoding.DecodingLoaded):
+class OnnxDecodingLoaded(OnnxSessions, decoding.DecodingLoaded):
     """A step of decoding; what one run returns the next one takes, nothing is copied."""
 
     def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
@@ -191,3 +133,47 @@ class OnnxDecodingLoaded(_Sessions, decoding.DecodingLoaded):
             return step
 
         return start
+
+
+class OnnxRuntime(ArtifactRuntime):
+    """Graph level *all* by default; one session per batch size with the batch fixed.
+
+    int8 is ``quantize_dynamic``: weights of matrix multiplications in 8 bits, activations
+    quantised as they come.
+    """
+
+    name = "onnxruntime"
+    precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
+    packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
+    extra = "onnxruntime"
+    options: ClassVar[Mapping[str, str]] = {
+        "0": "no graph optimisation",
+        "1": "basic: constants folded, redundant nodes removed",
+        "2": "extended: operators fused",
+        "fused": "all, after the transformer optimiser has fused attention",
+        "bare": "no graph optimisation, no memory planned ahead: no arena, no pattern",
+    }
+    takes_onnx = True
+    kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
+    loaded: ClassVar[type[ArtifactLoaded]] = OnnxLoaded
+    decoding_loaded: ClassVar[type[ArtifactLoaded] | None] = OnnxDecodingLoaded
+
+    def cannot(self, workload: Workload) -> str | None:
+        """Return why not; the transformer optimiser knows no graph with a cache of any length."""
+        if self.option == "fused" and workload.phase == "generate":
+            return "fuses forward passes only; choose onnxruntime"
+        return super().cannot(workload)
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Export to ONNX; fuse or quantise where that was asked for."""
+        if export.model.decoding is not None:
+            files = onnx_files.export_step(export)
+        elif self.option == "fused":
+            files = onnx_files.export_fused(export)
+        else:
+            files = onnx_files.export_onnx(export)
+        if export.target.precision == "int8":
+            files = onnx_files.quantize(export, files)
+        if not export.target.is_cuda:
+            onnx_files.note_attention(export, files, LEVELS[self.option])
+        return files

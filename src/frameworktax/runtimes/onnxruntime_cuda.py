@@ -15,17 +15,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes.artifacts import Artifact
-from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded
+from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.cuda_graph import missing_gpu
-from frameworktax.runtimes.onnxruntime import QUIET, OnnxLoaded, OnnxRuntime
+from frameworktax.runtimes.onnxruntime import OnnxLoaded, OnnxRuntime
 from frameworktax.runtimes.torch_common import synchronize
-
-if TYPE_CHECKING:
-    from frameworktax.models.base import Model
 
 PROVIDER = "CUDAExecutionProvider"
 LIBRARY = "libonnxruntime_providers_cuda.so"
@@ -36,60 +33,6 @@ REFUSED = "fallback to CPU EP has been explicitly disabled"
 """In the error of a session that may not use the CPU but would."""
 
 
-class OnnxRuntimeCuda(OnnxRuntime):
-    """Graph level *all* on the CUDA provider; one session per batch size, the batch fixed."""
-
-    name = "onnxruntime-cuda"
-    needs_torch = True
-    devices = ("cuda",)
-    precisions = ("float32", "float16")
-    extra = "onnxruntime-cuda"
-    libraries = ("onnxruntime-gpu",)
-    options: ClassVar[Mapping[str, str]] = {}
-    kv_caches = ()
-
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing: a GPU, the packages, the build with the CUDA provider."""
-        return missing_gpu() or super().missing(target) or missing_provider(LIBRARY)
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read what was exported; sessions start when a batch size is bound."""
-        return OnnxCudaLoaded(Artifact(directory), target)
-
-
-class OnnxRuntimeCudaGraph(OnnxRuntimeCuda):
-    """The same with ``enable_cuda_graph``: the first run is recorded, later ones are replayed."""
-
-    name = "onnxruntime-cuda-graph"
-    paradigm = "graph-replay"
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read what was exported; graphs are recorded when a batch size is bound."""
-        return OnnxCudaGraphLoaded(Artifact(directory), target)
-
-
-class TensorRt(OnnxRuntimeCuda):
-    """ONNX Runtime's TensorRT provider; engines are built when a batch size is bound, and kept.
-
-    Not torch-tensorrt: its newest release asks for another torch than this project's.
-    """
-
-    name = "tensorrt"
-    packages = (*OnnxRuntimeCuda.packages, "tensorrt")
-    extra = "tensorrt"
-    compiles = True
-
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing; beside the provider, TensorRT's own libraries."""
-        return super().missing(target) or missing_provider(TENSORRT_LIBRARY)
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read what was exported; engines built by one process are read by the next."""
-        # TensorRT takes TF32 for float32 by default; read when CUDA starts.
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-        return TensorRtLoaded(Artifact(directory), target, directory / "engines")
-
-
 class OnnxCudaLoaded(OnnxLoaded):
     """Sessions on the device of the target, on a stream that torch uses too."""
 
@@ -97,11 +40,11 @@ class OnnxCudaLoaded(OnnxLoaded):
     """Must be among those that started."""
     libraries: ClassVar[str] = "the CUDA and cuDNN libraries"
 
-    def __init__(self, artifact: Artifact, target: Target) -> None:
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
         import onnxruntime
         import torch
 
-        super().__init__(artifact, target)
+        super().__init__(artifact, target, option)
         self._fallback: dict[int, str] = {}
         self._device_id = torch.device(target.device).index or 0
         self.place = ("cuda", self._device_id)
@@ -133,23 +76,11 @@ class OnnxCudaLoaded(OnnxLoaded):
         return session
 
     def _start(self, batch: int, *, may_fall_back: bool) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.intra_op_num_threads = self._target.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = QUIET
+        options = self.session_options(batch)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if not may_fall_back:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        symbol = self._artifact.manifest.free_dimension
-        if symbol is not None:
-            options.add_free_dimension_override_by_name(symbol, batch)
-        path = str(self._artifact.file(batch))
-        return onnxruntime.InferenceSession(
-            path, options, providers=self.providers(batch), enable_fallback=0
-        )
+        return self.open(batch, options, providers=self.providers(batch), enable_fallback=0)
 
     def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
         """Return the providers in the order they may take nodes, with their options."""
@@ -212,11 +143,13 @@ class TensorRtLoaded(OnnxCudaLoaded):
     provider = TENSORRT
     libraries = "the TensorRT libraries"
 
-    def __init__(self, artifact: Artifact, target: Target, engines: Path) -> None:
+    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+        # TensorRT takes TF32 for float32 by default; read when CUDA starts.
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
         # Its wheel holds libnvinfer; once loaded, the provider finds it by name.
         importlib.import_module("tensorrt")
-        super().__init__(artifact, target)
-        self._engines = engines
+        super().__init__(artifact, target, option)
+        self._engines = artifact.directory / "engines"  # those of one process serve the next
 
     def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
         """Return TensorRT and, behind it, CUDA.
@@ -268,3 +201,47 @@ def fallback_text(assigned: Iterable[tuple[str, str]] | None) -> str:
     others = Counter(operator for provider, operator in nodes if provider not in ON_DEVICE)
     named = ", ".join(f"{operator} {count}" for operator, count in others.most_common(4))
     return f"{others.total()} of {len(nodes)} nodes run on the CPU ({named})"
+
+
+class OnnxRuntimeCuda(OnnxRuntime):
+    """Graph level *all* on the CUDA provider; one session per batch size, the batch fixed."""
+
+    name = "onnxruntime-cuda"
+    needs_torch = True
+    devices = ("cuda",)
+    precisions = ("float32", "float16")
+    extra = "onnxruntime-cuda"
+    libraries = ("onnxruntime-gpu",)
+    options: ClassVar[Mapping[str, str]] = {}
+    kv_caches = ()
+    loaded: ClassVar[type[ArtifactLoaded]] = OnnxCudaLoaded
+    decoding_loaded = None
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing: a GPU, the packages, the build with the CUDA provider."""
+        return missing_gpu() or super().missing(target) or missing_provider(LIBRARY)
+
+
+class OnnxRuntimeCudaGraph(OnnxRuntimeCuda):
+    """The same with ``enable_cuda_graph``: the first run is recorded, later ones are replayed."""
+
+    name = "onnxruntime-cuda-graph"
+    paradigm = "graph-replay"
+    loaded = OnnxCudaGraphLoaded
+
+
+class TensorRt(OnnxRuntimeCuda):
+    """ONNX Runtime's TensorRT provider; engines are built when a batch size is bound, and kept.
+
+    Not torch-tensorrt: its newest release asks for another torch than this project's.
+    """
+
+    name = "tensorrt"
+    packages = (*OnnxRuntimeCuda.packages, "tensorrt")
+    extra = "tensorrt"
+    compiles = True
+    loaded = TensorRtLoaded
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing; beside the provider, TensorRT's own libraries."""
+        return super().missing(target) or missing_provider(TENSORRT_LIBRARY)

@@ -6,12 +6,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Greedy, Loop, Replayed
 from frameworktax.models.ragged import IDS
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
+
+
+class TorchRuntime(Runtime):
+    """What needs torch alone, on any device that it reaches."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    precisions: ClassVar[tuple[str, ...]] = FLOATS
+    packages: ClassVar[tuple[str, ...]] = ("torch",)
+    extra: ClassVar[str] = "torch"
+    needs_torch = True
 
 
 def configure(target: Target) -> None:

@@ -2,108 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import (
-    Artifact,
     ArtifactRuntime,
+    Export,
     TorchArtifactLoaded,
     positional,
     split,
     static_note,
 )
-from frameworktax.runtimes.base import Loaded, Target
-from frameworktax.runtimes.torch_common import FLOATS, configure, to_arrays
+from frameworktax.runtimes.torch_common import TorchRuntime, to_arrays
 
 if TYPE_CHECKING:
     import torch
 
     from frameworktax.models.base import Model
+    from frameworktax.runtimes.base import Target
 
 SAME = 1e-3
 """Relative difference up to which a trace counts as valid for another batch size; a trace that
 baked a size in is wrong by far more, or fails. The real parity check is the session's."""
 
 
-class TorchScript(ArtifactRuntime):
-    """``torch.jit.trace(module)``: a graph without Python; parameters stay parameters."""
-
-    name = "torchscript"
-    paradigm = "deferred"
-    devices = ("cpu", "cuda")
-    precisions = FLOATS
-    packages = ("torch",)
-    needs_torch = True
-    extra = "torch"
-    has_symbols = True
-    options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
-    freezes: ClassVar[bool] = False
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Trace the model as the option wants it."""
-        super().prepare(variants.applied(model, self.option), batches, target, directory)
-
-    def write(
-        self, model: Model, batches: Sequence[int], folder: Path, notes: list[tuple[str, str]]
-    ) -> dict[int, str]:
-        """Trace once if the trace serves other batch sizes too, otherwise once for each."""
-        import torch
-
-        module = positional(model)
-        # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
-        shared = min((b for b in batches if b > 1), default=batches[0])
-        program = self._traced(module, model, shared)
-        try:
-            for batch in [b for b in batches if b != shared][:1]:
-                _check(program, module, model, batch)
-        except Exception as error:  # noqa: BLE001 - operators raise anything; the note says it
-            notes.append(static_note(error))
-            files = {batch: f"model-{batch}.pt" for batch in batches}
-            for batch, name in files.items():
-                torch.jit.save(self._traced(module, model, batch), folder / name)
-        else:
-            files = dict.fromkeys(batches, "model.pt")
-            torch.jit.save(program, folder / "model.pt")
-        return files
-
-    def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
-        import torch
-
-        _, tensors = split(model.inputs(batch))
-        traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
-        return torch.jit.freeze(traced) if self.freezes else traced
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Load what was traced."""
-        configure(target)
-        mode = variants.mode(self.option, None)
-        return _Loaded(Artifact(directory), target, mode, freezes=self.freezes)
-
-
-class TorchScriptFrozen(TorchScript):
-    """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
-
-    name = "torchscript-frozen"
-    options: ClassVar[Mapping[str, str]] = {}
-    freezes = True
-
-
 class _Loaded(TorchArtifactLoaded):
-    def __init__(self, artifact: Artifact, target: Target, mode: Any, *, freezes: bool) -> None:
-        super().__init__(artifact, target, mode)
-        self._freezes = freezes
-
     def open(self, path: Path) -> Any:
         import torch
 
-        program = torch.jit.load(str(path), map_location=self._target.device)
+        return torch.jit.load(str(path), map_location=self._target.device)
+
+
+class _FrozenLoaded(_Loaded):
+    def open(self, path: Path) -> Any:
+        import torch
+
         # Here and not in ``prepare``: it may repack weights into forms that cannot be saved.
-        return torch.jit.optimize_for_inference(program.eval()) if self._freezes else program
+        return torch.jit.optimize_for_inference(super().open(path).eval())
 
 
 def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> None:
@@ -122,3 +59,55 @@ def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> N
 
 def _is_narrow(module: torch.nn.Module) -> bool:
     return any(p.element_size() < 4 for p in module.parameters())
+
+
+class TorchScript(TorchRuntime, ArtifactRuntime):
+    """``torch.jit.trace(module)``: a graph without Python; parameters stay parameters."""
+
+    name = "torchscript"
+    paradigm = "deferred"
+    has_symbols = True
+    options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
+    loaded = _Loaded
+    freezes: ClassVar[bool] = False
+
+    def exported(self, model: Model, target: Target) -> Model:
+        """Return the model as the option wants it."""
+        return variants.applied(model, self.option)
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Trace once if the trace serves other batch sizes too, otherwise once for each."""
+        import torch
+
+        model, batches = export.model, export.batches
+        module = positional(model)
+        # Traced at a batch above 1 where there is one: sizes of 1 hide in broadcasts.
+        shared = min((b for b in batches if b > 1), default=batches[0])
+        program = self._traced(module, model, shared)
+        try:
+            for batch in [b for b in batches if b != shared][:1]:
+                _check(program, module, model, batch)
+        except Exception as error:  # noqa: BLE001 - operators raise anything; the note says it
+            export.notes.append(static_note(error))
+            files = export.each("pt")
+            for batch, name in files.items():
+                torch.jit.save(self._traced(module, model, batch), export.folder / name)
+            return files
+        torch.jit.save(program, export.folder / "model.pt")
+        return dict.fromkeys(batches, "model.pt")
+
+    def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
+        import torch
+
+        _, tensors = split(model.inputs(batch))
+        traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
+        return torch.jit.freeze(traced) if self.freezes else traced
+
+
+class TorchScriptFrozen(TorchScript):
+    """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
+
+    name = "torchscript-frozen"
+    options: ClassVar[Mapping[str, str]] = {}
+    loaded = _FrozenLoaded
+    freezes = True

@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime
-from frameworktax.runtimes.base import Call, Loaded, Target
+from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.environments import Recipe
 from frameworktax.runtimes.onnx_files import export_onnx
-from frameworktax.runtimes.torch_common import configure
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from frameworktax.models.base import Model
-
-
-class Tract(ArtifactRuntime):
-    """A static graph for each batch size."""
-
-    name = "tract"
-    packages = ("torch", "onnx", "onnxscript", "tract")
-    extra = "tract"
-    environment = "tract"
-    recipe = Recipe(("tract==0.23.9",), 50)
-    takes_onnx = True
-
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing; it has no second thread."""
-        reason = super().missing(target)
-        if reason is None and target.threads > 1:
-            return "computes on one thread only; choose --threads 1"
-        return reason
-
-    def prepare(
-        self, model: Model, batches: Sequence[int], target: Target, directory: Path
-    ) -> None:
-        """Export to ONNX for each batch size."""
-        configure(target)
-        export_onnx(model, batches, directory, static=True)
-
-    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
-        """Read what was exported; graphs are optimised when a batch size is bound."""
-        return _Loaded(Artifact(directory), target)
 
 
 class _Loaded(ArtifactLoaded):
@@ -73,3 +39,26 @@ class _Loaded(ArtifactLoaded):
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         return super().outputs(tensor.to_numpy() for tensor in result)
+
+
+class Tract(ArtifactRuntime):
+    """A static graph for each batch size."""
+
+    name = "tract"
+    packages = ("torch", "onnx", "onnxscript", "tract")
+    extra = "tract"
+    environment = "tract"
+    recipe = Recipe(("tract==0.23.9",), 50)
+    loaded = _Loaded
+    takes_onnx = True
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing; it has no second thread."""
+        reason = super().missing(target)
+        if reason is None and target.threads > 1:
+            return "computes on one thread only; choose --threads 1"
+        return reason
+
+    def write(self, export: Export) -> dict[int, str]:
+        """Export to ONNX for each batch size."""
+        return export_onnx(export, static=True)
