@@ -296,6 +296,7 @@ def _own_code() -> str:
     """Return a digest of what builds and exports here: it changes without its version, too."""
     digest = hashlib.blake2b(digest_size=8)
     for package in (models, runtimes):
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted(Path(package.__path__[0]).rglob("*")):
+            if path.suffix in (".py", ".toml"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
