@@ -212,7 +212,7 @@ def test_a_hub_out_of_reach_is_told_at_once(folder, monkeypatch) -> None:
 def test_weights_that_memory_cannot_hold_are_not_made(folder, monkeypatch) -> None:
     from frameworktax.models import hugging_face
 
-    monkeypatch.setattr(hugging_face, "_free_bytes", lambda: 1000)
+    monkeypatch.setattr(hugging_face.host, "memory_available_bytes", lambda: 1000)
     refused("GB are free; name a folder with a config.json of smaller", model=f"hf:{folder}")
 
 

@@ -114,7 +114,7 @@ def test_impossible_workloads_are_one_line(workload: Workload, said: str) -> Non
 def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> None:
     taken = registry.names()[0]
     points = [EntryPoint("mine", "package.module:thing", registry.GROUP)]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(models.registry, "entry_points", lambda group: points)
     assert registry.names()[-1] == "mine"
     points.append(EntryPoint(taken, "package.module:other", registry.GROUP))
     with pytest.raises(UsageError, match=f"'{taken}' is registered twice.*package.module:other"):
@@ -123,7 +123,7 @@ def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> No
 
 def test_a_plugin_that_is_no_runtime_is_told(monkeypatch) -> None:
     points = [EntryPoint("odd", "collections:OrderedDict", runtimes.GROUP)]
-    monkeypatch.setattr(runtimes, "entry_points", lambda group: points)
+    monkeypatch.setattr(models.registry, "entry_points", lambda group: points)
     with pytest.raises(UsageError, match=r"'odd' .* is no Runtime"):
         runtimes.get("odd")
 

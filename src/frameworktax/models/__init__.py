@@ -10,14 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import dataclass, fields
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place
 from frameworktax.models.libraries import libraries_in
-from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry
+from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry, with_plugins
 from frameworktax.models.torchvision_operators import declare
 
 if TYPE_CHECKING:
@@ -54,20 +53,10 @@ class ModelInfo:
 
 
 def _registry() -> dict[str, Entry]:
-    """Return built-in names and those of other packages.
-
-    Raises:
-        UsageError: two packages claim one name.
-    """
-    known = dict(BUILT_IN)
-    for point in entry_points(group=GROUP):
-        if point.name in known:
-            raise UsageError(
-                f"model '{point.name}' is registered twice, the second time by {point.value}; "
-                "uninstall or rename one"
-            )
-        known[point.name] = Entry(point.value, PLUGIN, f"from {point.value}", packages=())
-    return known
+    """Return built-in names and those of other packages."""
+    return with_plugins(
+        BUILT_IN, GROUP, lambda target: Entry(target, PLUGIN, f"from {target}", packages=())
+    )
 
 
 def names() -> list[str]:

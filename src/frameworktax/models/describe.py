@@ -69,14 +69,9 @@ def _describe_file(path: Path) -> dict[str, Any]:
     from frameworktax.models.onnx_file import parameters
 
     text = "FLOPs, MACs and operators not counted: an ONNX file has no torch module to run"
-    return {
-        "parameters": parameters(path),
-        "flops": None,
-        "macs": None,
-        "operators": None,
-        "padding_share": None,
-        "notes": [("flops-not-counted", text)],
-    }
+    unknown = dict.fromkeys(("flops", "macs", "operators", "padding_share"))
+    notes = [("flops-not-counted", text)]
+    return {"parameters": parameters(path), **unknown, "notes": notes}
 
 
 def _callable(model: Model) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from frameworktax import host
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models.base import SEED, Draw, Model, integers, model_of, normal, ones
 from frameworktax.models.calibrate import calibrate
@@ -194,21 +195,12 @@ def _check_memory(name: str, kind: Any, config: Any, trust: dict[str, Any]) -> N
     except (NotImplementedError, RuntimeError):  # reads values while it is made: size unknown
         return
     needed = sum(p.numel() * p.element_size() for p in ghost.parameters())
-    free = _free_bytes()
-    if free is not None and needed > free:
+    free = host.memory_available_bytes()
+    if needed > free:
         raise UsageError(
             f"{name} has {needed / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB are free; name a "
             f"folder with a {CONFIG} of smaller sizes"
         )
-
-
-def _free_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 # --- inputs of a model that is known by its class only --------------------------------------------

@@ -13,7 +13,7 @@ from frameworktax.models.base import SEED, Model, deep, wide
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.language import BASE, COMMON, Shape, make, scaled
 from frameworktax.models.registry import BUILT_IN, image_size_of
-from frameworktax.models.vision import CLASSES, image_model
+from frameworktax.models.vision import classes, image_model
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -31,10 +31,6 @@ def build(name: str, workload: Workload) -> Model:
     module = _NETWORKS[name](workload, size)
     calibrate(module)
     return image_model(module, workload, size)
-
-
-def _classes(workload: Workload) -> int:
-    return 1 if workload.twin else CLASSES
 
 
 def _widths(widths: tuple[int, ...], workload: Workload) -> list[int]:
@@ -58,7 +54,7 @@ def _vit(workload: Workload, size: int) -> Any:
         num_heads=shape.heads,
         hidden_dim=shape.hidden,
         mlp_dim=shape.inner,
-        num_classes=_classes(workload),
+        num_classes=classes(workload),
     )
 
 
@@ -70,7 +66,7 @@ def _deit(workload: Workload, size: int) -> Any:
         "DeiTForImageClassificationWithTeacher",
         image_size=size,
         patch_size=PATCH,
-        num_labels=_classes(workload),
+        num_labels=classes(workload),
         **scaled(BASE, workload).named(COMMON),
     )
 
@@ -87,7 +83,7 @@ def _swin(workload: Workload, size: int) -> Any:
         num_heads=[3, 6, 12, 24],
         window_size=[7, 7],
         stochastic_depth_prob=0.2,
-        num_classes=_classes(workload),
+        num_classes=classes(workload),
     )
 
 
@@ -99,7 +95,7 @@ def _convnext(workload: Workload, size: int) -> Any:
     widths: list[int | None] = [*_widths((96, 192, 384, 768), workload), None]
     depths = _depths((3, 3, 9, 3), workload)
     blocks = [CNBlockConfig(widths[i], widths[i + 1], depths[i]) for i in range(4)]
-    return ConvNeXt(blocks, stochastic_depth_prob=0.1, num_classes=_classes(workload))
+    return ConvNeXt(blocks, stochastic_depth_prob=0.1, num_classes=classes(workload))
 
 
 def _poolformer(workload: Workload, size: int) -> Any:
@@ -110,7 +106,7 @@ def _poolformer(workload: Workload, size: int) -> Any:
         "PoolFormerForImageClassification",
         hidden_sizes=_widths((64, 128, 320, 512), workload),
         depths=_depths((2, 2, 6, 2), workload),
-        num_labels=_classes(workload),
+        num_labels=classes(workload),
     )
 
 

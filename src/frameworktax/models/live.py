@@ -123,8 +123,6 @@ def _of_encoder(encoder: Any, example: Any) -> Live:
     """Wrap all modules of a sentence encoder as one that takes tensors by name."""
     import torch
 
-    from frameworktax.models.sentence_encoder import Sentences
-
     texts = example if isinstance(example, list) else [example]
     tokenize = getattr(encoder, "preprocess", None) or encoder.tokenize  # its name before 6.0
     features = _tried(encoder, lambda: tokenize(texts))
@@ -136,7 +134,27 @@ def _of_encoder(encoder: Any, example: Any) -> Live:
         )
     text = "measured are the modules of the sentence encoder, pooling too; tokenisation is not"
     name = type(encoder).__name__
-    return Live(name, Sentences(encoder), inputs, (("model-alone", text),))
+    return Live(name, _sentences(encoder), inputs, (("model-alone", text),))
+
+
+def _sentences(encoder: Any) -> Any:
+    """Return all modules of a SentenceTransformer as one, from tokens to (batch, width)."""
+    import torch
+
+    class Sentences(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(
+            self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None
+        ) -> torch.Tensor:
+            features = {"input_ids": input_ids, "attention_mask": attention_mask}
+            if token_type_ids is not None:
+                features["token_type_ids"] = token_type_ids
+            return self.encoder(features)["sentence_embedding"]
+
+    return Sentences()
 
 
 def _tried(model: Any, call: Callable[[], Any]) -> Any:

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, TypeVar
+
+from frameworktax.errors import UsageError
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 BOTH = ("width", "depth")
+T = TypeVar("T")
+
+
+def with_plugins(known: Mapping[str, T], group: str, entry: Callable[[str], T]) -> dict[str, T]:
+    """Return what is built in, and what other packages register.
+
+    Args:
+        known: name → entry of what is built in.
+        group: of entry points, ``frameworktax.models`` or ``frameworktax.runtimes``.
+        entry: makes one of ``module:function``.
+
+    Raises:
+        UsageError: two packages claim one name.
+    """
+    found = dict(known)
+    for point in entry_points(group=group):
+        if point.name in found:
+            raise UsageError(
+                f"{group.partition('.')[2][:-1]} '{point.name}' is registered twice, the second "
+                f"time by {point.value}; uninstall or rename one"
+            )
+        found[point.name] = entry(point.value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

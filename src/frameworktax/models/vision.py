@@ -50,7 +50,8 @@ def image_model(module: nn.Module, workload: Workload, size: int | None = None) 
     return model_of(module, normal(3, size, size))
 
 
-def _classes(workload: Workload) -> int:
+def classes(workload: Workload) -> int:
+    """Return the classes that the head distinguishes; a twin's is one wide."""
     return 1 if workload.twin else CLASSES
 
 
@@ -128,7 +129,7 @@ def _resnet(
             inner = outer
     net.append(nn.AdaptiveAvgPool2d(1))
     net.append(nn.Flatten())
-    net.append(nn.Linear(inner, _classes(workload)))
+    net.append(nn.Linear(inner, classes(workload)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -191,7 +192,7 @@ def _mobilenet_v2(workload: Workload) -> nn.Module:
     net.append(nn.AdaptiveAvgPool2d(1))
     net.append(nn.Flatten())
     net.append(nn.Dropout(0.2))
-    net.append(nn.Linear(last, _classes(workload)))
+    net.append(nn.Linear(last, classes(workload)))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")

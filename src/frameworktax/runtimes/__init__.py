@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 
 from frameworktax import models
 from frameworktax.errors import UsageError, nearest
+from frameworktax.models.registry import with_plugins
 from frameworktax.runtimes.base import Runtime
 from frameworktax.runtimes.environments import Recipe
 
@@ -43,20 +44,8 @@ BUILT_IN: dict[str, str] = {
 
 
 def _registry() -> dict[str, str]:
-    """Return built-in names and those of other packages.
-
-    Raises:
-        UsageError: two packages claim one name.
-    """
-    known = dict(BUILT_IN)
-    for point in entry_points(group=GROUP):
-        if point.name in known:
-            raise UsageError(
-                f"runtime '{point.name}' is registered twice, the second time by {point.value}; "
-                "uninstall or rename one"
-            )
-        known[point.name] = point.value
-    return known
+    """Return built-in names and those of other packages."""
+    return with_plugins(BUILT_IN, GROUP, str)
 
 
 def names() -> list[str]:

@@ -18,13 +18,8 @@ from frameworktax.runtimes.artifacts import (
     static_note,
 )
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.inductor import FREEZING, missing_triton
-from frameworktax.runtimes.torch_common import (
-    TorchRuntime,
-    configure,
-    missing_compiler,
-    use_directory,
-)
+from frameworktax.runtimes.inductor import FREEZING, CompiledRuntime
+from frameworktax.runtimes.torch_common import configure, use_directory
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -60,18 +55,12 @@ class _Loaded(TorchArtifactLoaded):
         return [*super().notes(), NOTE]
 
 
-class AotInductor(TorchRuntime, ArtifactRuntime):
+class AotInductor(CompiledRuntime, ArtifactRuntime):
     """A static package for batch 1 (torch specialises 1), a dynamic one for all others."""
 
     name = "aot-inductor"
-    libraries = ("triton",)
     has_symbols = True
-    compiles = True
     loaded = _Loaded
-
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing; a CPU needs a C++ compiler, a GPU Triton too."""
-        return super().missing(target) or missing_compiler() or missing_triton(target)
 
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path

@@ -24,7 +24,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.files import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.torch_common import configure, flatten, synchronize, to_arrays
+from frameworktax.runtimes.torch_common import OnTorch, configure, flatten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -292,7 +292,7 @@ class ArtifactLoaded(Loaded):
         return self._artifact.manifest.notes
 
 
-class TorchArtifactLoaded(ArtifactLoaded):
+class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
     """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
 
     def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
@@ -333,14 +333,6 @@ class TorchArtifactLoaded(ArtifactLoaded):
             torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
             for array, dtype in zip(arrays, self._artifact.manifest.dtypes, strict=True)
         )
-
-    def outputs(self, result: Any) -> list[np.ndarray]:
-        """Return the outputs in the order of the module's own."""
-        return to_arrays(result)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self._target)
 
 
 def wide(array: np.ndarray) -> np.ndarray:

@@ -32,7 +32,21 @@ STATIC = "static shapes, one compilation for each batch size"
 FREEZING: dict[str, Any] = {"options": {"freezing": True}}
 
 
-class Inductor(TorchRuntime):
+class CompiledRuntime(TorchRuntime):
+    """What Inductor compiles: a CPU needs a C++ compiler, a GPU Triton too."""
+
+    libraries = ("triton",)
+    compiles = True
+
+    def missing(self, target: Target) -> str | None:
+        """Return what is missing, the compiler included."""
+        reason = super().missing(target) or missing_compiler()
+        if reason is None and target.is_cuda and importlib.util.find_spec("triton") is None:
+            return "triton not installed; pip install triton"
+        return reason
+
+
+class Inductor(CompiledRuntime):
     """``torch.compile(module, dynamic=False)``; compiles at the first call of each batch size.
 
     Without freezing, as ``torch.compile`` is by default: weights stay the module's parameters.
@@ -40,18 +54,12 @@ class Inductor(TorchRuntime):
 
     name = "inductor"
     paradigm = "deferred"
-    libraries = ("triton",)
-    compiles = True
     kv_caches: ClassVar[tuple[str, ...]] = ("static",)
     keeps_channels_last = True
     options: ClassVar[Mapping[str, str]] = {
         "freezing": "weights are constants, packed once",
         **variants.options("unfused"),
     }
-
-    def missing(self, target: Target) -> str | None:
-        """Return what is missing; a CPU needs a C++ compiler, a GPU Triton too."""
-        return super().missing(target) or missing_compiler() or missing_triton(target)
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Wrap the module; compiled code is kept under ``directory`` for the next process."""
@@ -158,10 +166,3 @@ class ZenTorch(Inductor):
         torch._inductor.config.freezing = True
         text = 'torch.compile(backend="zentorch", dynamic=False), freezing'
         return {"backend": "zentorch"}, text
-
-
-def missing_triton(target: Target) -> str | None:
-    """Return that Triton is missing where the target needs it, or None."""
-    if target.is_cuda and importlib.util.find_spec("triton") is None:
-        return "triton not installed; pip install triton"
-    return None

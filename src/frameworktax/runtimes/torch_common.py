@@ -138,7 +138,21 @@ def given(model: Model | None) -> Model:
     return model
 
 
-class TorchLoaded(Loaded):
+class OnTorch(Loaded):
+    """Outputs are torch's tensors, on a device of torch's."""
+
+    _target: Target
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        """Return the outputs in the order of the module's own."""
+        return to_arrays(result)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        synchronize(self._target)
+
+
+class TorchLoaded(OnTorch):
     """A callable that takes a model's inputs.
 
     ``mode`` is entered around every call, as a user's code does.
@@ -168,14 +182,6 @@ class TorchLoaded(Loaded):
                 return module(*args, **kwargs)
 
         return call
-
-    def outputs(self, result: Any) -> list[np.ndarray]:
-        """Return the outputs in the order of the module's own."""
-        return to_arrays(result)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self._target)
 
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes given at the start."""
