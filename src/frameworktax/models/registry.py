@@ -109,7 +109,6 @@ _EXTRAS = {"": "torch", "torchvision": "vision", "transformers": "models"}
 
 
 def _image(
-    file: str,
     summary: str,
     size: int = 224,
     least: int = 32,
@@ -119,7 +118,7 @@ def _image(
     step: int = 1,
 ) -> Entry:
     return Entry(
-        f"frameworktax.models.{file}:build",
+        "frameworktax.models.vision:build",
         "vision",
         summary,
         packages=("torch", package) if package else ("torch",),
@@ -133,11 +132,11 @@ def _image(
 
 
 def _convnet(summary: str, size: int = 224, least: int = 64) -> Entry:
-    return _image("convnets", summary, size, least, package="torchvision", factors=("width",))
+    return _image(summary, size, least, package="torchvision", factors=("width",))
 
 
 def _vit(package: str, summary: str, step: int = 1) -> Entry:
-    return _image("image_transformers", summary, package=package, step=step)
+    return _image(summary, package=package, step=step)
 
 
 def _audio(summary: str, length: int | None = 32_000) -> Entry:
@@ -190,14 +189,14 @@ BUILT_IN: dict[str, Entry] = {
     "smollm2": _text("SmolLM2 135M, a Llama decoder, 30 layers, 576 wide", 8192, True),
     "qwen3": _text("Qwen3 0.6B decoder, 28 layers, 1024 wide", 40_960, True),
     "moe": _text("Mixtral-like decoder, 4 layers, 8 experts, 2 a token", 4096, True),
-    "resnet-18": _image("vision", "ResNet, 18 layers, basic blocks, 11.7 M parameters"),
-    "resnet-34": _image("vision", "ResNet, 34 layers, basic blocks, 21.8 M parameters"),
-    "resnet-50": _image("vision", "ResNet, 50 layers, bottleneck blocks, 25.6 M parameters"),
-    "resnet-101": _image("vision", "ResNet, 101 layers, bottleneck blocks, 44.5 M parameters"),
-    "resnet-152": _image("vision", "ResNet, 152 layers, bottleneck blocks, 60.2 M parameters"),
-    "wide-resnet-50-2": _image("vision", "ResNet-50, inner channels doubled, 68.9 M parameters"),
-    "resnext-50": _image("vision", "ResNeXt-50 32x4d, grouped convolutions, 25.0 M parameters"),
-    "mobilenet-v2": _image("vision", "MobileNetV2, inverted residuals, 3.5 M parameters"),
+    "resnet-18": _image("ResNet, 18 layers, basic blocks, 11.7 M parameters"),
+    "resnet-34": _image("ResNet, 34 layers, basic blocks, 21.8 M parameters"),
+    "resnet-50": _image("ResNet, 50 layers, bottleneck blocks, 25.6 M parameters"),
+    "resnet-101": _image("ResNet, 101 layers, bottleneck blocks, 44.5 M parameters"),
+    "resnet-152": _image("ResNet, 152 layers, bottleneck blocks, 60.2 M parameters"),
+    "wide-resnet-50-2": _image("ResNet-50, inner channels doubled, 68.9 M parameters"),
+    "resnext-50": _image("ResNeXt-50 32x4d, grouped convolutions, 25.0 M parameters"),
+    "mobilenet-v2": _image("MobileNetV2, inverted residuals, 3.5 M parameters"),
     "alexnet": _convnet("AlexNet, 61.1 M parameters"),
     "vgg16": _convnet("VGG-16 without batch norm, 138.4 M parameters"),
     "squeezenet": _convnet("SqueezeNet 1.0, fire modules, 1.2 M parameters"),
