@@ -68,27 +68,23 @@ def _step(step: Step) -> dict[str, Any]:
         "channels_last": rung.point.workload.channels_last,
         "status": m.status if m is not None else "left-out",
         "reason": step.reason,
-        "latency_ns": _estimate(found.latency_ns if found else None),
-        "tax_ns": _estimate(found.tax_ns if found else None),
-        "kernel_ns": _estimate(found.kernel_ns if found else None),
-        "tax_share": _estimate(found.tax_share if found else None),
+        **{
+            name: _plain(getattr(found, name) if found else None)
+            for name in ("latency_ns", "tax_ns", "kernel_ns", "tax_share")
+        },
         "bill_method": found.bill_method if found else None,
         "same_outputs": m.parity.within_tolerance if m is not None and m.parity else None,
-        "added": _effect(step.added),
-        "alone": _effect(step.alone),
+        "added": _plain(step.added),
+        "alone": _plain(step.alone),
         "alone_runtime": rung.alone.runtime if rung.alone else None,
         "alone_reason": step.alone_reason,
-        "total": _effect(step.total),
+        "total": _plain(step.total),
         "notes": [asdict(note) for note in m.notes] if m is not None else [],
     }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else asdict(estimate)
-
-
-def _effect(effect: Effect | None) -> dict[str, Any] | None:
-    return None if effect is None else asdict(effect)
+def _plain(found: Estimate | Effect | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found)
 
 
 def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") -> list[Block]:

@@ -48,89 +48,80 @@ class Check:
     command: str = ""
 
 
+def _ok(code: str, text: str) -> Check:
+    return Check(code, "ok", text)
+
+
+def _warning(code: str, text: str, remedy: str, command: str = "") -> Check:
+    return Check(code, "warning", text, remedy, command)
+
+
 def _cores(found: Environment) -> Check:
     text = f"{found.cpu}: {found.cores} processors, {len(found.affinity)} usable here"
     if len(found.affinity) < 2:
-        return Check(
-            "cores", "warning", f"{text}; the tool and the measured process share one",
-            "allow at least two processors (taskset, cpuset or --cpus of the container)",
-        )  # fmt: skip
-    return Check("cores", "ok", text)
+        text += "; the tool and the measured process share one"
+        remedy = "allow at least two processors (taskset, cpuset or --cpus of the container)"
+        return _warning("cores", text, remedy)
+    return _ok("cores", text)
 
 
 def _load(found: Environment, load: Load | None, root: Path) -> Check:
     if load is None:
-        return Check("load", "warning", "the load by others cannot be read (/proc/stat)",
-                     "mount /proc into the container")  # fmt: skip
+        text = "the load by others cannot be read (/proc/stat)"
+        return _warning("load", text, "mount /proc into the container")
     text = f"others use {round(load.foreign, 2) + 0.0:.0%} of the machine"  # no "-0%"
-    if load.foreign > MAX_FOREIGN_LOAD:
-        remedy = "end other work, or measure when it has ended"
-        return Check("load", "warning", text, remedy, _aside(found, root))
-    return Check("load", "ok", text)
-
-
-def _aside(found: Environment, root: Path) -> str:
-    """Return what keeps the services of a larger machine on its first two processors."""
-    if found.cores < ROOMY or not (root / "run/systemd/system").is_dir():
-        return ""
-    return "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1"
+    if load.foreign <= MAX_FOREIGN_LOAD:
+        return _ok("load", text)
+    command = ""
+    if found.cores >= ROOMY and (root / "run/systemd/system").is_dir():
+        command = "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1"
+    return _warning("load", text, "end other work, or measure when it has ended", command)
 
 
 def _steal(found: Environment, load: Load | None) -> Check:
     where = found.virtualization
     stolen = load.stolen if load is not None else 0.0
     if stolen > MAX_STOLEN:
-        return Check("virtualization", "warning",
-                     f"{where or 'a hypervisor'} takes {stolen:.1%} of the processor time",
-                     "use a dedicated host or instance; compare ratios, not milliseconds"
-                     )  # fmt: skip
-    if where:
-        return Check("virtualization", "ok",
-                     f"{where}, no time stolen now; absolute times may still drift")  # fmt: skip
-    return Check("virtualization", "ok", "none seen")
+        text = f"{where or 'a hypervisor'} takes {stolen:.1%} of the processor time"
+        remedy = "use a dedicated host or instance; compare ratios, not milliseconds"
+        return _warning("virtualization", text, remedy)
+    text = f"{where}, no time stolen now; absolute times may still drift" if where else "none seen"
+    return _ok("virtualization", text)
 
 
 def _governor(found: Environment) -> Check:
     if found.governor is None:
-        return Check("governor", "ok", "not visible here (usual in virtual machines)")
-    if found.governor != "performance":
-        return Check(
-            "governor", "warning", f"{found.governor}: the clock follows the load",
-            "sudo cpupower frequency-set -g performance",
-            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        )  # fmt: skip
-    return Check("governor", "ok", found.governor)
+        return _ok("governor", "not visible here (usual in virtual machines)")
+    if found.governor == "performance":
+        return _ok("governor", found.governor)
+    return _warning(
+        "governor", f"{found.governor}: the clock follows the load",
+        "sudo cpupower frequency-set -g performance",
+        "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    )  # fmt: skip
 
 
 def _frequency(found: Environment) -> Check:
-    if found.frequency_mhz is None:
-        return Check("frequency", "ok", "not visible here")
-    return Check("frequency", "ok", f"{found.frequency_mhz:.0f} MHz now")
+    mhz = found.frequency_mhz
+    return _ok("frequency", "not visible here" if mhz is None else f"{mhz:.0f} MHz now")
 
 
 def _turbo(found: Environment, root: Path) -> Check:
-    if found.turbo is None:
-        return Check("turbo", "ok", "not visible here")
     if not found.turbo:
-        return Check("turbo", "ok", "off")
-    intel = (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists()
-    command = (
-        "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-        if intel
-        else "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-    )
+        return _ok("turbo", "not visible here" if found.turbo is None else "off")
+    command = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+    if (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists():
+        command = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
     text = "on: the clock depends on heat and on other cores"
-    return Check("turbo", "warning", text, command, command)
+    return _warning("turbo", text, command, command)
 
 
 def _smt(found: Environment) -> Check:
     if found.threads_per_core is None or found.threads_per_core < 2:
-        return Check("smt", "ok", "one thread a core" if found.threads_per_core else "not visible")
-    return Check(
-        "smt", "warning", f"{found.threads_per_core} threads share a core",
-        "echo off | sudo tee /sys/devices/system/cpu/smt/control, or keep the sibling idle",
-        "echo off | sudo tee /sys/devices/system/cpu/smt/control",
-    )  # fmt: skip
+        return _ok("smt", "one thread a core" if found.threads_per_core else "not visible")
+    command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
+    text = f"{found.threads_per_core} threads share a core"
+    return _warning("smt", text, f"{command}, or keep the sibling idle", command)
 
 
 def _huge_pages(root: Path) -> Check:
@@ -139,29 +130,24 @@ def _huge_pages(root: Path) -> Check:
     Source: Documentation/admin-guide/mm/transhuge.rst of the kernel.
     """
     chosen = re.search(r"\[(\w+)\]", machine.read(root, HUGE_PAGES) or "")
-    if chosen is None:
-        return Check("huge-pages", "ok", "not visible here")
-    if chosen[1] != "always":
-        return Check("huge-pages", "ok", chosen[1])
+    if chosen is None or chosen[1] != "always":
+        return _ok("huge-pages", chosen[1] if chosen else "not visible here")
     command = f"echo madvise | sudo tee /{HUGE_PAGES}"
     text = "always: the kernel merges pages of what is measured while it is measured"
-    return Check("huge-pages", "warning", text, command, command)
+    return _warning("huge-pages", text, command, command)
 
 
 def _quota(found: Environment, root: Path) -> Check:
     cpus = machine.cgroup_cpus(root)
     if cpus is None:
-        return Check("cgroup-cpu", "ok", "no quota")
-    return Check(
-        "cgroup-cpu", "warning",
+        return _ok("cgroup-cpu", "no quota")
+    listed = ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
+    return _warning(
+        "cgroup-cpu",
         f"a quota of {cpus:g} processors: the process is stopped when it is used up",
         "start the container with --cpuset-cpus instead of --cpus",
-        f"docker update --cpu-quota -1 --cpuset-cpus {_listed(found)} CONTAINER",
-    )  # fmt: skip
-
-
-def _listed(found: Environment) -> str:
-    return ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
+        f"docker update --cpu-quota -1 --cpuset-cpus {listed} CONTAINER",
+    )
 
 
 def _memory(root: Path) -> Check:
@@ -171,8 +157,8 @@ def _memory(root: Path) -> Check:
     if group is not None:
         text += f", a cgroup allows {group[0] / 1024**3:.1f} GiB in all"
     if free < MIN_FREE_BYTES:
-        return Check("memory", "warning", text, "free memory, or measure smaller models")
-    return Check("memory", "ok", text)
+        return _warning("memory", text, "free memory, or measure smaller models")
+    return _ok("memory", text)
 
 
 def _sampler(
@@ -181,12 +167,11 @@ def _sampler(
     usable = [name for name, ok, _ in samplers if ok]
     why = "; ".join(f"{name}: {reason}" for name, ok, reason in samplers if not ok)
     if usable and usable[0] != "py-spy":
-        return [Check("sampler", "ok", usable[0])]
+        return [_ok("sampler", usable[0])]
     command = _allow_sampling(found, root)
     if usable:
-        return [
-            Check("sampler", "warning", f"py-spy, whose shares are rough ({why})", command, command)
-        ]
+        text = f"py-spy, whose shares are rough ({why})"
+        return [_warning("sampler", text, command, command)]
     text = f"kernel time cannot be sampled ({why or 'not asked'})"
     return [Check("sampler", "missing", text, command, command), *_tracing(found, root)]
 
@@ -206,13 +191,13 @@ def _tracing(found: Environment, root: Path) -> list[Check]:
         return []
     command = "sudo sysctl kernel.yama.ptrace_scope=0"
     text = f"kernel.yama.ptrace_scope is {scope}: py-spy may not read other processes"
-    return [Check("ptrace", "warning", text, command, command)]
+    return [_warning("ptrace", text, command, command)]
 
 
 def _compilers(which: Callable[[str], str | None]) -> Check:
     found = [name for name in ("g++", "clang++", "c++") if which(name)]
     if found:
-        return Check("compiler", "ok", found[0])
+        return _ok("compiler", found[0])
     return Check(
         "compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
         "install g++ (Debian, Ubuntu: sudo apt install g++)",
@@ -227,7 +212,7 @@ def _libraries(found: Environment) -> list[Check]:
         if name == "onnxruntime" and version is None:
             version = found.libraries.get("onnxruntime-gpu")
         if version is not None:
-            checks.append(Check(f"library-{name}", "ok", f"{name} {version}"))
+            checks.append(_ok(f"library-{name}", f"{name} {version}"))
         elif name != "py-spy":  # the last resort of sampling: not missed where perf works
             remedy = f"pip install 'frameworktax[{extra}]'"
             text = f"{name} is not installed"
@@ -237,7 +222,7 @@ def _libraries(found: Environment) -> list[Check]:
 
 def _gpus(found: Environment) -> list[Check]:
     if not found.gpus:
-        return [Check("gpu", "ok", "none")]
+        return [_ok("gpu", "none")]
     checks = []
     for gpu in found.gpus:
         clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
@@ -247,9 +232,9 @@ def _gpus(found: Environment) -> list[Check]:
         )
         if gpu.get("persistence_mode") == "Disabled":
             text, command = f"{text}; the driver unloads between processes", "sudo nvidia-smi -pm 1"
-            checks.append(Check("gpu", "warning", text, command, command))
+            checks.append(_warning("gpu", text, command, command))
         else:
-            checks.append(Check("gpu", "ok", text))
+            checks.append(_ok("gpu", text))
     return checks
 
 
