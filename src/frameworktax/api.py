@@ -18,6 +18,7 @@ from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
     DEFAULT_PROCESSES,
+    DEFAULT_SETUP_LIMIT_S,
     Plan,
     plan_for,
 )
@@ -173,6 +174,7 @@ def measure(
     device: str = "auto",
     threads: int = 1,
     time_budget: float = DEFAULT_BUDGET_S,
+    setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
     twin: str = "auto",
@@ -207,7 +209,8 @@ def measure(
         precision: float32, float16, bfloat16, int8, or several.
         device: auto, cpu or cuda:N.
         threads: of the calling process on a CPU.
-        time_budget: seconds of wall time for everything, set-up included.
+        time_budget: seconds of wall time for measuring; set-up is not in it.
+        setup_limit: seconds that each step of set-up may take: an export, a compilation.
         until: half-width of the interval, as a share, at which a point is done.
         processes: fresh processes a point.
         twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
@@ -250,6 +253,7 @@ def measure(
         device=pick_device(device),
         threads=threads,
         budget_s=time_budget,
+        setup_limit_s=setup_limit,
         until=until,
         processes=processes,
         twin=twin,

@@ -331,8 +331,9 @@ class Attribution:
     On a CPU (``perf-event``, ``py-spy``): ``samples`` holds, per stretch of the run,
     program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
-    samples). ``off_cpu_ns`` is wall time minus CPU time of the calling thread,
-    ``queued_ns`` the part of it in which the thread was ready and others had the processor.
+    samples). A process is sampled in one round or in several. ``off_cpu_ns`` is wall time minus
+    CPU time of the calling thread, ``queued_ns`` the part of it in which the thread was ready and
+    others had the processor.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies`` and ``launches``; ``span_ns`` from ``backlog`` runs.
@@ -359,6 +360,7 @@ class Attribution:
     launches: tuple[int, ...] = ()
     span_ns: tuple[int, ...] = ()
     notes: tuple[Note, ...] = ()
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,10 +417,29 @@ class LeftOut:
     reason: str
 
 
-Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome | LeftOut
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What a session took, by wall time of the process that led it; written when it ends.
+
+    Attributes:
+        wall_ns: from its begin to its end.
+        setup_ns: waiting for set-up while there was nothing to measure.
+        measuring_ns: warm-up, blocks, samples, device profiles, and the pauses between them.
+        calls_ns: in calls of the model, timed or sampled.
+    """
+
+    kind: ClassVar[str] = "effort"
+    session: str
+    wall_ns: int
+    setup_ns: int
+    measuring_ns: int
+    calls_ns: int
+
+
+Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome | LeftOut | Effort
 RECORDS: dict[str, type[Any]] = {
     cls.kind: cls
-    for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome, LeftOut)
+    for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome, LeftOut, Effort)
 }
 
 
@@ -596,6 +617,20 @@ class Points(HtmlRepr):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTax(HtmlRepr):
+    """What the tool costs: 1 − time in calls of the model, timed or sampled, over wall time.
+
+    The other fields are its parts, summed over the sessions; see ``Effort``.
+    """
+
+    share: float
+    wall_ns: int
+    setup_ns: int
+    measuring_ns: int
+    calls_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The document written by ``--json``; ``headline`` is the answer in a sentence."""
 
@@ -605,6 +640,7 @@ class Run:
     headline: str = ""
     harness_floor_ns: Estimate | None = None
     host_drift: float | None = None
+    own_tax: OwnTax | None = None
     points: Points | None = None
     measurements: tuple[Measurement, ...] = ()
     curves: tuple[Curve, ...] = ()

@@ -105,7 +105,7 @@ def test_a_session_uses_nothing_that_lies_in_its_store(tmp_path, monkeypatch):
         session = MeasuringSession(Plan(points=(point,)), writer, "session")
         folders = [series.folder for series in session._series] + [session._scratch]
         assert all(cache_folder() in folder.parents for folder in folders)
-        monkeypatch.setattr(session, "_run", lambda: None)
+        monkeypatch.setattr(session, "_measure", lambda: None)
         session.run()
     assert [p.name for p in foreign.iterdir()] == ["session.jsonl"]
 
@@ -118,6 +118,6 @@ def test_a_session_leaves_the_cache_within_its_limit(tmp_path, monkeypatch):
         prepared(folder, entry, 100, used)
     with store.Writer(tmp_path / "store", "session") as writer:
         session = MeasuringSession(Plan(points=(point,), folder=folder), writer, "session")
-        monkeypatch.setattr(session, "_run", lambda: None)
+        monkeypatch.setattr(session, "_measure", lambda: None)
         session.run()
     assert [e.path.name for e in entries(folder)] == ["new"]

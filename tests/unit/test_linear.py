@@ -3,10 +3,9 @@
 import pytest
 
 from frameworktax import store
-from frameworktax.measure.plan import Plan
-from frameworktax.measure.schedule import why_linear
-from frameworktax.measure.series import PointRun
-from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.schedule import stop_linear, waiting, why_linear
+from frameworktax.measure.series import PointRun, series_of
 from frameworktax.records import Estimate, LeftOut, Point, Workload
 
 
@@ -50,19 +49,20 @@ def test_dense_grids_are_judged_over_doublings():
 
 @pytest.fixture
 def watched(tmp_path):
-    """A session over batches 1 to 32 that stops when linear, its first series with a twin."""
+    """Series over batches 1 to 32 that stop when linear, the second the first's twin."""
     points = [
         Point(workload=Workload(model="mlp", batch=2**n, twin=twin), runtime="null")
         for twin in (False, True)
         for n in range(6)
     ]
-    plan = Plan(points=tuple(points), folder=tmp_path / "cache", stop_when_linear=True)
+    series = series_of(tuple(points), tmp_path, tmp_path, None)
+    for one in series:
+        one.ready = True
     with store.Writer(tmp_path / "store", "session") as writer:
-        yield MeasuringSession(plan, writer, "session"), tmp_path / "store"
+        yield series, Recorder(writer, "session"), tmp_path / "store"
 
 
-def times(sweep, **values):
-    series = sweep._series[0]
+def times(series, **values):
     for name, value in values.items():
         batch = int(name.removeprefix("b"))
         cell = PointRun(point=series.points[batch], process=0, calls=5, call_ns=value)
@@ -71,18 +71,22 @@ def times(sweep, **values):
 
 
 def test_a_watched_curve_goes_on_batch_by_batch_and_stops_with_its_twin(watched):
-    sweep, folder = watched
-    series, twin = sweep._series
-    todo = {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4, 8, 16, 32)}
-    assert sweep._scheduler.candidates(series, todo) == [1, 2, 4]
-    times(sweep, b1=1000, b2=1010, b4=1500)
-    todo -= {(s.key, batch) for s in (series, twin) for batch in (1, 2, 4)}
-    sweep._scheduler.stop_linear(todo)
-    assert sweep._scheduler.candidates(series, todo) == [8]
-    times(sweep, b8=3000, b16=6000)
-    todo -= {(s.key, batch) for s in (series, twin) for batch in (8, 16)}
-    sweep._scheduler.stop_linear(todo)
-    assert todo == set()
+    (series, twin), recorder, folder = watched
+
+    def open_now():
+        return [batch for _, batch in waiting([series], stop_when_linear=True)]
+
+    assert open_now() == [1, 2, 4]
+    times(series, b1=1000, b2=1010, b4=1500)
+    for one in (series, twin):
+        one.open -= {1, 2, 4}
+    stop_linear([series, twin], recorder)
+    assert open_now() == [8]
+    times(series, b8=3000, b16=6000)
+    for one in (series, twin):
+        one.open -= {8, 16}
+    stop_linear([series, twin], recorder)
+    assert series.open == twin.open == set()
     left = [r for r in store.read(folder)[0] if isinstance(r, LeftOut)]
     assert [(r.point.workload.batch, r.point.workload.twin) for r in left] == [(32, False)]
     assert left[0].reason.startswith("latency grows as fast as the batch: elasticity 1.00")

@@ -9,24 +9,19 @@ import pytest
 from frameworktax import store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
+from frameworktax.measure.effort import EffortClock
+from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import TimedBlock
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.schedule import (
-    DEVICE_S,
-    MAX_BLOCKS,
-    SAMPLE_SHARE,
-    Rounds,
-    processes_differ,
-    rounds_left,
-)
+from frameworktax.measure.rounds import DEVICE_S, DEVICE_SHARE, Rounds
+from frameworktax.measure.schedule import MAX_BLOCKS, narrowing, processes_differ, rounds_left
 from frameworktax.measure.series import PointRun, Series
+from frameworktax.measure.template import Templates
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
 from frameworktax.stats import process_interval, relative_half_width
-from frameworktax.testing import FakeRuntime
-
-FOREVER = float("inf")
+from frameworktax.testing import FakeClock, FakeRuntime
 
 
 class FakeWorker:
@@ -80,22 +75,24 @@ def series_of(tmp_path, point, scripts):
 
 
 @contextmanager
-def rounds_of(tmp_path, series, *, until=0.03, budget_s=0.001, has_sampler=False):
+def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, has_sampler=False):
     plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s)
-    with store.Writer(tmp_path / "s", "session") as writer:
+    clock = FakeClock()
+    effort = EffortClock(clock)
+    with store.Writer(tmp_path / "s", "session") as writer, effort.measuring():
         yield Rounds(
-            plan, series, Recorder(writer, "session"), Reporter(),
-            cpus=[0], has_sampler=has_sampler, seed="seed",
+            plan, series, Recorder(writer, "session"), Reporter(), Gate(Templates()), effort,
+            cpus=[0], has_sampler=has_sampler, seed="seed", clock=clock,
         )  # fmt: skip
 
 
-def run(tmp_path, scripts, *, deadline=FOREVER, until=0.03):
+def run(tmp_path, scripts, *, until=0.03):
     """Run one point with a process per script; return (records, workers)."""
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, scripts)
     workers = dict(series.workers)
     with rounds_of(tmp_path, [series], until=until, has_sampler=True) as rounds:
-        rounds.run(deadline)
+        rounds.precise()
     records, notes = store.read(tmp_path / "s")
     assert notes == []
     return records, workers
@@ -111,11 +108,20 @@ def blocks(records):
     return [r for r in records if isinstance(r, Block)]
 
 
-def test_a_steady_point_is_done_after_the_first_rounds(tmp_path):
-    records, workers = run(tmp_path, [[100], [101], [100]])
-    assert len(blocks(records)) == 9
-    assert {r.round for r in blocks(records)} == {0, 1, 2}
-    assert [w.asked.count("sample") for w in workers.values()] == [1, 1, 1]
+def test_a_steady_point_is_done_once_it_has_blocks_enough(tmp_path):
+    records, _ = run(tmp_path, [[100], [101], [100]])
+    assert len(blocks(records)) == 6
+    assert {r.round for r in blocks(records)} == {0, 1}
+
+
+def test_first_rounds_sample_in_between(tmp_path):
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+    series = series_of(tmp_path, point, [[100], [101]])
+    with rounds_of(tmp_path, [series], has_sampler=True) as rounds:
+        rounds.first([(series, run) for run in series.runs.values()], 100_000_000)
+    for worker in series.workers.values():
+        assert [do for do in worker.asked if do != "pin"] == ["block", "sample", "block"]
+    records, _ = store.read(tmp_path / "s")
     (found, *_) = [r for r in records if isinstance(r, Attribution)]
     assert found.samples == ({"kernel": 1},) and found.notes[0].code == "a-code"
 
@@ -127,7 +133,7 @@ def test_a_noisy_point_goes_on_to_the_limit(tmp_path):
 
 def test_processes_that_differ_stop_it_early(tmp_path):
     records, _ = run(tmp_path, [[100], [150], [200]])
-    assert len(blocks(records)) == 9
+    assert len(blocks(records)) == 6
 
 
 def test_one_process_makes_five_blocks(tmp_path):
@@ -138,19 +144,13 @@ def test_one_process_makes_five_blocks(tmp_path):
 def test_a_wider_target_is_reached_sooner(tmp_path):
     few, _ = run(tmp_path / "few", noise(0.2), until=0.9)
     many, _ = run(tmp_path / "many", noise(0.2), until=0.0001)
-    assert len(blocks(few)) == 9
+    assert len(blocks(few)) == 6
     assert len(blocks(many)) == MAX_BLOCKS
-
-
-def test_after_the_deadline_two_rounds_are_made_and_attributed(tmp_path):
-    records, workers = run(tmp_path, [[100], [100], [100]], deadline=0.0)
-    assert len(blocks(records)) == 6
-    assert [w.asked.count("sample") for w in workers.values()] == [1, 1, 1]
 
 
 def test_a_process_that_dies_is_recorded_and_the_others_go_on(tmp_path):
     records, _ = run(tmp_path, [[100], [100, None], [100], [100]])
-    assert {r.process for r in blocks(records) if r.round == 2} == {0, 2, 3}
+    assert {r.process for r in blocks(records) if r.round == 1} == {0, 2, 3}
     (lost,) = [r for r in records if isinstance(r, Outcome)]
     assert (lost.process, lost.status) == (1, "crashed")
     assert "SIGSEGV" in lost.reason
@@ -163,7 +163,7 @@ def test_points_that_are_compared_leave_together(tmp_path):
         for name, scripts in (("steady", [[100]] * 3), ("noisy", noise(0.2)))
     ]
     with rounds_of(tmp_path, series) as rounds:
-        rounds.run(FOREVER)
+        rounds.precise()
     asked = [[worker.asked.count("block") for worker in s.workers.values()] for s in series]
     assert asked == [[MAX_BLOCKS // 3] * 3] * 2
 
@@ -176,9 +176,9 @@ def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
         for twin, scripts in ((False, [[100]] * 3), (True, noise(0.2)[:1]))
     ]
     with rounds_of(tmp_path, series) as rounds:
-        rounds.run(FOREVER)
+        rounds.precise()
     workers = [worker for made in series for worker in made.workers.values()]
-    assert [worker.asked.count("block") for worker in workers] == [3, 3, 3, 5]
+    assert [worker.asked.count("block") for worker in workers] == [5, 5, 5, 5]
 
 
 def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
@@ -187,16 +187,16 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
     point = Point(workload=workload, runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], has_sampler=True) as rounds:
-        rounds.run(FOREVER)
+        rounds.precise()
         larger = replace(point, workload=replace(workload, batch=2))
+        series.points[2] = larger
         for process in series.workers:
             series.runs[2, process] = PointRun(point=larger, process=process, calls=5, call_ns=1)
-        rounds.run(FOREVER)
+        rounds.precise()
         rounds.profile()
         rounds.profile()
     for worker in series.workers.values():
         told = [do for do in worker.asked if do in ("block", "sample", "device")]
-        assert told.count("sample") == 2
         assert told[-2:] == ["device", "device"] and "device" not in told[:-2]
 
 
@@ -204,13 +204,13 @@ def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], budget_s=60.0) as rounds:
-        assert rounds.until(1000.0) == 1000.0 - 2 * DEVICE_S
+        assert rounds.left_s == 60.0 - 2 * DEVICE_S
         for cell in series.runs.values():
             cell.profiled = True
-        assert rounds.until(1000.0) == 1000.0
+        assert rounds.left_s == 60.0
     series = series_of(tmp_path, point, [[100]] * 100)
     with rounds_of(tmp_path / "many", [series], budget_s=60.0) as rounds:
-        assert rounds.until(1000.0) == 1000.0 - SAMPLE_SHARE * 60.0
+        assert rounds.left_s == pytest.approx(60.0 - DEVICE_SHARE * 60.0)
 
 
 def test_no_calibrator_no_calibration(tmp_path):
@@ -238,3 +238,10 @@ def test_rounds_left_follow_from_the_width_of_the_interval():
 )
 def test_whether_more_rounds_would_help(medians, differ):
     assert processes_differ(medians) is differ
+
+
+def test_a_wide_interval_of_few_blocks_gains_most():
+    wide, narrow = [[100.0, 130.0, 110.0, 90.0, 120.0]], [[100.0, 101.0, 100.0, 101.0, 100.0]]
+    assert narrowing(wide) > narrowing(narrow) > 0
+    assert narrowing([[100.0]]) == pytest.approx(1 - 0.5**0.5)  # few blocks: not known at all
+    assert narrowing([wide[0] * 3]) < narrowing(wide)

@@ -11,12 +11,16 @@ from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
 from frameworktax.measure.export_worker import ExportWorker
+from frameworktax.measure.gate import Gate
+from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Bound, Described, Facts, Prepare, Prepared
 from frameworktax.measure.recorder import Recorder, comparison_notes
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
-from frameworktax.measure.session import MeasuringSession, Setup
+from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.setup import Setup
+from frameworktax.measure.template import Templates
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeRuntime
 
@@ -66,10 +70,10 @@ def series(folder, runtime, **workload):
 def test_what_an_export_took_and_left_is_told_again_in_later_sessions(tmp_path):
     folder = tmp_path / "made"
     first, worker = series(folder, Prepares), FakeWorker(folder)
-    first.prepare(lambda: worker, 1.0)
+    first.prepare(lambda: worker, Gate(Templates()), 1.0)
     assert (first.setup_ns, first.artifact_bytes, first.notes) == (41_000_000_000, 2_000, [])
     later, idle = series(folder, Prepares), FakeWorker(folder)
-    later.prepare(lambda: idle, 1.0)
+    later.prepare(lambda: idle, Gate(Templates()), 1.0)
     assert idle.asked == []
     assert (later.setup_ns, later.artifact_bytes) == (41_000_000_000, 2_000)
     assert [note.code for note in later.notes] == ["set-up-reused"]
@@ -79,12 +83,12 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     folder = tmp_path / "made"
     first = series(folder, Compiles)
     first.workers[0] = FakeWorker(folder)
-    first.bind(0, 1, 1.0)
+    first.bind(0, 1, Gate(Templates()), 1.0, 1.0)
     assert (first.setup_ns, first.artifact_bytes) == (30_000_000_000, 2_000)
     later = series(folder, Compiles)
     later.workers[0] = FakeWorker(folder)
     later.workers[0].request = lambda request, timeout_s: bound(first_ns=7)
-    later.bind(0, 1, 1.0)
+    later.bind(0, 1, Gate(Templates()), 1.0, 1.0)
     assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
     assert [note.code for note in later.notes] == ["set-up-reused"]
 
@@ -92,7 +96,7 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
 def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):
     plain = series(tmp_path, FakeRuntime)
     plain.workers[0] = FakeWorker(tmp_path)
-    plain.bind(0, 1, 1.0)
+    plain.bind(0, 1, Gate(Templates()), 1.0, 1.0)
     assert (plain.setup_ns, plain.artifact_bytes) == (None, None)
 
 
@@ -139,7 +143,7 @@ def test_what_a_killed_session_left_is_no_part_of_what_is_prepared(tmp_path):
     (folder / "partial-1").mkdir(parents=True)
     (folder / "partial-1" / "half").write_bytes(b"x" * 500)
     made = series(folder, Prepares)
-    made.prepare(lambda: FakeWorker(folder), 1.0)
+    made.prepare(lambda: FakeWorker(folder), Gate(Templates()), 1.0)
     assert made.artifact_bytes == 2_000
     assert sorted(path.name for path in folder.iterdir()) == ["program.bin", "ready.json"]
 
@@ -156,11 +160,11 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
             return super().request(request, timeout_s)
 
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(first.prepare, lambda: Slow(folder), 10.0)
+        one = pool.submit(first.prepare, lambda: Slow(folder), Gate(Templates()), 10.0)
         assert begun.wait(10)
         with pytest.raises(WorkerError, match="another session still prepares"):
-            second.prepare(lambda: idle, 0.0)
-        two = pool.submit(second.prepare, lambda: idle, 10.0)
+            second.prepare(lambda: idle, Gate(Templates()), 0.0)
+        two = pool.submit(second.prepare, lambda: idle, Gate(Templates()), 10.0)
         waits.set()
         one.result()
         two.result()
@@ -174,25 +178,32 @@ def export_worker(tmp_path, start):
     return made
 
 
-def set_up(tmp_path, *made):
+def set_up(tmp_path, *made, spawn=None, **plan):
     """Run set-up where no process can start; return the series and the records."""
 
-    def spawn(label, *arguments):
+    def refuse(label, *arguments):
         raise WorkerError("failed", "no process in this test")
 
-    plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=0.01)
+    spawn = spawn or refuse
+    plan = Plan(points=(POINT,), folder=tmp_path / "cache", **plan)
     everything = list(made)
-    with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
-        recorder = Recorder(writer, "session")
-        Setup(
+    with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(2) as pool:
+        running = Setup(
             plan,
             everything,
-            recorder,
+            Recorder(writer, "session"),
             spawn,
+            Gate(Templates()),
             Reporter(),
+            KnownModels(plan.folder),
             tmp_path / "t",
             export_worker(tmp_path, spawn),
-        ).run(pool, has_sampler=True)
+            pool,
+        )
+        running.begin(has_sampler=True)
+        while running.is_running():
+            running.wait()
+        running.write_subjects()
     return everything, store.read(tmp_path / "s")[0]
 
 
@@ -274,27 +285,15 @@ class Exports(FakeRuntime):
     prepares = True
 
 
-@pytest.mark.parametrize("option", ["--time-budget", "study.time_budget"])
+@pytest.mark.parametrize("option", ["--setup-limit", "study.setup_limit"])
 def test_what_took_too_long_names_what_to_give_more_of(tmp_path, option):
     def spawn(label, *arguments):
         raise WorkerError("timeout", "prepare not done after 6 s, ended")
 
-    plan = Plan(points=(POINT,), folder=tmp_path / "cache", budget_s=10, budget_option=option)
     made = series(tmp_path / "made", Exports)
-    with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(1) as pool:
-        Setup(
-            plan,
-            [made],
-            Recorder(writer, "session"),
-            spawn,
-            Reporter(),
-            tmp_path,
-            export_worker(tmp_path, spawn),
-        ).run(pool, has_sampler=True)
+    set_up(tmp_path, made, spawn=spawn, setup_limit_s=6.0, setup_option=option)
     assert made.dead.status == "timeout"
-    assert str(made.dead).endswith(
-        f"set-up may take 60% of the 10 s that this session has; give three times the {option}"
-    )
+    assert str(made.dead).endswith(f"give a longer {option}")
 
 
 # --- outputs are compared once eager's are there --------------------------------------------------

@@ -15,6 +15,7 @@ from frameworktax.measure.schedule import LINEAR_REASON
 from frameworktax.records import (
     Attribution,
     Block,
+    Effort,
     Environment,
     LeftOut,
     Note,
@@ -34,7 +35,7 @@ from frameworktax.sweep.run import Sweep
 from frameworktax.sweep.schedule import groups, within
 from frameworktax.sweep.status import find_statuses
 from frameworktax.sweep.study import load
-from frameworktax.sweep.time_accounting import PhaseClock, itemise, overhead
+from frameworktax.sweep.time_accounting import itemise, overhead
 from frameworktax.sweep.words import forecast, plan_blocks, resumed, summary
 from frameworktax.testing import FakeClock
 
@@ -191,32 +192,25 @@ def test_an_estimate_rests_on_the_store_where_it_can(monkeypatch):
     ])  # fmt: skip
     assert known.knows(point(batch=64)) and not known.knows(ORT)
     assert known.memory_bytes(point(batch=64)) == 123
-    # 5 blocks of 15 ms + 6 calls of 10 ms, 1 s of attribution, 10 calls of warm-up; 2 s to load
-    assert known.seconds([EAGER], 1) == pytest.approx(2 / 2 + 5 * 0.075 + 1 + 0.1)
+    # 5 blocks of 15 ms + 6 calls of 10 ms, 0.5 s of attribution, 10 calls of warm-up; 2 s to load
+    assert known.seconds([EAGER], 1) == pytest.approx(2 / 2 + 5 * 0.075 + 0.5 + 0.1)
     # four times the batch, four times the call
-    assert known.seconds([point(batch=4)], 1) == pytest.approx(2 / 2 + 5 * 0.255 + 1 + 0.4)
+    assert known.seconds([point(batch=4)], 1) == pytest.approx(2 / 2 + 5 * 0.255 + 0.5 + 0.4)
+
+
+def effort(setup_ns, measuring_ns):
+    return Effort(session="", wall_ns=0, setup_ns=setup_ns, measuring_ns=measuring_ns, calls_ns=0)
 
 
 def test_where_the_time_went_adds_up():
-    phases = {"setting up": 100, "measuring": 300, "attributing": 200}
     asked = {"block": 150, "calibrate": 10, "sample": 180, "load": 999}
-    spent = itemise(phases, asked)
+    spent = itemise(effort(100, 500), asked, 680)
     assert spent == {
-        "blocks": 160, "attribution": 180, "setting up": 100, "between blocks": 160,
+        "blocks": 160, "attribution": 180, "setting up": 100, "between blocks": 160, "ending": 80,
     }  # fmt: skip
-    assert sum(spent.values()) == sum(phases.values())
+    assert sum(spent.values()) == 680
     assert overhead(spent, 680) == pytest.approx(1.0)
-    assert overhead(itemise({"setting up": 5}, {}), 5) is None
-
-
-def test_phases_are_clocked(monkeypatch):
-    now = iter([0, 10, 40, 100, 150])
-    monkeypatch.setattr("time.monotonic_ns", lambda: next(now))
-    clock = PhaseClock(Reporter())
-    for name in ("setting up", "measuring", "warming up"):
-        clock.phase(name)
-    clock.end()
-    assert clock.wall_ns == {"setting up": 40, "measuring": 60, "warming up": 50}
+    assert overhead(itemise(effort(5, 0), {}, 5), 5) is None
 
 
 class FakeExecutor:

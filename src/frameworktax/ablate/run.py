@@ -10,7 +10,7 @@ from frameworktax import api, host, models, store
 from frameworktax.ablate.ladder import PATHS, base_point, chosen, ladder
 from frameworktax.ablate.steps import Ablation, build
 from frameworktax.errors import UsageError
-from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan, points_for
+from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, Record, Workload, sessions_of
 from frameworktax.stats import UNTIL
@@ -28,6 +28,7 @@ def ablate(
     device: str = "auto",
     threads: int | None = None,
     time_budget: float = BUDGET_S,
+    setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
     folder: str | Path = api.DEFAULT_STORE,
@@ -42,7 +43,8 @@ def ablate(
         paths: branches to climb; eager is always among them.
         device: auto, cpu or cuda:N.
         threads: of the step with several; all processors if left out, 1 leaves the step out.
-        time_budget: seconds of wall time for everything.
+        time_budget: seconds of wall time for measuring.
+        setup_limit: seconds that each step of set-up may take.
         until: half-width of the interval, as a share, at which a point is done.
         processes: fresh processes a point.
         folder: store that keeps every sample.
@@ -63,7 +65,13 @@ def ablate(
     points = points_of(model, workload or Workload(model=model), paths, device, threads)
     models.check(points[0].workload)
     place = Path(folder)
-    plan = Plan(points=points, processes=processes, until=until, budget_s=time_budget)
+    plan = Plan(
+        points=points,
+        processes=processes,
+        until=until,
+        budget_s=time_budget,
+        setup_limit_s=setup_limit,
+    )
     results = api.run_plan(plan, place, reporter=reporter, command=command)
     return read(place), results
 

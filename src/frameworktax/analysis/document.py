@@ -21,10 +21,12 @@ from frameworktax.records import (
     REFERENCE,
     Calibration,
     Curve,
+    Effort,
     Estimate,
     LeftOut,
     Measurement,
     Note,
+    OwnTax,
     Point,
     Points,
     Record,
@@ -77,12 +79,28 @@ def build(
         headline=headline(measurements, all_curves),
         harness_floor_ns=_floor(readings),
         host_drift=drift,
+        own_tax=_own_tax([record for record in records if isinstance(record, Effort)]),
         points=_points(measurements, records, asked),
         measurements=measurements,
         curves=all_curves,
         advice=advising.ranked(advice for found, _ in advised for advice in found),
         left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _own_tax(efforts: Sequence[Effort]) -> OwnTax | None:
+    """Return what the tool cost in all sessions that say it; None where none does."""
+    wall_ns = sum(one.wall_ns for one in efforts)
+    if wall_ns == 0:
+        return None
+    calls_ns = sum(one.calls_ns for one in efforts)
+    return OwnTax(
+        share=1 - calls_ns / wall_ns,
+        wall_ns=wall_ns,
+        setup_ns=sum(one.setup_ns for one in efforts),
+        measuring_ns=sum(one.measuring_ns for one in efforts),
+        calls_ns=calls_ns,
     )
 
 

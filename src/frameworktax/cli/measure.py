@@ -37,6 +37,7 @@ def measure(
         bool, typer.Option(help="Let a hub model's own code run.")
     ] = False,
     time_budget: options.TimeBudget = "60s",
+    setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
     processes: options.Processes = 3,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
@@ -90,6 +91,7 @@ def measure(
             device=device,
             threads=threads,
             time_budget=budget_s,
+            setup_limit=seconds(setup_limit, "--setup-limit"),
             until=share(until, "--until"),
             processes=processes,
             twin=twin,

@@ -33,7 +33,10 @@ HtmlReport = Annotated[Path | None, typer.Option(help="Write an HTML report.")]
 Store = Annotated[Path, typer.Option(help="Folder that keeps every sample.")]
 ModelName = Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda:N.")]
-TimeBudget = Annotated[str, typer.Option(help="Wall time for everything: 60s, 10min, 1h.")]
+TimeBudget = Annotated[str, typer.Option(help="Time for measuring: 60s, 10min, 1h.")]
+SetupLimit = Annotated[
+    str, typer.Option(help="Time limit of each step of set-up: an export, a compilation.")
+]
 Until = Annotated[str, typer.Option(help="Stop at this half-width of the interval.")]
 Processes = Annotated[int, typer.Option(help="Fresh processes for each point.", min=1)]
 Length = Annotated[

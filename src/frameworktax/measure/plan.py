@@ -27,6 +27,7 @@ from frameworktax.stats import UNTIL
 from frameworktax.store import new_session_id
 
 DEFAULT_BUDGET_S = 60.0
+DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
 NEW_TOKENS = 16
 KV_CACHE = "dynamic"
@@ -40,8 +41,11 @@ class Plan:
         points: what to measure, in the order it is shown.
         processes: fresh processes a point; below three an interval lacks the spread between them.
         until: half-width of the 95 % interval, as a share of the value, at which a point is done.
-        budget_s: wall time of the whole session, set-up included.
+        budget_s: wall time of measuring: warm-up, blocks, samples, device profiles. Set-up
+            (imports, exports, compilation, loading) is not in it.
+        setup_limit_s: time limit of each step of set-up.
         budget_option: what a user gives more of, for messages.
+        setup_option: the same for the limit of a step.
         twin: ``auto`` for eager and where no sampler separates kernels from the rest, ``all``,
             ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
@@ -61,7 +65,9 @@ class Plan:
     processes: int = DEFAULT_PROCESSES
     until: float = UNTIL
     budget_s: float = DEFAULT_BUDGET_S
+    setup_limit_s: float = DEFAULT_SETUP_LIMIT_S
     budget_option: str = "--time-budget"
+    setup_option: str = "--setup-limit"
     twin: str = "auto"
     live: Any = None
     in_place: str = ""
@@ -69,10 +75,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         threads = min((point.threads for point in self.points), default=1)
-        if min(self.processes, threads) < 1 or self.budget_s <= 0 or self.until <= 0:
-            raise UsageError("processes, threads, time budget and until must be above zero")
+        times = min(self.budget_s, self.setup_limit_s)
+        if min(self.processes, threads) < 1 or times <= 0 or self.until <= 0:
+            raise UsageError(
+                "processes, threads, time budget, set-up limit and until must be above zero"
+            )
         if self.twin not in ("auto", "all", "none"):
             raise UsageError(f"no twin mode '{self.twin}'; choose auto, all or none")
+
+    @property
+    def warm_up_s(self) -> float:
+        """How long one batch size may take to settle in one process."""
+        return min(10.0, max(2.0, self.budget_s / 6))
 
 
 def completed(workload: Workload) -> Workload:
@@ -193,6 +207,7 @@ def plan_for(
     until: float,
     processes: int,
     twin: str,
+    setup_limit_s: float = DEFAULT_SETUP_LIMIT_S,
 ) -> Plan:
     """Return the plan of one model in several runtimes; ``live`` is the module in this process.
 
@@ -207,7 +222,14 @@ def plan_for(
         device=device,
         threads=threads,
     )
-    plan = Plan(points=points, processes=processes, until=until, budget_s=budget_s, twin=twin)
+    plan = Plan(
+        points=points,
+        processes=processes,
+        until=until,
+        budget_s=budget_s,
+        setup_limit_s=setup_limit_s,
+        twin=twin,
+    )
     if live is None:
         models.check(points[0].workload)
     refuse_unavailable(points)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
+from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.protocol import Described, Facts, TimedBlock, WriteOutput
 from frameworktax.measure.series import PointRun, Series
@@ -40,6 +41,10 @@ class Recorder:
         self._session = session
         self._ended: set[tuple[str, int]] = set()
         self._closing = False
+
+    def effort(self, effort: EffortClock) -> None:
+        """Write what the session took."""
+        self._writer.write(effort.record(self._session))
 
     def close(self) -> None:
         """Take no more outcomes: a process that the session's end ends has not failed."""
@@ -100,10 +105,17 @@ class Recorder:
         )
         run.medians.append(float(block_median(timed.latency_ns)))
 
-    def attribution(self, run: PointRun, found: Attribution) -> None:
+    def attribution(self, run: PointRun, round_: int, found: Attribution) -> None:
         """Write where the time of a point goes."""
-        point = run.point.key()
-        self._writer.write(replace(found, session=self._session, point=point, process=run.process))
+        self._writer.write(
+            replace(
+                found,
+                session=self._session,
+                point=run.point.key(),
+                process=run.process,
+                round=round_,
+            )
+        )
 
     def parity(
         self, point: Point, own: tuple[Path, bool], reference: tuple[Path, bool] | None
@@ -246,7 +258,7 @@ class OutputChecks:
         differs = path.with_suffix(".differs")
         worker = series.workers.get(0)
         if not path.exists():
-            if worker is None or (0, batch) not in series.bound:
+            if worker is None or not series.ready or (0, batch) not in series.bound:
                 return None
             written = worker.request(WriteOutput(batch=batch, path=str(path)), 120.0)
             if not written.repeatable:

@@ -15,6 +15,7 @@ from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, remove
 from frameworktax.host.files import atomic_path
+from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.records import FLOOR, Note, Point, Workload, device_of
@@ -41,9 +42,9 @@ class PointRun:
     peak_memory_bytes: int = 0
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
-    sampled: bool = False
+    sampled_ns: int = 0
+    is_samplable: bool = True
     profiled: bool = False
-    done: bool = False
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Series:
         points: by batch size.
         folder: of what is prepared.
         timed: False for an eager series that only serves as the reference of parity.
+        ready: whether process 0 has loaded the model, and is no longer the set-up's to ask.
+        open: batch sizes that have not been measured, nor left out.
         workers: by number of the process.
         runs: by batch size and process.
         bound: by process and batch size.
@@ -68,6 +71,8 @@ class Series:
     folder: Path
     timed: bool = True
     live: Any = None
+    ready: bool = False
+    open: set[int] = field(init=False)
     workers: dict[int, AnyWorker] = field(default_factory=dict)
     runs: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     bound: dict[tuple[int, int], Bound] = field(default_factory=dict)
@@ -78,6 +83,9 @@ class Series:
     artifact_bytes: int | None = None
     notes: list[Note] = field(default_factory=list)
     dead: WorkerError | None = None
+
+    def __post_init__(self) -> None:
+        self.open = set(self.points)
 
     @property
     def workload(self) -> Workload:
@@ -142,11 +150,13 @@ class Series:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""
         return wanted if self.timed and not self.is_twin and not self.is_floor else 1
 
-    def start(self, process: int, spawn: Spawn, timeout_s: float) -> None:
+    def start(self, process: int, spawn: Spawn, gate: Gate, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
         python = self.runtime.python()
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
-        worker = spawn(label, python, variables, self.libraries)
+        for batch in self.points:  # whatever was bound went with the process before
+            self.bound.pop((process, batch), None)
+        worker = gate.start(lambda: spawn(label, python, variables, self.libraries))
         self.workers[process] = worker
         request = Load(
             workload=self.workload,
@@ -155,7 +165,7 @@ class Series:
             folder=str(self.folder),
             live=self.live,
         )
-        loaded = worker.request(request, timeout_s)
+        loaded = gate.ask(worker, request, timeout_s)
         self.load_ns[process] = loaded.load_ns
         versions = self.runtime.versions() if python is not None else {}
         if versions:
@@ -163,11 +173,12 @@ class Series:
             self._add(Note("own-environment", f"runs in an environment of its own: {found}"))
         self._add(*loaded.notes)
 
-    def prepare(self, worker: Callable[[], AnyWorker], timeout_s: float) -> None:
+    def prepare(self, worker: Callable[[], AnyWorker], gate: Gate, timeout_s: float) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready.
 
         Args:
             worker: returns the set-up process; not called where nothing is to be done.
+            gate: asks it.
             timeout_s: time for it, and for another session that prepares the same at this moment.
         """
         if self._is_ready():
@@ -185,7 +196,7 @@ class Series:
                 batches=tuple(sorted(self.points)),
                 live=self.live,
             )
-            self._mark_ready(worker().request(request, timeout_s).setup_ns)
+            self._mark_ready(gate.ask(worker(), request, timeout_s).setup_ns)
 
     def _is_ready(self) -> bool:
         """Take over what an earlier session's set-up took and left; False where it left none."""
@@ -207,12 +218,14 @@ class Series:
         with atomic_path(self.folder / READY) as partial:
             partial.write_text(json.dumps(known))
 
-    def bind(self, process: int, batch: int, timeout_s: float) -> Bound:
+    def bind(
+        self, process: int, batch: int, gate: Gate, timeout_s: float, warm_up_s: float
+    ) -> Bound:
         """Make one batch size callable in one process and warm it up; a second time is free."""
         if (process, batch) in self.bound:
             return self.bound[process, batch]
-        limit_ns = min(max(2_000_000_000, int(timeout_s * 1e9 / 3)), 10_000_000_000)
-        bound = self.workers[process].request(Bind(batch=batch, limit_ns=limit_ns), timeout_s)
+        request = Bind(batch=batch, limit_ns=round(warm_up_s * 1e9))
+        bound = gate.ask(self.workers[process], request, timeout_s)
         self.call_ns[batch] = max(1, bound.call_ns)
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares

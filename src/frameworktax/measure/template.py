@@ -250,11 +250,18 @@ class Template:
         if self.is_ready:
             with contextlib.suppress(TimeoutError):  # a moment
                 forked.begun(GRACE_S)
-        elif self._below is not None and isinstance(self._process, Forked):
+        else:
+            self.pause()
+        forked.signal(signal.SIGSTOP)
+
+    def pause(self) -> None:
+        """Have its own imports take no processor time until ``go_on``."""
+        if self.is_ready:
+            return
+        if self._below is not None and isinstance(self._process, Forked):
             self._below.stop(self._process)
         else:
             self._signal(signal.SIGSTOP)
-        forked.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let it run again."""
@@ -293,6 +300,7 @@ class Templates:
     def __init__(self) -> None:
         self._found: dict[tuple[_Kind, tuple[str, ...]], Template] = {}
         self._finding = threading.Lock()
+        self._paused: list[Template] = []
 
     def get(
         self,
@@ -337,6 +345,20 @@ class Templates:
             found = Template.start(kind[0], variables)
         self._found[kind, libraries] = found
         return found
+
+    def pause(self) -> None:
+        """Have those that still import take no processor time until ``go_on``."""
+        with self._finding:
+            self._paused = [one for one in self._found.values() if not one.is_ready]
+            for template in self._paused:
+                template.pause()
+
+    def go_on(self) -> None:
+        """Let those run again."""
+        with self._finding:
+            for template in self._paused:
+                template.go_on()
+            self._paused = []
 
     def close(self) -> None:
         """End them all."""

@@ -13,6 +13,7 @@ from frameworktax.records import (
     FLOOR,
     Block,
     Calibration,
+    Effort,
     Measurement,
     Outcome,
     Point,
@@ -97,7 +98,7 @@ def _records_of(records: list[Record], chosen: set[Point]) -> list[Record]:
     keys = {point.key() for point in chosen | twins}
 
     def belongs(record: Record) -> bool:
-        if isinstance(record, Session | Calibration):
+        if isinstance(record, Session | Calibration | Effort):
             return True
         point = record.point
         return (point.key() if isinstance(point, Point) else point) in keys

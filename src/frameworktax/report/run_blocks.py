@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.estimates import times, times_range
-from frameworktax.records import BILL, Advice, Curve, Environment, Estimate, Measurement, Run
+from frameworktax.records import (
+    BILL,
+    Advice,
+    Curve,
+    Environment,
+    Estimate,
+    Measurement,
+    OwnTax,
+    Run,
+)
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -71,7 +80,8 @@ def run_blocks(run: Run) -> list[Block]:
     blocks += advice_blocks(run.advice)
     blocks += prediction_blocks(run.predictions)
     blocks += [notes_of(family, named=len(found) > 1) for family in found]
-    return [*blocks, *session_blocks(run), *environment_blocks(run.environment)]
+    blocks += session_blocks(run)
+    return [*blocks, *effort_blocks(run.own_tax), *environment_blocks(run.environment)]
 
 
 def result_blocks(family: Family) -> list[Block]:
@@ -391,6 +401,20 @@ def session_blocks(run: Run) -> list[Block]:
     if run.host_drift is not None and not any(note.code == "host-drift" for note in run.notes):
         facts.append(f"the host's speed moved by {100 * run.host_drift:.1f} % meanwhile")
     return [*blocks, Text("; ".join(facts), style="dim")] if facts else blocks
+
+
+def effort_blocks(own: OwnTax | None) -> list[Block]:
+    """Return what the tool itself cost."""
+    if own is None:
+        return []
+    rows = [
+        ("wall time", time_text(own.wall_ns)),
+        ("set-up", time_text(own.setup_ns)),
+        ("measuring", time_text(own.measuring_ns)),
+        ("calls of the model", time_text(own.calls_ns)),
+        ("own tax", percent(own.share)),
+    ]
+    return [table("Cost of the tool", ["", ""], rows, folded=True)]
 
 
 def environment_blocks(environment: Environment | None) -> list[Block]:

@@ -28,12 +28,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from frameworktax.errors import FrameworktaxError
+from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
 from frameworktax.records import Point
 
 LATE = 2.0
 LATE_S = 120.0
-"""A job is late at so many times its budget and this much more: a session may run over by half
-(``scheduler.OWED_SHARE``), and ends its processes after that."""
+"""A job is late at so many times its budget, this much more, and two steps of set-up: what a
+session measures keeps to the budget, what it sets up to a limit for each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Job:
         name: unique within the sweep, for people.
         platform: label of where it runs.
         budget_s: wall time it may take.
+        setup_limit_s: time limit of each step of its set-up.
         stop_when_linear: leave out larger batches once a curve is plainly linear.
     """
 
@@ -78,6 +80,7 @@ class Job:
     processes: int
     until: float
     budget_s: float
+    setup_limit_s: float = DEFAULT_SETUP_LIMIT_S
     twin: str = "auto"
     stop_when_linear: bool = False
 
@@ -103,7 +106,7 @@ class Done:
 
 def limit_s(job: Job) -> float:
     """Return how long a job may take on its node before it counts as hanging, s."""
-    return LATE * job.budget_s + LATE_S
+    return LATE * job.budget_s + LATE_S + 2 * job.setup_limit_s
 
 
 class Executor(Protocol):

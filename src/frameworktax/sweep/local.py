@@ -18,10 +18,17 @@ from frameworktax.measure.template import Templates
 from frameworktax.records import Outcome, Point, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
+<<<<<<< HEAD
 from frameworktax.sweep.time_accounting import PhaseClock, itemise
+=======
+from frameworktax.sweep.time_accounting import itemise
+from frameworktax.version import __version__
+>>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
 
 ENDED = "ended"
 """The phase after the last one of a session."""
+LEAST_SHARE = 0.5
+"""Share of a job's time that is left to measuring, however long its set-up may take."""
 
 _environment = cache(this_environment)
 """Looked up once for all sessions of a sweep: their load is that of its beginning."""
@@ -52,7 +59,12 @@ class LocalExecutor:
         self._command = tuple(command)
         self._writer = writer
         self._queue: deque[Job] = deque()
+<<<<<<< HEAD
         self._templates = Templates()
+=======
+        self._setup_s = 0.0  # of the session before: about as much as the next one's
+        self._export_worker = ExportWorker(host.cache_folder())
+>>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -88,13 +100,14 @@ class LocalExecutor:
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
         session = store.new_session_id(self._folder)
-        clock = PhaseClock(self._reporter)
         plan = Plan(
             points=job.points,
             processes=job.processes,
             until=job.until,
-            budget_s=job.budget_s,
+            budget_s=max(LEAST_SHARE * job.budget_s, job.budget_s - self._setup_s),
+            setup_limit_s=job.setup_limit_s,
             budget_option="study.time_budget",
+            setup_option="study.setup_limit",
             twin=job.twin,
             stop_when_linear=job.stop_when_linear,
         )
@@ -107,7 +120,11 @@ class LocalExecutor:
             writer=self._writer,
         ) as writer:
             self._reporter.records(shard_of(self._folder, session))
+<<<<<<< HEAD
             measuring = MeasuringSession(plan, writer, session, clock, templates=self._templates)
+=======
+            measuring = MeasuringSession(plan, writer, session, self._reporter, self._export_worker)
+>>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
             try:
                 measuring.run()
             except StoreError:
@@ -116,11 +133,11 @@ class LocalExecutor:
                 fault = error  # the other jobs of the study go on
                 write_ends(writer, session, without_end(writer.path, job.points), error)
             finally:
-                clock.end()
                 self._reporter.phase(ENDED)
         wall_ns = time.monotonic_ns() - begin
-        spent = itemise(clock.wall_ns, measuring.spent_ns())
-        spent["ending"] = wall_ns - sum(clock.wall_ns.values())
+        effort = measuring.effort
+        self._setup_s = (wall_ns - effort.measuring_ns) / 1e9
+        spent = itemise(effort, measuring.spent_ns(), wall_ns)
         return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
 
 

@@ -267,6 +267,7 @@ class Sweep:
             processes=settings.processes,
             until=settings.until,
             budget_s=budget_s,
+            setup_limit_s=settings.setup_limit,
             twin=settings.twin,
             stop_when_linear=settings.stop_when_linear,
         )

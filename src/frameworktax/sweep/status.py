@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal
 
 from frameworktax import runtimes
-from frameworktax.measure.schedule import LAST_ROUNDS
+from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.records import (
     FLOOR,
     LINEAR_REASON,
@@ -130,7 +130,7 @@ class StatusScan:
     def _is_measured(self, point: Point, name: str, session: _Session) -> bool:
         rounds = {round_ for _, round_ in session.blocks}
         is_timed = len(session.blocks) >= MIN_BLOCKS or (
-            session.ended and len(rounds) >= LAST_ROUNDS
+            session.ended and len(rounds) >= FIRST_ROUNDS
         )
         if not is_timed or session.attributed or point.runtime == FLOOR:
             return is_timed

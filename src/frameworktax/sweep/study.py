@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from frameworktax.errors import UsageError, nearest
+from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
 from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point
 from frameworktax.sweep import source, values
 from frameworktax.sweep.grid import Planned, check_models, code_of, expand
@@ -180,6 +181,9 @@ class Settings(_Table):
     name: str = Field("study", min_length=1, max_length=200)
     description: str = ""
     time_budget: Duration | None = Field(None, description="Wall time for everything.")
+    setup_limit: Duration = Field(
+        DEFAULT_SETUP_LIMIT_S, description="Time limit of each step of a session's set-up."
+    )
     point_budget: Annotated[int, Field(ge=1, strict=True)] | None = Field(
         None, description="Points at most, in the order of their priority."
     )

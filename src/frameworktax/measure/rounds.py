@@ -1,0 +1,321 @@
+"""Times blocks, samples, and device profiles: one at a time on the host, set-up stopped meanwhile.
+
+A round times one block of each of its points, in every process that is alive, after a block of the
+calibrator. What is compared is measured in the same rounds, because the host's clock drifts by 10 %
+and more and only neighbours in time can be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from frameworktax.clock import Clock
+from frameworktax.errors import WorkerError
+from frameworktax.measure.effort import EffortClock
+from frameworktax.measure.gate import Gate
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import AnyWorker
+from frameworktax.measure.protocol import Calibrate, Pin, ProfileDevice, Request, Sample, TimeBlock
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.schedule import (
+    FIRST_ROUNDS,
+    SAMPLE_NS,
+    Group,
+    block_s,
+    group_of,
+    has_converged,
+    narrowing,
+    rounds_left,
+)
+from frameworktax.measure.series import PointRun, Series
+from frameworktax.records import FLOOR, Attribution, Note
+from frameworktax.stats import MIN_BLOCKS, MIN_PROCESSES
+
+SPACING_S = 0.5
+"""Rounds of one point lie this far apart: what disturbs a host lasts for tenths of a second."""
+ALONE_SPACING_S = 2.0
+"""The same below ``MIN_PROCESSES`` processes: the interval is then over blocks, and those of one
+process are correlated where they are nearer (METHOD, section 4); a small budget makes it less."""
+ALONE_SPACING_SHARE = 1 / 30
+MORE_SAMPLES = 0.3
+"""Share of pass C that may go to sampling for longer."""
+STRETCHES = 5
+DEVICE_CALLS = 10
+DEVICE_S = 2.0
+"""What asking a device about one point takes: twice half a second under load, a profile, spans."""
+DEVICE_SHARE = 0.4
+"""Share of the time budget that asking devices may take."""
+
+Runs = list[tuple[Series, PointRun]]
+
+
+class Rounds:
+    """Measures in rounds, and writes down what it finds.
+
+    Args:
+        plan: of the session.
+        series: of the session; grows while set-up runs.
+        recorder: takes blocks and samples.
+        reporter: shows what is measured.
+        gate: stops set-up.
+        effort: what measuring is charged to.
+        cpus: to pin measuring processes to.
+        has_sampler: whether this host lets program counters be sampled.
+        seed: of the order in a round.
+        clock: to read time from.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        series: list[Series],
+        recorder: Recorder,
+        reporter: Reporter,
+        gate: Gate,
+        effort: EffortClock,
+        *,
+        cpus: Sequence[int],
+        has_sampler: bool,
+        seed: str,
+        clock: Clock,
+    ) -> None:
+        self._plan = plan
+        self._series = series
+        self._recorder = recorder
+        self._reporter = reporter
+        self._gate = gate
+        self._effort = effort
+        self._cpus = tuple(cpus)
+        self._has_sampler = has_sampler
+        self._random = random.Random(seed)
+        self._clock = clock
+        self._round = 0  # counts on through the session: a block's identity holds it
+        self._pinned: set[AnyWorker] = set()
+        self._ended_ns: dict[Group, int] = {}
+        self._sampled_ns = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been timed in this session."""
+        return self._round > 0
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time budget, less what devices are still to be asked."""
+        asking_s = min(DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s)
+        return self._plan.budget_s - self._effort.measured_s - asking_s
+
+    def first(self, runs: Runs, sample_ns: int, rounds: int = FIRST_ROUNDS) -> None:
+        """Make the first rounds of runs, and sample them in between; the first is made in order."""
+        for number in range(rounds):
+            self._make(runs, in_order=number == 0)
+            if number == 0:
+                for series, run in runs:
+                    self._sample(series, run, sample_ns - run.sampled_ns)
+
+    def groups(self) -> list[Runs]:
+        """Return the runs whose process lives, by what is compared with one another."""
+        found: dict[Group, Runs] = defaultdict(list)
+        for series in list(self._series):
+            for run in series.runs.values():
+                if run.process in series.workers and not series.is_floor:
+                    found[group_of(series, run.point.workload.batch)].append((series, run))
+        return list(found.values())
+
+    def precise(self, keep_s: float = 0.0) -> None:
+        """Give rounds to the group whose intervals narrow most per second, until all are done.
+
+        Args:
+            keep_s: of the time budget, for other processes.
+        """
+        while self.left_s > keep_s:
+            open_groups = [(gain, runs) for runs in self.groups() if (gain := self._gain(runs)) > 0]
+            if not open_groups:
+                return
+            self._reporter.remaining(self._estimate_s([runs for _, runs in open_groups]))
+            now = self._clock.wall_ns()
+            due = [(gain, runs) for gain, runs in open_groups if self._due_ns(runs) <= now]
+            if not due:  # nothing else is left to do
+                pause_s = (min(self._due_ns(runs) for _, runs in open_groups) - now) / 1e9
+                self._clock.sleep(min(pause_s, self.left_s - keep_s))
+                continue
+            _, runs = max(due, key=lambda pair: pair[0])
+            self._make(runs)
+            self._sample_more(runs)
+
+    def profile(self) -> None:
+        """Ask every point on a device, once, what the device does.
+
+        Nothing is to be timed in these processes afterwards: a device profile leaves hooks on the
+        launch path, which made what followed 10 to 20 % slower (pytorch/pytorch#146604).
+        """
+        for series, run in self._unprofiled():
+            run.profiled = True
+            request = ProfileDevice(batch=run.point.workload.batch, calls=DEVICE_CALLS)
+            with self._gate.quiet():
+                self._attribute(series, run, request)
+
+    # --- what is worth a round ------------------------------------------------------------------
+
+    def _medians(self, runs: Runs) -> dict[str, list[list[float]]]:
+        """Return the medians of each point of a group, of processes that have ended too."""
+        points = {run.point.key(): (series, run.point.workload.batch) for series, run in runs}
+        return {
+            key: [run.medians for (b, _), run in series.runs.items() if b == batch and run.medians]
+            for key, (series, batch) in points.items()
+        }
+
+    def _gain(self, runs: Runs) -> float:
+        """Return by how much a second of rounds narrows the widest interval; 0 where all are done.
+
+        Points that are compared with one another stay together: a ratio is taken over the rounds
+        that both were in. Twins were not asked for: they stay for their first blocks only.
+        """
+        asked, least = [], MIN_BLOCKS
+        for (series, _), medians in zip(runs, self._by_run(runs), strict=True):
+            if series.is_twin:
+                least = min(least, sum(map(len, medians)))
+            else:
+                asked.append(medians)
+        waiting = [one for one in asked if not has_converged(one, self._plan.until)]
+        if not waiting and least >= MIN_BLOCKS:
+            return 0.0
+        cost_s = sum(block_s(run.call_ns) for _, run in runs)
+        return max(map(narrowing, waiting), default=narrowing([])) / cost_s
+
+    def _by_run(self, runs: Runs) -> list[list[list[float]]]:
+        medians = self._medians(runs)
+        return [medians[run.point.key()] for _, run in runs]
+
+    def _due_ns(self, runs: Runs) -> int:
+        series, run = runs[0]
+        ended = self._ended_ns.get(group_of(series, run.point.workload.batch))
+        few = max(len(one) for one in self._medians(runs).values()) < MIN_PROCESSES
+        alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
+        return 0 if ended is None else ended + round((alone_s if few else SPACING_S) * 1e9)
+
+    def _estimate_s(self, groups: list[Runs]) -> float:
+        """Return how long it takes until every point has converged, or the budget is spent."""
+        total = 0.0
+        for runs in groups:
+            asked = [
+                medians
+                for (series, _), medians in zip(runs, self._by_run(runs), strict=True)
+                if not series.is_twin and medians
+            ]
+            rounds = max((rounds_left(one, self._plan.until) for one in asked), default=1)
+            total += rounds * sum(block_s(run.call_ns) for _, run in runs)
+        return min(total, self.left_s)
+
+    # --- one round ------------------------------------------------------------------------------
+
+    def _make(self, runs: Runs, *, in_order: bool = False) -> None:
+        """Make one round of a group."""
+        order = list(runs)
+        if not in_order:
+            self._random.shuffle(order)
+        self._pin(order)
+        with self._gate.quiet():
+            self._calibrate()
+            for series, run in order:
+                if run.process in series.workers:  # an earlier one may have ended the process
+                    self._reporter.now(run.point)
+                    self._time_block(series, run)
+        self._round += 1
+        for series, run in {run.point.key(): (series, run) for series, run in order}.values():
+            group = group_of(series, run.point.workload.batch)
+            self._ended_ns[group] = self._clock.wall_ns()
+            medians = self._medians([(series, run)])[run.point.key()]
+            if medians:
+                self._reporter.measured(run.point, medians)
+
+    def _pin(self, runs: Runs) -> None:
+        for series, run in runs:
+            worker = series.workers.get(run.process)
+            if worker is not None and worker not in self._pinned:
+                self._pinned.add(worker)
+                with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                    worker.request(Pin(cpus=self._cpus), 30.0)
+
+    def _calibrate(self) -> None:
+        """Time the calibrator, and the harness's own cost until that is known."""
+        floor = next((s for s in list(self._series) if s.is_floor and s.ready), None)
+        if floor is None or 0 not in floor.workers:
+            return
+        with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
+            found = floor.workers[0].request(Calibrate(calls=20), 30.0)
+            self._recorder.calibration(self._round, found)
+        for run in list(floor.runs.values()):
+            if len(run.medians) < MIN_BLOCKS:
+                self._time_block(floor, run)
+
+    def _time_block(self, series: Series, run: PointRun) -> None:
+        batch = run.point.workload.batch
+        timeout_s = 30.0 + 20 * run.calls * run.call_ns / 1e9
+        try:
+            timed = series.workers[run.process].request(
+                TimeBlock(batch=batch, calls=run.calls), timeout_s
+            )
+        except WorkerError as error:
+            self._recorder.fail(series, run.process, [batch], error)
+            return
+        self._recorder.block(run, self._round, timed)
+        if not series.is_floor:
+            self._effort.called(timed)
+
+    # --- where the time goes --------------------------------------------------------------------
+
+    def _is_samplable(self, series: Series, run: PointRun) -> bool:
+        asked_for = run.is_samplable and not series.is_twin and run.process in series.workers
+        return asked_for and self._has_sampler and series.runtime.has_symbols
+
+    def _sample(self, series: Series, run: PointRun, duration_ns: int) -> None:
+        """Ask where the time goes on the host, in a run of its own."""
+        if duration_ns <= 0 or not self._is_samplable(series, run):
+            return
+        batch = run.point.workload.batch
+        request = Sample(batch=batch, duration_ns=duration_ns, stretches=STRETCHES)
+        run.sampled_ns += duration_ns
+        self._sampled_ns += duration_ns
+        self._reporter.now(run.point)
+        with self._gate.quiet():
+            run.is_samplable = self._attribute(series, run, request)
+
+    def _sample_more(self, runs: Runs) -> None:
+        """Sample each point of a group once more, in the process where that was least."""
+        points: dict[str, Runs] = defaultdict(list)
+        for series, run in runs:
+            if self._is_samplable(series, run):
+                points[run.point.key()].append((series, run))
+        for found in points.values():
+            series, run = min(found, key=lambda pair: pair[1].sampled_ns)
+            share = self._sampled_ns / 1e9 / max(1e-9, self._effort.measured_s)
+            if run.sampled_ns < SAMPLE_NS[1] and share < MORE_SAMPLES:
+                self._sample(series, run, SAMPLE_NS[0])
+
+    def _unprofiled(self) -> Runs:
+        return [
+            (series, run)
+            for series in list(self._series)
+            for run in series.runs.values()
+            if series.target.is_cuda
+            and not (series.is_twin or series.runtime.name == FLOOR or run.profiled)
+            and run.process in series.workers
+        ]
+
+    def _attribute(self, series: Series, run: PointRun, request: Request[Attribution]) -> bool:
+        worker = series.workers[run.process]
+        try:
+            found = worker.request(request, 60.0 + 40 * run.call_ns / 1e9)
+        except WorkerError as error:
+            run.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
+            if not worker.alive:
+                self._recorder.fail(series, run.process, [run.point.workload.batch], error)
+            return False
+        self._recorder.attribution(run, self._round, found)
+        self._effort.called(found)
+        return True

@@ -1,0 +1,313 @@
+"""Makes every series ready to be timed, or records why it is not; runs beside measuring.
+
+One thread reads the models and exports them for one runtime after another, the slow compilers last,
+in one set-up process: the model's library is imported once. Others load each runtime in its first
+measuring process as soon as its files are there. Each step has a time limit of its own, and all of
+them pass the gate: nothing here runs while a block is timed.
+"""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from frameworktax.errors import WorkerError
+from frameworktax.measure.export_worker import ExportWorker
+from frameworktax.measure.gate import Gate
+from frameworktax.measure.known import KnownModels
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.protocol import Describe, Described
+from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.series import Series, Spawn, series_of
+from frameworktax.records import FLOOR, Note, Workload
+
+DESCRIBE_S = 3.0
+"""After this time no larger batch size is run to count its operations."""
+LOOK_S = 0.5
+"""A wait is cut into pieces this long, so that Ctrl-C is seen."""
+
+
+class Setup:
+    """Sets up the series of a session in threads of its own.
+
+    Args:
+        plan: of the session.
+        series: to set up; references, the floor and twins are added.
+        recorder: takes what fails, and what is known of each point.
+        spawn: starts a measuring process.
+        gate: stops all of it while something is timed.
+        reporter: shows the steps; called by the session's own thread alone.
+        known: descriptions and eager's outputs of earlier sessions.
+        scratch: for what is prepared for this session alone.
+        export_worker: has the process that describes and exports.
+        pool: threads, two at least.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        series: list[Series],
+        recorder: Recorder,
+        spawn: Spawn,
+        gate: Gate,
+        reporter: Reporter,
+        known: KnownModels,
+        scratch: Path,
+        export_worker: ExportWorker,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._plan = plan
+        self._series = series
+        self._recorder = recorder
+        self._spawn = spawn
+        self._gate = gate
+        self._reporter = reporter
+        self._known = known
+        self._scratch = scratch
+        self._export_worker = export_worker
+        self._pool = pool
+        self._described: dict[Workload, Described] = {}
+        self._is_described = False
+        self._news: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self._threads: list[Future[None]] = []
+
+    # --- from the session's own thread ----------------------------------------------------------
+
+    def begin(self, has_sampler: bool) -> None:
+        """Begin with all that is asked for, and what that needs."""
+        for series in self._series:
+            reason = series.runtime.missing(series.target)
+            if reason := reason or series.runtime.cannot(series.workload):
+                self._recorder.mark_failed(series, WorkerError("unavailable", reason))
+        self._add_references()
+        self._add_floor()
+        wanted = [series for series in self._series if series.dead is None]
+        for series in sorted(wanted, key=_load_order):
+            if not series.runtime.prepares:
+                self._submit(self._make_ready, series)
+        self._submit(self._describe_and_export, wanted, has_sampler)
+
+    def is_running(self) -> bool:
+        """Return whether anything is still being set up.
+
+        Raises:
+            UsageError: what was asked for cannot be, found by the first step that tried.
+        """
+        running = False
+        for thread in list(self._threads):
+            if thread.done():
+                thread.result()
+            else:
+                running = True
+        return running
+
+    def wait(self) -> None:
+        """Wait until something is ready or has ended, and show what happened."""
+        self._show_all(block=True)
+
+    def show(self) -> None:
+        """Show what happened meanwhile."""
+        self._show_all(block=False)
+
+    def write_subjects(self) -> None:
+        """Write once what is known of each point, in the order in which they were asked for."""
+        if not self._is_described:
+            self._is_described = True
+            for series in list(self._series):
+                self._recorder.subjects(series, self._described.get(series.config))
+
+    def end(self) -> None:
+        """End what still runs; nothing new can be started any more."""
+        if any(not thread.done() for thread in list(self._threads)):
+            self._export_worker.close()
+
+    def _show_all(self, *, block: bool) -> None:
+        while True:
+            try:
+                label, step = self._news.get(block, LOOK_S if block else None)
+            except queue.Empty:
+                return
+            block = False
+            if step:
+                self._reporter.setting_up(label, step)
+            elif label:
+                self._reporter.ready(label)
+
+    # --- in threads -----------------------------------------------------------------------------
+
+    def _submit(self, work: Any, *arguments: Any) -> None:
+        thread = self._pool.submit(work, *arguments)
+        self._threads.append(thread)
+        thread.add_done_callback(lambda _: self._news.put(("", "")))
+
+    def _describe_and_export(self, wanted: list[Series], has_sampler: bool) -> None:
+        """Read the models, then export for one runtime after another."""
+        try:
+            for config, series in {s.config: s for s in wanted if not s.is_floor}.items():
+                self._described[config] = self._describe(series)
+            twins = self._add_twins(has_sampler)
+            for series in twins:
+                if not series.runtime.prepares:
+                    self._submit(self._make_ready, series)
+            exports = [series for series in wanted + twins if series.runtime.prepares]
+            for series in sorted(exports, key=_export_order):
+                if self._prepare(series):
+                    self._submit(self._make_ready, series)
+        except BaseException:  # nothing waits any more for what was asked of it
+            self._export_worker.close()
+            raise
+        self._export_worker.rest()
+
+    def _describe(self, series: Series) -> Described:
+        point = series.points[min(series.points)]
+        known = self._known.description(point, series.points)
+        if known is not None:
+            return known
+        request = Describe(
+            workload=series.workload,
+            device=series.target.device,
+            batches=tuple(sorted(series.points)),
+            limit_s=DESCRIBE_S,
+            live=series.live,
+        )
+        model = series.workload.model
+        self._news.put((model, "counting its operations"))
+        try:
+            worker = self._gate.start(self._export_worker.process)
+            found = self._gate.ask(worker, request, self._plan.setup_limit_s)
+        except WorkerError as error:
+            # Counting is not measuring: the model may still run where it cannot be described.
+            notes = (Note("not-described", str(error)),)
+            return Described(facts={}, has_twin=False, notes=notes)
+        finally:
+            self._news.put((model, ""))
+        self._known.keep_description(point, found)
+        return found
+
+    def _prepare(self, series: Series) -> bool:
+        """Export for one runtime; where that fails, once more in a fresh process."""
+        python, gate, limit_s = series.runtime.python(), self._gate, self._plan.setup_limit_s
+        self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
+
+        def process(*, fresh: bool = False) -> Any:
+            return gate.start(lambda: self._export_worker.process(python, fresh=fresh))
+
+        try:
+            try:
+                series.prepare(process, gate, limit_s)
+            except WorkerError as error:
+                if error.status == "timeout":
+                    raise
+                series.prepare(lambda: process(fresh=True), gate, limit_s)
+        except WorkerError as error:
+            self._fail(series, error)
+            return False
+        return True
+
+    def _make_ready(self, series: Series) -> None:
+        """Start process 0 and bind the smallest batch that works; all of them where that compiles.
+
+        Once it is ready, the process belongs to the session's own thread.
+        """
+        compiles, limit_s = series.runtime.compiles, self._plan.setup_limit_s
+        if not series.is_floor:
+            self._news.put((series.label, "loading and compiling" if compiles else "loading"))
+        last: WorkerError | None = None
+        try:
+            for batch in sorted(series.points):
+                try:
+                    if not (0 in series.workers and series.workers[0].alive):
+                        series.start(0, self._spawn, self._gate, limit_s)
+                    series.bind(0, batch, self._gate, limit_s, self._plan.warm_up_s)
+                except WorkerError as error:
+                    if 0 not in series.load_ns or (error.status == "timeout" and not series.bound):
+                        raise  # no other batch size would fare better
+                    series.failed.add(batch)
+                    self._recorder.outcome(series, batch, 0, self._explain(error))
+                    last = error
+                else:
+                    if not compiles:
+                        break
+            if last is not None and len(series.failed) == len(series.points):
+                raise last
+            if not series.workers[0].alive:  # the last batch size ended it
+                series.start(0, self._spawn, self._gate, limit_s)
+        except WorkerError as error:
+            self._fail(series, error)
+            return
+        series.ready = True
+        self._news.put((series.label, ""))
+
+    def _fail(self, series: Series, error: WorkerError) -> None:
+        self._recorder.mark_failed(series, self._explain(error))
+        self._news.put((series.label, ""))
+
+    def _explain(self, error: WorkerError) -> WorkerError:
+        if error.status != "timeout":
+            return error
+        text = f"{error}: no step of set-up may take longer; give a longer"
+        return WorkerError("timeout", f"{text} {self._plan.setup_option}")
+
+    # --- what is measured beside what was asked for ----------------------------------------------
+
+    def _add_references(self) -> None:
+        """Add an untimed eager series to every workload that is measured without one.
+
+        Not where an earlier session kept eager's outputs.
+        """
+        have = {s.config for s in self._series if s.runtime.name == "eager" and s.dead is None}
+        for series in list(self._series):
+            if series.reference in have or series.dead or series.is_floor:
+                continue
+            points = tuple(series.reference_point(batch) for batch in series.points)
+            if all(self._known.output(point) for point in points):
+                series.note_known_reference()
+                continue
+            have.add(series.reference)
+            plan = self._plan
+            self._series += series_of(points, plan.folder, self._scratch, plan.live, timed=False)
+
+    def _add_floor(self) -> None:
+        """Add the null runtime: its latency is the harness's own floor, measured every session."""
+        if not any(s.is_floor for s in self._series):
+            point = replace(self._plan.points[0], runtime=FLOOR, platform="cpu")
+            self._series += series_of((point,), self._plan.folder, self._scratch, None)
+
+    def _add_twins(self, has_sampler: bool) -> list[Series]:
+        twins: list[Series] = []
+        for series in self._series:
+            needed = not (series.runtime.has_symbols and has_sampler)
+            wanted = self._plan.twin == "all" or (
+                self._plan.twin == "auto" and (needed or series.runtime.name == "eager")
+            )
+            model = self._described.get(series.config)
+            can = (
+                model is not None
+                and model.has_twin
+                and series.dead is None
+                and series.timed
+                and not series.target.is_cuda
+                and not series.is_floor
+            )
+            if wanted and can:
+                points = tuple(
+                    replace(p, workload=replace(p.workload, twin=True))
+                    for p in series.points.values()
+                )
+                twins += series_of(points, self._plan.folder, self._scratch, None)
+        self._series += twins
+        return twins
+
+
+def _load_order(series: Series) -> tuple[bool, bool]:
+    """Eager first: nothing is ranked without it; what compiles last."""
+    return series.runtime.compiles, series.runtime.name != "eager"
+
+
+def _export_order(series: Series) -> tuple[bool, bool, str]:
+    """What compiles last, what is asked for before its twins, one interpreter after another."""
+    return series.runtime.compiles, series.is_twin, str(series.runtime.python() or "")

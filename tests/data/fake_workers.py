@@ -1,0 +1,148 @@
+"""Measuring processes that run nothing: every answer takes a scripted time on a fake clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frameworktax.errors import WorkerError
+from frameworktax.measure import protocol
+from frameworktax.measure.protocol import (
+    Bind,
+    Bound,
+    Calibrate,
+    Describe,
+    Described,
+    Load,
+    Loaded,
+    Memory,
+    OutputWritten,
+    Prepare,
+    Prepared,
+    ProfileDevice,
+    ReadMemory,
+    Sample,
+    TimeBlock,
+    TimedBlock,
+    WriteOutput,
+)
+from frameworktax.testing import FakeClock
+
+
+class FakeHost:
+    """Starts fake processes; keeps what was asked of them, in order, as (runtime, step, batch).
+
+    Attributes:
+        call_ns: (runtime, batch size) → time of a call.
+        noise: relative standard deviation of block medians.
+        setup_ns: runtime → what loading or exporting it takes.
+        before: called with (worker, request) before each answer; may raise, wait, or move the
+            clock.
+    """
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.asked: list[tuple[str, str, int | None, int]] = []
+        self.workers: list[FakeWorker] = []
+        self.call_ns: Callable[[str, int], int] = lambda runtime, batch: 1_000_000 * batch
+        self.noise = 0.0
+        self.setup_ns: dict[str, int] = {}
+        self.has_twin = False
+        self.resident_bytes = 1_000
+        self.before: Callable[[FakeWorker, Any], None] = lambda worker, request: None
+        self.random = random.Random(5)
+
+    def process(self, label: str, *_: Any) -> FakeWorker:
+        """Start a process as ``MeasuringSession._process`` does."""
+        worker = FakeWorker(self, label)
+        self.workers.append(worker)
+        return worker
+
+    def steps(self, step: str) -> list[tuple[str, int | None, int]]:
+        """Return (runtime, batch, process) of what was asked, in order."""
+        return [(name, batch, n) for name, what, batch, n in self.asked if what == step]
+
+
+class FakeWorker:
+    def __init__(self, host: FakeHost, label: str) -> None:
+        self.host, self.label = host, label
+        self.runtime, _, number = label.partition(", process ")
+        self.process = int(number or 0)
+        self.alive = True
+        self.printed_bytes = 0
+        self.spent_ns: dict[str, int] = {}
+        self.signals: list[str] = []
+
+    def request(self, request: Any, timeout_s: float) -> Any:
+        host, name = self.host, self.runtime
+        if not self.alive:
+            raise WorkerError("crashed", "ended")
+        batch = getattr(request, "batch", None)
+        runtime = getattr(request, "runtime", name)
+        host.asked.append((runtime, request.step, batch, self.process))
+        host.before(self, request)
+        call_ns = host.call_ns(name, batch) if batch is not None else 0
+        match request:
+            case Describe():
+                return Described(facts={}, has_twin=host.has_twin)
+            case Prepare():
+                host.clock.wait(host.setup_ns.get(request.runtime, 0))
+                return Prepared(setup_ns=1)
+            case Load():
+                Path(request.folder).mkdir(parents=True, exist_ok=True)
+                host.clock.wait(host.setup_ns.get(request.runtime, 0))
+                return Loaded(load_ns=1)
+            case Bind():
+                host.clock.work(11 * call_ns)
+                return Bound(
+                    calls=11, call_ns=call_ns, settled=True, first_ns=1, peak_memory_bytes=1
+                )
+            case WriteOutput():
+                np.savez(Path(request.path), np.ones(3))
+                return OutputWritten(repeatable=True)
+            case TimeBlock():
+                value = max(1, round(call_ns * (1 + host.random.gauss(0, host.noise))))
+                host.clock.work(15_000_000 + request.calls * value)
+                return timed(value, request.calls)
+            case Calibrate():
+                host.clock.work(8_000_000)
+                return timed(400_000, 20)
+            case Sample() | ProfileDevice():
+                duration_ns = getattr(request, "duration_ns", 2_000_000_000)
+                host.clock.work(duration_ns)
+                return protocol.attribution(
+                    {
+                        "method": "perf-event",
+                        "calls": 1,
+                        "wall_ns": duration_ns,
+                        "latency_ns": 10,
+                        "samples": ({"kernel": 1},),
+                        "notes": [],
+                    }
+                )
+            case ReadMemory():
+                return Memory(resident_bytes=host.resident_bytes)
+        return protocol.Done()
+
+    def stop(self) -> None:
+        self.signals.append("stop")
+
+    def go_on(self) -> bool:
+        self.signals.append("go on")
+        return self.alive
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+def timed(value: int, calls: int) -> TimedBlock:
+    return TimedBlock(
+        latency_ns=(value,) * calls,
+        pipelined_ns=value * calls,
+        pipelined_calls=calls,
+        cpu_ns=value * calls,
+    )

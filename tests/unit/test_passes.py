@@ -1,0 +1,371 @@
+"""The order in which a session measures: every point once, then processes, then precision."""
+
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from fake_workers import FakeHost
+
+from frameworktax import store
+from frameworktax.errors import NothingMeasuredError, WorkerError
+from frameworktax.measure import session as measuring
+from frameworktax.measure.gate import Gate
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.protocol import Bind, Load, Prepare, TimeBlock
+from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.session import MeasuringSession
+from frameworktax.measure.template import Templates
+from frameworktax.records import (
+    Attribution,
+    Block,
+    Effort,
+    LeftOut,
+    Outcome,
+    Point,
+    Subject,
+    Workload,
+)
+from frameworktax.testing import FakeClock, FakeRuntime
+
+BATCHES = (1, 2, 4)
+RUNTIMES = ("fast", "eager", "exported")
+
+
+class AtOnce:
+    """A pool whose work is done when ``submit`` returns."""
+
+    def __init__(self, threads):
+        pass
+
+    def submit(self, work, *arguments):
+        done = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - a future keeps whatever was raised
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, **options):
+        pass
+
+
+def runtime(name):
+    made = FakeRuntime()
+    made.name = name
+    made.prepares = name in ("exported", "slow-export")
+    made.compiles = name in ("slow-export", "slow-call")
+    return made
+
+
+class Listener(Reporter):
+    def __init__(self):
+        self.events = []
+
+    def measured(self, point, medians_ns):
+        self.events.append(("measured", point.runtime, len(medians_ns)))
+
+    def setting_up(self, label, step):
+        self.events.append(("setting up", label))
+
+    def ready(self, label):
+        self.events.append(("ready", label))
+
+
+class Ran:
+    """A session on a fake host, run to its end."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self.clock = FakeClock()
+        self.host = FakeHost(self.clock)
+        self.listener = Listener()
+        self.tmp_path = tmp_path
+        self.at_once = True
+        self.patch = monkeypatch.setattr
+
+    def run(self, runtimes=RUNTIMES, batches=BATCHES, **plan):
+        self.patch("frameworktax.runtimes.get", runtime)
+        if self.at_once:
+            self.patch(measuring, "ThreadPoolExecutor", AtOnce)
+        self.patch(measuring, "available_samplers", lambda: [("perf-event", True, "")])
+        points = tuple(
+            Point(workload=Workload(model="own.py:build", batch=batch), runtime=name)
+            for name in runtimes
+            for batch in batches
+        )
+        plan = Plan(points=points, folder=self.tmp_path / "cache", **{"until": 0.03, **plan})
+        with store.Writer(self.tmp_path / "s", "session") as writer:
+            session = MeasuringSession(plan, writer, "session", self.listener, clock=self.clock)
+            session._process = self.host.process
+            session._begin_templates = lambda: None
+            try:
+                session.run()
+            finally:
+                self.records, _ = store.read(self.tmp_path / "s")
+        return self
+
+    def of(self, kind):
+        return [record for record in self.records if isinstance(record, kind)]
+
+    @property
+    def blocks(self):
+        """(runtime, batch, process) of each block, the floor's left out."""
+        return [one for one in self.host.steps("block") if one[0] != "null"]
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    return Ran(tmp_path, monkeypatch)
+
+
+def test_every_point_is_measured_once_before_any_second_process(ran):
+    blocks = ran.run().blocks
+    first = next(i for i, (*_, process) in enumerate(blocks) if process > 0)
+    covered = {(name, batch) for name, batch, _ in blocks[:first]}
+    assert covered == {(name, batch) for name in RUNTIMES for batch in BATCHES}
+    assert all(blocks[:first].count((*one, 0)) >= 2 for one in covered)
+    assert {process for *_, process in blocks} == {0, 1, 2}
+
+
+def test_eager_is_first_at_each_batch_and_the_cheapest_batch_is_first(ran):
+    blocks = ran.run().blocks
+    firsts = {}
+    for name, batch, _ in blocks:
+        firsts.setdefault(batch, name)
+    assert firsts == dict.fromkeys(BATCHES, "eager")
+    assert list(firsts) == sorted(BATCHES)
+
+
+def test_a_session_ends_at_the_precision_that_was_asked_for(ran):
+    ran.run(runtimes=["eager"], batches=[1], budget_s=600.0)
+    assert len(ran.blocks) <= 12
+    assert ran.clock.now_ns < 8e9
+
+
+def test_a_noisy_session_ends_at_its_budget_or_its_blocks(ran):
+    ran.host.noise = 0.2
+    ran.run(runtimes=["eager"], batches=[1], budget_s=600.0)
+    assert 30 <= len(ran.blocks) <= 32
+    ran.clock.now_ns, short = 0, Ran(ran.tmp_path / "short", ran.patch.__self__)
+    short.host.noise = 0.2
+    short.run(runtimes=["eager"], batches=[1], budget_s=2.0)
+    (effort,) = short.of(Effort)
+    assert len(short.blocks) < 30 and 2e9 <= effort.measuring_ns < 3e9
+
+
+def test_nothing_sleeps_while_a_point_waits(ran):
+    """With many points, other points' blocks lie between those of one."""
+    ran.host.noise = 0.05
+    ran.run(batches=[1, 2, 4, 8, 16, 32], budget_s=600.0)
+    assert ran.clock.slept == []
+
+
+def test_a_point_alone_has_pauses_between_its_rounds(ran):
+    ran.host.noise = 0.2
+    ran.run(runtimes=["eager"], batches=[1], budget_s=60.0)
+    assert ran.clock.slept and max(ran.clock.slept) <= 0.5
+    alone = Ran(ran.tmp_path / "alone", ran.patch.__self__)
+    alone.host.noise = 0.2
+    alone.run(runtimes=["eager"], batches=[1], budget_s=60.0, processes=1)
+    assert 1.5 < max(alone.clock.slept) <= 2.0
+
+
+def test_a_spent_budget_leaves_points_covered_and_others_out_with_a_reason(ran):
+    ran.host.call_ns = lambda runtime, batch: 100_000_000 * batch
+    ran.run(batches=[1, 2, 4, 8, 16], budget_s=12.0)
+    measured = {one[:2] for one in ran.blocks}
+    left_out = {(r.point.runtime, r.point.workload.batch): r.reason for r in ran.of(LeftOut)}
+    assert {("eager", 1), ("fast", 1), ("exported", 1)} <= measured
+    assert set(left_out) | measured == {(n, b) for n in RUNTIMES for b in [1, 2, 4, 8, 16]}
+    assert not set(left_out) & measured and left_out
+    assert all("--time-budget" in reason for reason in left_out.values())
+    assert {len([b for b in ran.blocks if b[:2] == one]) >= 2 for one in measured} == {True}
+    assert all(process == 0 for *_, process in ran.blocks)
+
+
+def test_the_first_point_is_measured_however_small_the_budget(ran):
+    ran.run(budget_s=1e-6)
+    assert {one[:2] for one in ran.blocks} == {("eager", 1), ("fast", 1), ("exported", 1)}
+
+
+def test_set_up_is_not_charged(ran):
+    ran.host.setup_ns = {"fast": 10**12, "exported": 10**12, "eager": 10**12}
+    ran.run(budget_s=60.0)
+    (effort,) = ran.of(Effort)
+    assert not ran.of(LeftOut)
+    assert effort.measuring_ns < 60e9 < 3e12 <= effort.wall_ns
+    assert effort.setup_ns >= 6e12  # two more processes of each
+    assert 0 < effort.calls_ns < effort.measuring_ns
+
+
+def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):
+    ran.run(runtimes=["eager"], batches=[1], processes=1)
+    (effort,) = ran.of(Effort)
+    keys = {r.point.runtime: r.point.key() for r in ran.of(Subject)}
+    blocks = [block for block in ran.of(Block) if block.point == keys["eager"]]
+    assert len(blocks) == 5
+    sampled_ns = sum(r.wall_ns for r in ran.of(Attribution))
+    assert effort.calls_ns == 5 * 20 * 1_000_000 + sampled_ns
+
+
+def test_twins_come_after_what_was_asked_for(ran):
+    ran.host.has_twin = True
+    blocks = ran.run().blocks
+    first = next(i for i, (name, *_) in enumerate(blocks) if "twin" in name)
+    assert {one[:2] for one in blocks[:first]} == {(n, b) for n in RUNTIMES for b in BATCHES}
+    assert {name for name, *_ in blocks if "twin" in name} == {"eager (twin)"}
+
+
+@pytest.mark.parametrize("slow", ["slow-export", "slow-call"])
+def test_a_slow_compiler_is_late_and_no_other_row_is_empty(ran, slow):
+    """It compiles until every other point is measured: no other row waits for it."""
+    covered, ran.at_once = threading.Event(), False
+
+    def before(worker, request):
+        if isinstance(request, TimeBlock):
+            others = {one[:2] for one in ran.host.steps("block")}
+            if len(others - {("null", 1)}) >= 2 * len(BATCHES):
+                covered.set()
+        is_slow = getattr(request, "runtime", worker.runtime) == slow
+        if is_slow and isinstance(request, Prepare if slow == "slow-export" else Bind):
+            assert covered.wait(60)
+
+    ran.host.before = before
+    ran.run(runtimes=["eager", "fast", slow])
+    assert {one[:2] for one in ran.blocks} == {
+        (name, batch) for name in ("eager", "fast", slow) for batch in BATCHES
+    }
+    assert [r.point.runtime for r in ran.of(Subject)][: 3 * 3 : 3] == ["eager", "fast", slow]
+
+
+def test_what_takes_longer_than_a_step_may_is_left_with_a_reason(ran):
+    def before(worker, request):
+        if isinstance(request, Load) and request.runtime == "fast":
+            raise WorkerError("timeout", "load not done after 9 s, ended")
+
+    ran.host.before = before
+    ran.run(setup_limit_s=9.0)
+    lost = [r for r in ran.of(Outcome) if r.status == "timeout"]
+    assert len(lost) == len(BATCHES) and all("--setup-limit" in r.reason for r in lost)
+    assert {one[0] for one in ran.blocks} == {"eager", "exported"}
+
+
+def test_nothing_that_works_is_an_error_with_every_reason(ran):
+    def before(worker, request):
+        if isinstance(request, Load) and request.runtime != "null":
+            raise WorkerError("failed", "no such thing")
+
+    ran.host.before = before
+    with pytest.raises(NothingMeasuredError, match="eager: no such thing"):
+        ran.run()
+
+
+def test_where_memory_is_short_processes_are_measured_in_shifts(ran, monkeypatch):
+    ran.host.resident_bytes = 10**15
+    ran.run()
+    blocks = ran.blocks
+    assert {process for *_, process in blocks} == {0, 1, 2}
+    order = [process for *_, process in blocks]
+    assert order == sorted(order)
+    outcomes = [(r.point, r.process) for r in ran.of(Outcome) if r.status == "ok"]
+    assert len(outcomes) == len(set(outcomes))
+
+
+def test_what_compares_shares_rounds_with_eager(ran):
+    ran.run()
+    rounds = {}
+    keys = {r.point.key(): (r.point.runtime, r.point.workload.batch) for r in ran.of(Subject)}
+    for block in ran.of(Block):
+        rounds.setdefault(keys[block.point], set()).add((block.process, block.round))
+    for batch in BATCHES:
+        assert rounds["eager", batch] >= rounds["fast", batch]
+
+
+def test_a_linear_curve_stops(ran):
+    ran.run(batches=[1, 2, 4, 8, 16], stop_when_linear=True)
+    left_out = {(r.point.runtime, r.point.workload.batch) for r in ran.of(LeftOut)}
+    assert left_out == {(name, batch) for name in RUNTIMES for batch in (8, 16)}
+
+
+def test_the_reporter_hears_of_set_up_and_of_medians(ran):
+    ran.run()
+    heard = ran.listener.events
+    assert ("setting up", "exported") in heard and ("ready", "exported") in heard
+    assert ("measured", "eager", 1) in heard and ("measured", "eager", 3) in heard
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+
+def test_what_is_at_work_is_stopped_while_a_block_is_timed():
+    gate, host = Gate(Templates()), FakeHost(FakeClock())
+    worker, idle = host.process("worker"), host.process("idle")
+    seen = []
+
+    def before(asked, request):
+        with gate.quiet():  # the same thread may: a lock that counts
+            seen.append((list(worker.signals), list(idle.signals)))
+
+    host.before = before
+    load = Load(workload=Workload(model="m"), runtime="eager", target=None, folder="")
+    gate.ask(worker, load, 1.0)
+    assert seen == [(["stop"], [])]
+    assert worker.signals == ["stop", "go on"]
+    with gate.quiet():
+        assert worker.signals == ["stop", "go on"]  # it has answered
+
+
+def test_a_process_that_has_not_answered_yet_is_at_work():
+    gate, host = Gate(Templates()), FakeHost(FakeClock())
+    worker = gate.start(lambda: host.process("worker"))
+    with pytest.raises(KeyboardInterrupt), gate.quiet():
+        assert worker.signals == ["stop"]
+        raise KeyboardInterrupt
+    assert worker.signals == ["stop", "go on"]
+
+
+def test_set_up_begins_nothing_while_a_block_is_timed():
+    gate, host = Gate(Templates()), FakeHost(FakeClock())
+    made = []
+    with gate.quiet():
+        thread = threading.Thread(target=lambda: made.append(gate.start(lambda: host.process("x"))))
+        thread.start()
+        thread.join(0.05)
+        assert made == []
+    thread.join(30)
+    assert len(made) == 1
+
+
+def test_blocks_of_a_session_are_timed_in_quiet(ran, monkeypatch):
+    quiet = [0]
+    real = Gate.quiet
+
+    class Counting(Gate):
+        def quiet(self):
+            import contextlib
+
+            @contextlib.contextmanager
+            def inside():
+                with real(self):
+                    quiet[0] += 1
+                    try:
+                        yield
+                    finally:
+                        quiet[0] -= 1
+
+            return inside()
+
+    monkeypatch.setattr(measuring, "Gate", Counting)
+
+    def before(worker, request):
+        if request.step in ("block", "calibrate", "sample"):
+            assert quiet[0] == 1
+        if request.step in ("load", "prepare", "bind", "describe"):
+            assert quiet[0] == 0
+
+    ran.host.before = before
+    ran.run()
+    assert ran.blocks
