@@ -40,13 +40,13 @@ def group_of(series: Series, batch: int) -> Group:
     return replace(series.points[batch].workload, twin=False), series.is_floor
 
 
-def cost_s(series: Series, batch: int) -> float:
+def cost_s(series: Series, batch: int, process: int = 0) -> float:
     """Return what warm-up, first blocks and a short sample of a point take, from smaller ones."""
     known = [b for b in series.call_ns if b <= batch]
     if not known:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
-    warming = 0 if batch in series.call_ns else (1 + timing.WARMUP_CALLS) * call_ns
+    warming = 0 if (process, batch) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
     sampling = max(SAMPLE_NS[0], 3 * call_ns)
     return (warming + sampling) / 1e9 + FIRST_ROUNDS * block_s(call_ns)
 

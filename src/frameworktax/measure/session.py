@@ -24,14 +24,9 @@ from frameworktax.attribution import available_samplers
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
-<<<<<<< HEAD
 from frameworktax.host.cache import keep_from_pruning, prune_cache
-from frameworktax.measure import orphans, timing
-=======
-from frameworktax.host.cache import held, prune_cache
 from frameworktax.measure import orphans, schedule, timing
 from frameworktax.measure.effort import EffortClock
->>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
@@ -140,18 +135,13 @@ class MeasuringSession:
             NothingMeasuredError: no point could be measured at all.
         """
         self._plan.folder.mkdir(parents=True, exist_ok=True)
-<<<<<<< HEAD
         with keep_from_pruning(self._plan.folder):
-            self._run()
-=======
-        with held(self._plan.folder):
             orphans.end_of_dead(self._plan.folder)
             self._make_scratch()
             try:
                 self._measure()
             finally:
                 self._end()
->>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
         with contextlib.suppress(UsageError):  # another session runs, and prunes when it ends
             prune_cache(self._plan.folder)
 
@@ -330,7 +320,7 @@ class MeasuringSession:
         """Warm up the points in the new processes, as far as the budget goes, and begin there."""
         self._reporter.phase("warming up")
         wanted = [
-            (process, schedule.cost_s(series, batch), series, batch)
+            (process, schedule.cost_s(series, batch, process), series, batch)
             for process in processes
             for series in self._series
             if process in series.workers

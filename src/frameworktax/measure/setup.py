@@ -27,6 +27,8 @@ from frameworktax.records import FLOOR, Note, Workload
 
 DESCRIBE_S = 3.0
 """After this time no larger batch size is run to count its operations."""
+DESCRIBE_LIMIT_S = 60.0
+"""After this time a description is given up: nothing that is measured needs it."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 
@@ -178,7 +180,8 @@ class Setup:
         self._news.put((model, "counting its operations"))
         try:
             worker = self._gate.start(self._export_worker.process)
-            found = self._gate.ask(worker, request, self._plan.setup_limit_s)
+            limit_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
+            found = self._gate.ask(worker, request, limit_s)
         except WorkerError as error:
             # Counting is not measuring: the model may still run where it cannot be described.
             notes = (Note("not-described", str(error)),)

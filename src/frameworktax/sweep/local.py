@@ -18,12 +18,7 @@ from frameworktax.measure.template import Templates
 from frameworktax.records import Outcome, Point, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
-<<<<<<< HEAD
-from frameworktax.sweep.time_accounting import PhaseClock, itemise
-=======
 from frameworktax.sweep.time_accounting import itemise
-from frameworktax.version import __version__
->>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
 
 ENDED = "ended"
 """The phase after the last one of a session."""
@@ -59,12 +54,8 @@ class LocalExecutor:
         self._command = tuple(command)
         self._writer = writer
         self._queue: deque[Job] = deque()
-<<<<<<< HEAD
         self._templates = Templates()
-=======
         self._setup_s = 0.0  # of the session before: about as much as the next one's
-        self._export_worker = ExportWorker(host.cache_folder())
->>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
 
     def platforms(self) -> Sequence[Platform]:
         """Return this host under the names a study may give it."""
@@ -120,11 +111,9 @@ class LocalExecutor:
             writer=self._writer,
         ) as writer:
             self._reporter.records(shard_of(self._folder, session))
-<<<<<<< HEAD
-            measuring = MeasuringSession(plan, writer, session, clock, templates=self._templates)
-=======
-            measuring = MeasuringSession(plan, writer, session, self._reporter, self._export_worker)
->>>>>>> 85bb46d (Set-up runs beside and is never charged; coverage comes before precision; the tool's own tax is recorded)
+            measuring = MeasuringSession(
+                plan, writer, session, self._reporter, templates=self._templates
+            )
             try:
                 measuring.run()
             except StoreError:
