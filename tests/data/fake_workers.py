@@ -74,6 +74,8 @@ class FakeWorker:
         self.process = int(number or 0)
         self.alive = True
         self.printed_bytes = 0
+        self.notes: list[Any] = []
+        self.started = "started"
         self.spent_ns: dict[str, int] = {}
         self.signals: list[str] = []
 

@@ -113,6 +113,10 @@ def demangle(name: str) -> str:
     return apply(base.encode()) + (f" [clone .{clone}]" if dot else "")
 
 
+_tables: dict[str, SymbolTable | None] = {}
+"""Path → symbols, read once in a process: reading torch's takes longer than a sample."""
+
+
 class Resolver:
     """Turns program counters of this process into leaves; tables are read when first hit.
 
@@ -133,7 +137,7 @@ class Resolver:
         text = Path("/proc/self/maps").read_text() if maps is None else maps
         self._regions = parse_maps(text)
         self._starts = np.array([region.start for region in self._regions], np.uint64)
-        self._tables: dict[str, SymbolTable | None] = {}
+        self._tables = _tables
         self._libc: dict[str, LibcNames] = {}
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
