@@ -354,8 +354,9 @@ class MeasuringSession:
         left_behind = self._left_behind()
         for series in self._series:
             for (batch, process), run in series.runs.items():
-                run.notes += [note for note in left_behind if note not in run.notes]
-                self._recorder.outcome(series, batch, process, None, run)
+                if run.medians:  # what was warmed up and not timed was not reached
+                    run.notes += [note for note in left_behind if note not in run.notes]
+                    self._recorder.outcome(series, batch, process, None, run)
 
     def _left_behind(self) -> list[Note]:
         """Return a note where a model started what left its group, and runs beside the rest."""
