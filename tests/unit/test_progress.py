@@ -340,13 +340,21 @@ def growing(**more):
 def test_the_table_stands_with_the_first_value():
     view, _, _ = growing(live=True)
     assert not any("batch 1" in line for line in shown(view, 100))
-    view.measured(ASKED[0], [[1_000_000.0]])
+    view.measured(ASKED[0], [[1_000_000.0, 1_001_000.0]])
     rows = [line.split() for line in shown(view, 100)]
-    assert ["eager", "1.00", WAITING] in rows  # one block has no interval
+    assert ["eager", "1.00", WAITING] in rows  # two blocks have no interval worth a look
     assert any(row[:5] == ["1", "of", "4", "points", "have"] for row in rows)
     view.measured(ASKED[0], PROCESSES)
     half = plus_minus(process_interval(PROCESSES)).replace(" ", "")
     assert ["eager", "1.00", half, WAITING] in [line.split() for line in shown(view, 100)]
+
+
+def test_an_estimate_that_is_over_is_no_estimate():
+    view, _, clock = growing(live=True)
+    view.remaining(5.0)
+    assert "about 5 s left" in shown(view, 100)
+    clock.now += 6.0
+    assert "longer than estimated" in shown(view, 100)
 
 
 def test_twins_and_the_floor_are_no_results():
@@ -364,7 +372,7 @@ def test_what_is_set_up_beside_is_shown_until_it_is_ready():
     view, _, clock = growing(live=True)
     view.setting_up("inductor", "compiling")
     clock.now += 12.0
-    assert "  setting up beside: inductor (compiling, 12 s)" in shown(view, 100)
+    assert "  set-up: inductor (compiling, 12 s)" in shown(view, 100)
     view.ready("inductor")
     assert not any("inductor" in line for line in shown(view, 100))
 
@@ -401,7 +409,7 @@ def test_a_log_has_a_line_for_each_runtime_once_all_its_batches_have_values():
     view.measured(ASKED[2], PROCESSES)
     line = out.getvalue().splitlines()[-1]
     half = plus_minus(process_interval(PROCESSES))
-    assert line == f"  eager: batch 1 1.00 ms {half}, batch 8 4.00 ms"
+    assert line == f"  eager: 1.00 ms {half} at batch 1, 4.00 ms at batch 8"
     assert len(out.getvalue().splitlines()) == 2
 
 

@@ -186,7 +186,7 @@ class ProgressView(Reporter):
 
     def now(self, point: Point) -> None:
         """Show what is timed next."""
-        self._next = point_name(point)
+        self._next = point_name(point, model=bool(self._session))
         self._draw()
 
     def records(self, shard: Path, *, ended: bool = False) -> None:
@@ -220,7 +220,8 @@ class ProgressView(Reporter):
         return "  " if self._session else ""
 
     def _left(self) -> str:
-        return f"about {duration(max(0.0, self._end - self._clock()))} left"
+        left_s = self._end - self._clock()
+        return f"about {duration(left_s)} left" if left_s >= 0 else "longer than estimated"
 
     def _score(self) -> str:
         """Return how many points are measured, failed and open, the session's own included."""
@@ -306,7 +307,7 @@ class ProgressView(Reporter):
             f"{label} ({step}, {now - begin:.0f} s)"
             for label, (step, begin) in self._set_up.items()
         ]
-        return [f"  setting up beside: {', '.join(steps)}"] if steps else []
+        return [f"  set-up: {', '.join(steps)}"] if steps else []
 
 
 def _text(text: str, style: str = "") -> Text:

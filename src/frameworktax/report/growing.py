@@ -16,6 +16,8 @@ from frameworktax.stats import UNTIL, process_interval, relative_half_width
 Medians = Sequence[Sequence[float]]
 """For each process of a point the medians of its blocks, ns."""
 WAITING = "·"
+LEAST = 3
+"""Values from which on an interval is shown: that of two is many times as wide."""
 
 
 class Growing:
@@ -74,14 +76,14 @@ class Growing:
             return None
         self._said.add(key)
         mine.sort(key=lambda p: p.workload.batch)
-        values = [f"batch {p.workload.batch} {_text(self._medians[p])}" for p in mine]
+        values = [f"{_text(self._medians[p])} at batch {p.workload.batch}" for p in mine]
         return f"{point.runtime}: {', '.join(values)}"
 
     def _cell(self, point: Point | None) -> Cell:
         medians = self._medians.get(point) if point is not None else None
         if medians is None:
             return Cell(WAITING, style="dim")
-        found = process_interval(medians)
+        found = _interval(medians)
         brief = milliseconds(_value(medians, found))
         note = plus_minus(found).replace(" ", "") if found is not None else ""
         is_done = relative_half_width(found) <= self._until
@@ -89,13 +91,19 @@ class Growing:
 
 
 def _value(medians: Medians, found: Estimate | None) -> float:
-    """Return the value of an interval, or the mean of processes where there is none yet."""
+    """Return the value of an interval, or the mean of processes where none is shown yet."""
     if found is not None:
         return found.value
     return fmean(median(blocks) for blocks in medians if blocks)
 
 
-def _text(medians: Medians) -> str:
+def _interval(medians: Medians) -> Estimate | None:
+    """Return the interval of a point; None below three values, of which it says next to nothing."""
     found = process_interval(medians)
+    return found if found is not None and found.n >= LEAST else None
+
+
+def _text(medians: Medians) -> str:
+    found = _interval(medians)
     around = plus_minus(found) if found is not None else ""
     return f"{time_text(_value(medians, found))} {around}".rstrip()
