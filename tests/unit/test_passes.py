@@ -284,6 +284,14 @@ def test_what_compares_shares_rounds_with_eager(ran):
         assert rounds["eager", batch] >= rounds["fast", batch]
 
 
+def test_the_floor_can_be_asked_for(ran):
+    ran.run(runtimes=["null"], batches=[1, 2])
+    keys = {r.point.workload.batch: r.point.key() for r in ran.of(Subject)}
+    rounds = {batch: [b.round for b in ran.of(Block) if b.point == keys[batch]] for batch in (1, 2)}
+    assert all(len(found) == len(set(found)) >= 5 for found in rounds.values())
+    assert not ran.of(LeftOut)
+
+
 def test_a_linear_curve_stops(ran):
     ran.run(batches=[1, 2, 4, 8, 16], stop_when_linear=True)
     left_out = {(r.point.runtime, r.point.workload.batch) for r in ran.of(LeftOut)}

@@ -122,7 +122,7 @@ class Rounds:
         found: dict[Group, Runs] = defaultdict(list)
         for series in list(self._series):
             for run in series.runs.values():
-                if run.process in series.workers and not series.is_floor:
+                if run.process in series.workers and not series.is_beside:
                     found[group_of(series, run.point.workload.batch)].append((series, run))
         return list(found.values())
 
@@ -250,7 +250,7 @@ class Rounds:
             found = floor.workers[0].request(Calibrate(calls=20), 30.0)
             self._recorder.calibration(self._round, found)
         for run in list(floor.runs.values()):
-            if len(run.medians) < MIN_BLOCKS:
+            if floor.is_beside and len(run.medians) < MIN_BLOCKS:
                 self._time_block(floor, run)
 
     def _time_block(self, series: Series, run: PointRun) -> None:
@@ -270,8 +270,8 @@ class Rounds:
     # --- where the time goes --------------------------------------------------------------------
 
     def _is_samplable(self, series: Series, run: PointRun) -> bool:
-        asked_for = run.is_samplable and not series.is_twin and run.process in series.workers
-        return asked_for and self._has_sampler and series.runtime.has_symbols
+        is_model = not (series.is_twin or series.is_floor) and series.runtime.has_symbols
+        return self._has_sampler and is_model and run.is_samplable and run.process in series.workers
 
     def _sample(self, series: Series, run: PointRun, duration_ns: int) -> None:
         """Ask where the time goes on the host, in a run of its own."""

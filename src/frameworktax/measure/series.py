@@ -55,6 +55,7 @@ class Series:
         points: by batch size.
         folder: of what is prepared.
         timed: False for an eager series that only serves as the reference of parity.
+        is_beside: True for the floor where it was not asked for.
         ready: whether process 0 has loaded the model, and is no longer the set-up's to ask.
         open: batch sizes that have not been measured, nor left out.
         workers: by number of the process.
@@ -71,6 +72,7 @@ class Series:
     folder: Path
     timed: bool = True
     live: Any = None
+    is_beside: bool = False
     ready: bool = False
     open: set[int] = field(init=False)
     workers: dict[int, AnyWorker] = field(default_factory=dict)

@@ -244,7 +244,7 @@ class MeasuringSession:
 
     def _bind_floor(self) -> None:
         for series in list(self._series):
-            if series.is_floor and series.ready and series.dead is None:
+            if series.is_beside and series.ready and series.dead is None:
                 for batch in sorted(series.open):
                     self._bind(series, 0, batch)
                 series.open.clear()
@@ -272,7 +272,7 @@ class MeasuringSession:
         option = self._plan.budget_option
         reason = f"the time budget of {self._plan.budget_s:.0f} s was spent; give a longer {option}"
         for series in self._series:
-            if series.timed and series.dead is None and not series.is_twin and not series.is_floor:
+            if series.timed and series.dead is None and not (series.is_twin or series.is_beside):
                 for batch in sorted(series.open - series.failed):
                     self._recorder.left_out(series.points[batch], reason)
             series.open.clear()

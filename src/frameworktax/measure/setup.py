@@ -89,7 +89,7 @@ class Setup:
         self._add_floor()
         wanted = [series for series in self._series if series.dead is None]
         for series in sorted(wanted, key=_load_order):
-            if not series.runtime.prepares:
+            if not series.runtime.prepares and not _is_asked_floor(series):
                 self._submit(self._make_ready, series)
         self._submit(self._describe_and_export, wanted, has_sampler)
 
@@ -152,7 +152,8 @@ class Setup:
             for config, series in {s.config: s for s in wanted if not s.is_floor}.items():
                 self._described[config] = self._describe(series)
             twins = self._add_twins(has_sampler)
-            for series in twins:
+            floors = [series for series in wanted if _is_asked_floor(series)]
+            for series in twins + floors:  # the floor runs no model: one that is wrong shows here
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
@@ -278,7 +279,9 @@ class Setup:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
             point = replace(self._plan.points[0], runtime=FLOOR, platform="cpu")
-            self._series += series_of((point,), self._plan.folder, self._scratch, None)
+            (floor,) = series_of((point,), self._plan.folder, self._scratch, None)
+            floor.is_beside = True
+            self._series.append(floor)
 
     def _add_twins(self, has_sampler: bool) -> list[Series]:
         twins: list[Series] = []
@@ -304,6 +307,10 @@ class Setup:
                 twins += series_of(points, self._plan.folder, self._scratch, None)
         self._series += twins
         return twins
+
+
+def _is_asked_floor(series: Series) -> bool:
+    return series.is_floor and not series.is_beside
 
 
 def _load_order(series: Series) -> tuple[bool, bool]:
