@@ -150,7 +150,7 @@ def test_nothing_is_written_outside_the_chosen_folders(session):
     assert [p.suffix for p in (work / "results").iterdir()] == [".jsonl"]
     assert (folder / "cache").stat().st_mode & 0o777 == 0o700
     kept = {p.name.rpartition("-")[0] for p in (folder / "cache").iterdir()}
-    assert kept == {"eager", "torchscript-frozen", "onnxruntime"}  # what was prepared, no more
+    assert kept == {"eager", "torchscript-frozen", "onnxruntime", "plotting"}
 
 
 def test_the_terminal_tells_the_verdict_in_80_columns(session):

@@ -389,6 +389,24 @@ def test_figures_that_cannot_be(run, tmp_path):
         charts.figure(Run(), "latency", tmp_path / "f.svg")
 
 
+def test_plotting_scripts_are_made_once_and_also_where_none_can_be_kept(tmp_path, monkeypatch):
+    made = []
+
+    class Engine:
+        __version__ = "1"
+
+        @staticmethod
+        def javascript_bundle():
+            made.append(1)
+            return "a\r</script>"
+
+    monkeypatch.setattr(html.vega, "engine", Engine)
+    for folder, count in ((tmp_path / "cache", 1), (tmp_path / "cache", 1), (Path("/proc/no"), 2)):
+        monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(folder))
+        assert html._bundle.__wrapped__() == "a\r<\\/script>"
+        assert len(made) == count
+
+
 def test_reading_imports_nothing_that_measures():
     import subprocess
 

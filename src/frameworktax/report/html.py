@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -24,6 +25,8 @@ from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
 from frameworktax.errors import UsageError
+from frameworktax.host.cache import cache_folder
+from frameworktax.host.files import atomic_path
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import (
     charts,
@@ -365,9 +368,21 @@ def json_block(value: Any) -> str:
 
 @cache
 def _bundle() -> str:
-    """Return the plotting scripts; making them takes a second, once a process."""
-    scripts: str = vega.engine().javascript_bundle()
-    return scripts.replace("</script", "<\\/script")
+    """Return the plotting scripts; making them takes seconds, so that the user's cache keeps them.
+
+    Where no cache can be had or written they are made each time.
+    """
+    engine = vega.engine()
+    kept: Path | None = None
+    with suppress(UsageError, OSError):
+        kept = cache_folder() / f"plotting-{engine.__version__}.js"
+        if kept.exists():
+            return kept.read_bytes().decode("utf-8")
+    made: str = engine.javascript_bundle().replace("</script", "<\\/script")
+    if kept is not None:
+        with suppress(OSError), atomic_path(kept) as partial:
+            partial.write_bytes(made.encode("utf-8"))
+    return made
 
 
 def _text(name: str) -> str:
