@@ -6,9 +6,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from frameworktax.analysis.compare import between_sessions as sessions
 from frameworktax.analysis.compare import contrasts
-from frameworktax.analysis.compare.between_sessions import Sample
+from frameworktax.analysis.compare.contrasts import Sample
 
 
 def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=True):
@@ -23,12 +22,12 @@ def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=T
 
 def test_nothing_measured_is_no_contrast():
     empty = Sample(blocks={}, calibrator={})
-    assert sessions.between(empty, session(100.0), on_cpu=True) is None
-    assert sessions.between(session(100.0), empty, on_cpu=True) is None
+    assert contrasts.between(empty, session(100.0), on_cpu=True) is None
+    assert contrasts.between(session(100.0), empty, on_cpu=True) is None
 
 
 def test_the_parts_of_two_still_sessions():
-    found = sessions.between(session(100.0), session(108.0), on_cpu=True)
+    found = contrasts.between(session(100.0), session(108.0), on_cpu=True)
     assert found.value == pytest.approx(math.log(1.08))
     assert (found.drift, found.n, found.degrees) == (0.0, 3, 4)
     own = found.spread * (1 / 3 + 1 / 3)
@@ -37,16 +36,16 @@ def test_the_parts_of_two_still_sessions():
 
 
 def test_a_drifting_host_is_told_from_a_changed_program():
-    drifted = sessions.between(session(100.0), session(100.0, host=1.08), on_cpu=True)
+    drifted = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=True)
     assert drifted.value == pytest.approx(0.0, abs=1e-12)
     assert drifted.drift == pytest.approx(math.log(1.08))
     assert drifted.measured == pytest.approx(math.log(1.08))
-    assert drifted.variance > (sessions.DRIFT_SD * math.log(1.08)) ** 2  # its share is not known
+    assert drifted.variance > (contrasts.DRIFT_SD * math.log(1.08)) ** 2  # its share is not known
     assert contrasts.p_value(drifted) > 0.9
 
 
 def test_on_a_device_the_drift_of_the_host_only_widens():
-    found = sessions.between(session(100.0), session(100.0, host=1.08), on_cpu=False)
+    found = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=False)
     assert found.value == pytest.approx(math.log(1.08))
     assert found.measured is None
     assert contrasts.p_value(found) > 0.05
@@ -54,10 +53,10 @@ def test_on_a_device_the_drift_of_the_host_only_widens():
 
 def test_without_a_calibrator_the_hosts_own_drift_is_in_the_interval():
     bare = session(100.0, calibrated=False)
-    found = sessions.between(session(100.0), bare, on_cpu=True)
+    found = contrasts.between(session(100.0), bare, on_cpu=True)
     assert found.drift is None
-    assert found.variance > 2 * sessions.UNCALIBRATED_SD**2
-    other = sessions.between(session(100.0), session(100.0), on_cpu=True, same_calibrator=False)
+    assert found.variance > 2 * contrasts.UNCALIBRATED_SD**2
+    other = contrasts.between(session(100.0), session(100.0), on_cpu=True, same_calibrator=False)
     assert other.drift is None and other.variance == pytest.approx(found.variance)
 
 
@@ -82,7 +81,7 @@ def test_block_noise_does_not_shrink_with_more_blocks():
         calm = session(100.0, rounds=rounds)
         wild = {(p, r): ns * (1 + 0.04 * ((r + p) % 3 - 1)) for (p, r), ns in calm.blocks.items()}
         side = Sample(blocks=wild, calibrator=calm.calibrator)
-        return sessions.between(calm, side, on_cpu=True).variance
+        return contrasts.between(calm, side, on_cpu=True).variance
 
     assert variance(30) == pytest.approx(variance(6), rel=0.05)
     assert variance(30) > (0.5 * 0.04) ** 2
@@ -90,8 +89,8 @@ def test_block_noise_does_not_shrink_with_more_blocks():
 
 def test_one_block_a_process_says_nothing_of_block_noise():
     one = session(100.0, rounds=1)
-    found = sessions.between(one, one, on_cpu=True)
-    assert found.variance > 4 * sessions.UNCALIBRATED_SD**2
+    found = contrasts.between(one, one, on_cpu=True)
+    assert found.variance > 4 * contrasts.UNCALIBRATED_SD**2
 
 
 # --- the host's speed ---------------------------------------------------------------------------
@@ -100,24 +99,24 @@ def test_one_block_a_process_says_nothing_of_block_noise():
 def test_the_quartile_by_hand():
     from scipy.stats import beta
 
-    value, noise = sessions.quartile([math.e, 1.0])
+    value, noise = contrasts.quartile([math.e, 1.0])
     weight = 1 - beta.cdf(0.5, 3 * 0.25, 3 * 0.75)  # of the larger of two
     assert value == pytest.approx(weight)
     assert noise == pytest.approx(weight * (1 - weight))
-    assert sessions.quartile([7.0] * 5) == (pytest.approx(math.log(7.0)), pytest.approx(0.0))
+    assert contrasts.quartile([7.0] * 5) == (pytest.approx(math.log(7.0)), pytest.approx(0.0))
 
 
 def test_a_disturbed_calibrator_keeps_its_quartile():
     calm = [370.0 + r for r in range(10)]
     disturbed = [*calm[:7], 900.0, 1200.0, 5000.0]
-    assert sessions.quartile(disturbed)[0] == pytest.approx(sessions.quartile(calm)[0], abs=0.01)
+    assert contrasts.quartile(disturbed)[0] == pytest.approx(contrasts.quartile(calm)[0], abs=0.01)
 
 
 def test_the_noise_of_the_quartile_is_never_less_than_said():
     """The variance is that of a single order statistic; weighing all of them is a little better."""
     rng = random.Random(2)
     found = [
-        sessions.quartile([math.exp(rng.gauss(0, 0.02)) for _ in range(10)]) for _ in range(400)
+        contrasts.quartile([math.exp(rng.gauss(0, 0.02)) for _ in range(10)]) for _ in range(400)
     ]
     said = math.sqrt(fmean(noise for _, noise in found))
     true = stdev(value for value, _ in found)
@@ -127,17 +126,17 @@ def test_the_noise_of_the_quartile_is_never_less_than_said():
 def test_a_movement_within_the_noise_is_hardly_believed():
     noisy = [350.0, 362.0, 370.0, 380.0, 395.0]
     before = dict(enumerate(noisy))
-    little, _ = sessions.moved(before, {r: ns * 1.005 for r, ns in before.items()})
+    little, _ = contrasts.moved(before, {r: ns * 1.005 for r, ns in before.items()})
     assert 0 < little < 0.5 * math.log(1.005)
-    large, noise = sessions.moved(before, {r: ns * 1.4 for r, ns in before.items()})
+    large, noise = contrasts.moved(before, {r: ns * 1.4 for r, ns in before.items()})
     assert large == pytest.approx(math.log(1.4), rel=0.05)
-    assert noise == pytest.approx(2 * sessions.quartile(noisy)[1], rel=0.1)
-    back, _ = sessions.moved({r: ns * 1.4 for r, ns in before.items()}, before)
+    assert noise == pytest.approx(2 * contrasts.quartile(noisy)[1], rel=0.1)
+    back, _ = contrasts.moved({r: ns * 1.4 for r, ns in before.items()}, before)
     assert back == pytest.approx(-large)
 
 
 def test_calibrators_of_other_worlds_end_in_a_number():
-    value, noise = sessions.moved(dict.fromkeys(range(3), 1e-300), dict.fromkeys(range(3), 1e300))
+    value, noise = contrasts.moved(dict.fromkeys(range(3), 1e-300), dict.fromkeys(range(3), 1e300))
     assert value == pytest.approx(math.log(1e300) * 2) and noise == pytest.approx(0.0)
 
 
@@ -165,7 +164,7 @@ def simulated(rng, points, ratio, *, host_sd, session_sd, block_noise, rounds=5,
 
 def judged(rng, ratio, points=1, **host):
     old, new = simulated(rng, points, 1.0, **host), simulated(rng, points, ratio, **host)
-    found = [sessions.between(a, b, on_cpu=True) for a, b in zip(old, new, strict=True)]
+    found = [contrasts.between(a, b, on_cpu=True) for a, b in zip(old, new, strict=True)]
     shared = contrasts.moderate(found)
     adjusted = contrasts.holm([contrasts.p_value(c) for c in shared])
     return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))

@@ -27,6 +27,7 @@ from frameworktax.analysis.compare.quantities import (
     COUNTS,
     contrast,
     loaded,
+    one_session,
     quantity,
     why_not,
 )
@@ -283,7 +284,7 @@ def _notes(
     if machines:
         text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
         found.append(Note("across-machines", text))
-    apart = any(a.session is None or a.session != b.session for a, b in pairs)
+    apart = not all(one_session(a, b) for a, b in pairs)
     if apart and not same_calibrator:
         text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
         found.append(Note("calibrator-differs", text))

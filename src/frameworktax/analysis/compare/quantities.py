@@ -7,9 +7,15 @@ from dataclasses import replace
 from statistics import median
 
 from frameworktax.analysis.bill import DEVICE
-from frameworktax.analysis.compare.between_sessions import DEVICE_SESSION_SD, Sample, between
 from frameworktax.analysis.compare.comparison import Metric
-from frameworktax.analysis.compare.contrasts import Blocks, Contrast, paired
+from frameworktax.analysis.compare.contrasts import (
+    DEVICE_SESSION_SD,
+    Blocks,
+    Contrast,
+    Sample,
+    between,
+    paired,
+)
 from frameworktax.errors import StoreError
 from frameworktax.records import Estimate, Measurement, device_of
 from frameworktax.stats import t_quantile
@@ -38,7 +44,7 @@ def loaded(a: Measurement, b: Measurement) -> str | None:
     Other load can multiply latency and leave the calibrator as it was, and what ran beside one
     session did not run beside the other. With more threads the calling one waits for its own.
     """
-    if _one_session(a, b):
+    if one_session(a, b):
         return None
     for side, m in (("before", a), ("after", b)):
         if m.threads == 1 and any(note.code == LOADED for note in m.notes):
@@ -46,7 +52,8 @@ def loaded(a: Measurement, b: Measurement) -> str | None:
     return None
 
 
-def _one_session(a: Measurement, b: Measurement) -> bool:
+def one_session(a: Measurement, b: Measurement) -> bool:
+    """Return whether both sides were measured side by side."""
     return a.session is not None and a.session == b.session
 
 
@@ -80,7 +87,7 @@ def contrast(
 
 def _latency(a: Measurement, b: Measurement, same_calibrator: bool) -> Contrast | None:
     old, new = blocks(a), blocks(b)
-    if _one_session(a, b) and a.blocks_ns and b.blocks_ns:
+    if one_session(a, b) and a.blocks_ns and b.blocks_ns:
         return paired(old, new)
     return between(
         Sample(blocks=old, calibrator=dict(a.calibrator_ns)),
@@ -133,7 +140,7 @@ def _device(a: Measurement, b: Measurement) -> Contrast | None:
     if one is None or other is None or min(one.low, other.low) <= 0:
         return None
     parts = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in (one, other)]
-    if not _one_session(a, b):
+    if not one_session(a, b):
         parts.append((2 * DEVICE_SESSION_SD**2, math.inf))
     return Contrast(
         value=math.log(other.value / one.value),
