@@ -59,9 +59,10 @@ test-cluster: ray ## the tests that need Ray: two nodes on loopback
 cluster-demo: ray ## a study over two Ray nodes on loopback, within five minutes
 	$(BIN)/python benchmarks/cluster_demo.py
 
-bench: install ## cost of the tool, agreement with other timers, repeatability, stripped libraries
+bench: install ## cost of the tool, agreement, repeatability, forked processes, stripped libraries
 	$(BIN)/python benchmarks/cost.py
 	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/forked.py
 	$(BIN)/python benchmarks/stripped.py
 
 bench-first-answer: install ## how soon there is an answer, and the tool's own tax

@@ -87,12 +87,14 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_what_is_forked_looks_like_what_is_started(begin, tmp_path):
+@pytest.mark.parametrize("libraries", [LIBRARIES, ("torch", "inductor", "exporter")])
+def test_what_is_forked_looks_like_what_is_started(begin, tmp_path, libraries):
     told = []
     for forks in (True, False):
-        worker = begin(forks=forks)
+        worker = begin(libraries, forks=forks)
         source = (
             "import tempfile\n"
+            "import torch._inductor.compile_fx\n"
             "fds = {os.readlink(f'/proc/self/fd/{n}').partition(':')[0]\n"
             "       for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')}\n"
             "own = os.getpid()\n"

@@ -18,6 +18,7 @@ from frameworktax.host.files import atomic_path
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
+from frameworktax.models.libraries import libraries_in
 from frameworktax.records import FLOOR, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 
@@ -139,9 +140,8 @@ class Series:
     @property
     def libraries(self) -> tuple[str, ...]:
         """What its processes import before they load anything; see ``models.libraries``."""
-        if self.runtime.needs_model:
-            return self.model_libraries
-        return ("torch",) if self.runtime.needs_torch else ()
+        of_model = self.model_libraries if self.runtime.needs_model else ()
+        return libraries_in((*of_model, *self.runtime.imports))
 
     @property
     def model_libraries(self) -> tuple[str, ...]:
@@ -199,6 +199,11 @@ class Series:
                 live=self.live,
             )
             self._mark_ready(gate.ask(worker(), request, timeout_s).setup_ns)
+
+    @property
+    def is_to_be_prepared(self) -> bool:
+        """Whether no earlier session left ready what it needs."""
+        return self.runtime.prepares and not (self.folder / READY).exists()
 
     def _is_ready(self) -> bool:
         """Take over what an earlier session's set-up took and left; False where it left none."""

@@ -449,6 +449,8 @@ class MeasuringSession:
     def _export_process(self, python: Path | None, temporary: Path) -> AnyWorker:
         self._refuse_if_ending()
         needed = {name for series in list(self._series) for name in series.model_libraries}
+        if any(series.is_to_be_prepared for series in list(self._series)):
+            needed.add("exporter")
         return self._process("set-up", python, {"TMPDIR": str(temporary)}, libraries_in(needed))
 
     def _refuse_if_ending(self) -> None:

@@ -371,6 +371,8 @@ class Templates:
 # --- the template's own end -----------------------------------------------------------------------
 
 
+_GIVEN = frozenset(os.environ)
+"""Variables of the environment that this process was started with."""
 Job = tuple[Order, list[int]]
 """What a forked process is for, and the descriptors it was given."""
 
@@ -505,8 +507,11 @@ class _Server:
 def _settle(order: Order) -> None:
     """Be as a started process would be where it was ordered."""
     os.sched_setaffinity(0, order.cpus)
+    above, tempfile.tempdir = tempfile.gettempdir(), None
     os.environ["TMPDIR"] = order.temporary
-    tempfile.tempdir = None
+    for name, value in os.environ.items():  # as Inductor's import sets the place of its cache
+        if name not in _GIVEN and value.startswith(f"{above}/"):
+            os.environ[name] = order.temporary + value.removeprefix(above)
     _rename(order.temporary)
     np.random.seed()  # Python's own generator is seeded anew by os.fork
 

@@ -1,4 +1,4 @@
-"""The libraries that models are made of: known by name, imported ahead of the models.
+"""The libraries that models and runtimes are made of: known by name, imported ahead of them.
 
 Importing one takes seconds, and every process that builds a model pays for it. A template
 (``measure.template``) imports it once and forks the processes that need it.
@@ -6,6 +6,7 @@ Importing one takes seconds, and every process that builds a model pays for it. 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,13 +14,16 @@ from pathlib import Path
 
 from frameworktax.models.torchvision_operators import declare
 
-MODULES: Mapping[str, str] = {
-    "torch": "torch",
-    "torchvision": "torchvision.models",
-    "transformers": "transformers.modeling_utils",  # all but the files of one architecture
-    "timm": "timm",
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch",),
+    "torchvision": ("torchvision.models",),
+    "transformers": ("transformers.modeling_utils",),  # all but the files of one architecture
+    "timm": ("timm",),
+    "inductor": ("torch._dynamo", "torch._inductor.compile_fx"),
+    "exporter": ("torch._dynamo", "torch.onnx", "onnxscript"),
 }
-"""Library → the module whose import brings most of it, in the order of importing."""
+"""Library, or a part of torch that torch does not import by itself → the modules whose import
+brings most of it; in the order of importing."""
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
@@ -37,7 +41,9 @@ def import_library(name: str) -> None:
     """
     if name != "torch":
         declare()
-    importlib.import_module(MODULES[name])
+    for module in MODULES[name]:
+        with contextlib.suppress(ModuleNotFoundError):  # whoever needs it says so
+            importlib.import_module(module)
 
 
 def uses_device() -> bool:

@@ -96,8 +96,8 @@ class Runtime(ABC):
     """The one that stands there."""
     needs_model: ClassVar[bool] = True
     """Whether ``load`` needs the built model, or only what ``prepare`` left."""
-    needs_torch: ClassVar[bool] = False
-    """Whether ``load`` imports torch although it needs no model."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Names in ``models.libraries`` that ``load`` and ``bind`` import, the model's left out."""
     has_symbols: ClassVar[bool] = True
     """Whether symbols distinguish kernels from executor; otherwise the twin is used."""
     prepares: ClassVar[bool] = False

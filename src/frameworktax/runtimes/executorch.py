@@ -52,7 +52,7 @@ class ExecuTorch(ArtifactRuntime):
 
     name = "executorch"
     packages = ("torch", "executorch")
-    needs_torch = True
+    imports = ("torch",)
     extra = "executorch"
     environment = "executorch"
     recipe = Recipe(("executorch==1.5.1",), 550)

@@ -54,6 +54,7 @@ class Inductor(CompiledRuntime):
 
     name = "inductor"
     paradigm = "deferred"
+    imports = ("torch", "inductor")
     kv_caches: ClassVar[tuple[str, ...]] = ("static",)
     keeps_channels_last = True
     options: ClassVar[Mapping[str, str]] = {

@@ -207,7 +207,7 @@ class OnnxRuntimeCuda(OnnxRuntime):
     """Graph level *all* on the CUDA provider; one session per batch size, the batch fixed."""
 
     name = "onnxruntime-cuda"
-    needs_torch = True
+    imports = ("torch",)
     devices = ("cuda",)
     precisions = ("float32", "float16")
     extra = "onnxruntime-cuda"

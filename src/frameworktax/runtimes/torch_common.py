@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +31,7 @@ class TorchRuntime(Runtime):
     precisions: ClassVar[tuple[str, ...]] = FLOATS
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = "torch"
-    needs_torch = True
+    imports: ClassVar[tuple[str, ...]] = ("torch",)
 
 
 def configure(target: Target) -> None:
@@ -270,6 +271,9 @@ def use_directory(directory: Path) -> None:
     found = compiler()
     if found is not None:
         os.environ["CXX"] = found
+        config = sys.modules.get("torch._inductor.config")
+        if config is not None:  # a template has imported it: it has read the variable already
+            config.cpp.cxx = (None, found)
     cache = directory / "inductor-cache"
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
