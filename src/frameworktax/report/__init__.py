@@ -1,5 +1,6 @@
-"""Telling a run: one file a format, each reads records only and never measures.
+"""Showing results: a document becomes blocks, and blocks become text; nothing here measures.
 
-``terminal`` prints, ``html`` writes one offline page and pictures, ``markdown`` writes Markdown
-and CSV, ``json_document`` writes and reads the document.
+``run_blocks``, ``compare_blocks`` and ``trace_blocks`` return the blocks of a document,
+``render_terminal``, ``render_markdown`` and ``html`` know blocks only. ``charts`` fills the
+specifications of pictures in ``page/``; ``json_document`` writes and reads documents.
 """

@@ -10,6 +10,7 @@ script takes them from the columns that the page holds anyway, elsewhere ``drawn
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,7 +19,7 @@ from typing import Any
 
 from frameworktax.analysis.compare.comparison import Change, Comparison
 from frameworktax.errors import UsageError, nearest
-from frameworktax.records import BILL, Measurement, Run
+from frameworktax.records import BILL, Measurement, Point, Run, point_name
 from frameworktax.report import compare_blocks, vega
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.palette import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
@@ -96,7 +97,6 @@ def lines(shown: Sequence[Family]) -> list[Picture]:
         shown: families; a point's number counts their measurements one after the other.
     """
     numbered = [m for family in shown for m in family.measurements]
-    titles = [family.title for family in shown for _ in family.measurements]
     made: list[Picture] = []
     at = 0
     for family in shown:
@@ -105,15 +105,18 @@ def lines(shown: Sequence[Family]) -> list[Picture]:
         if found:
             made.append(_line(numbered, found, "batch", family.title, free_of(family)))
     for axis in list(AXES)[1:]:
-        groups: dict[object, list[int]] = {}
+        if len({_along(m, axis) for m in numbered}) < 2:
+            continue
+        groups: dict[Point, list[int]] = defaultdict(list)
         for i, m in enumerate(numbered):
             if m.latency_ns is not None and _along(m, axis):
-                groups.setdefault(_others(m, axis), []).append(i)
-        for found in groups.values():
+                groups[_others(m.point, axis)].append(i)
+        for point, found in groups.items():
             if len({_along(numbered[i], axis) for i in found}) > 1:
-                first = numbered[found[0]]
-                title = f"batch {first.workload.batch}, {titles[found[0]]}"
-                made.append(_line(numbered, found, axis, _without(title, first, axis), []))
+                name = point_name(point, runtime=False, batch=False, defaults=True)
+                name = name.removesuffix(", 1 thread" if axis == "threads" else "")
+                title = f"batch {point.workload.batch}, {name}"
+                made.append(_line(numbered, found, axis, title, []))
     return made
 
 
@@ -123,35 +126,22 @@ def _along(m: Measurement, axis: str) -> float:
     return float(found or 0)
 
 
-def _others(m: Measurement, axis: str) -> object:
+def _others(point: Point, axis: str) -> Point:
+    """Return what points share that differ in runtime and along an axis; its name has neither."""
     if axis == "threads":
-        return (m.workload, m.platform)
-    neutral: dict[str, Any] = {axis: 1}
-    return (replace(m.workload, **neutral), m.platform, m.threads)
-
-
-def _without(title: str, m: Measurement, axis: str) -> str:
-    """Drop from a title the value of the axis along which its points differ."""
-    value = _along(m, axis)
-    said = {
-        "length": f"length {value:g}",
-        "image_size": f"{value:g} px",
-        "width": f"width × {value:g}",
-        "depth": f"depth × {value:g}",
-        "threads": f"{value:g} thread{'s' if value != 1 else ''}",
-    }
-    return ", ".join(part for part in title.split(", ") if part != said.get(axis))
+        return replace(point, runtime="", threads=1)
+    neutral: dict[str, Any] = {axis: 1.0 if axis in ("width", "depth") else None}
+    return replace(point, runtime="", workload=replace(point.workload, **neutral))
 
 
 def free_of(family: Family) -> list[dict[str, Any]]:
     """Return the free batch size of eager, or of the first runtime, with its text."""
-    runtime = "eager" if "eager" in family.runtimes else family.runtimes[0]
-    curve = family.curve(runtime)
+    curve = family.curve(family.reference)
     if curve is None or curve.free_batch is None or curve.free_batch.value <= 1:
         return []
     value = curve.free_batch.value
     bound = "at least " if curve.free_is_lower_bound else ""
-    return [{"x": value, "text": f"{runtime}: free up to {bound}batch {value:.3g}"}]
+    return [{"x": value, "text": f"{family.reference}: free up to {bound}batch {value:.3g}"}]
 
 
 def _line(

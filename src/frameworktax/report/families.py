@@ -37,6 +37,11 @@ class Family:
         """Runtimes with at least one latency, in the order they were measured."""
         return list(dict.fromkeys(m.runtime for m in self.measured))
 
+    @property
+    def reference(self) -> str:
+        """The runtime that a summary is about: eager, or the first."""
+        return "eager" if "eager" in self.runtimes else self.runtimes[0]
+
     def at(self, runtime: str, batch: int) -> Measurement | None:
         """Return the point of a runtime at a batch, if it has a latency."""
         found = (m for m in self.measured if (m.runtime, m.workload.batch) == (runtime, batch))

@@ -172,8 +172,7 @@ def headline(run: Run) -> tuple[str, str, str]:
 
 def _tiles(family: Family) -> list[tuple[str, str, str]]:
     """Return the four numbers of the headline: name, value, and what it is about."""
-    runtime = "eager" if "eager" in family.runtimes else family.runtimes[0]
-    batch = family.batches[0]
+    runtime, batch = family.reference, family.batches[0]
     made = []
     if focus := family.at(runtime, batch):
         latency = latency_of(focus)
