@@ -53,10 +53,7 @@ class Here:
         self.hosts = []
 
     def nodes(self):
-        return [Node(id="n", address="here", labels=("here",))]
-
-    def about(self, nodes):
-        return {node.id: about_here() for node in nodes}
+        return [Node(id="n", address="here", labels=("here",), about=about_here())]
 
     def host(self, node, command):
         self.hosts.append(NodeHost(command))

@@ -12,7 +12,7 @@ import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.ray_cluster import LostError, Node, RayCluster, about_here
+from frameworktax.sweep.ray_cluster import LostError, RayCluster, about_here
 from frameworktax.sweep.ray_node import NodeHost
 from frameworktax.sweep.run import open_executor, platforms_of
 from frameworktax.version import __version__
@@ -22,6 +22,17 @@ class RayError(Exception):
     pass
 
 
+def a_node(name, **more):
+    return {
+        "NodeID": name,
+        "Alive": True,
+        "NodeManagerAddress": "10.0.0.1",
+        "Labels": {"frameworktax": "left"},
+        "Resources": {"CPU": 8.0, "GPU": 2.0},
+        **more,
+    }
+
+
 class Ray(SimpleNamespace):
     """Promises are functions; a pending one is None."""
 
@@ -29,6 +40,7 @@ class Ray(SimpleNamespace):
 
     def __init__(self, **more):
         super().__init__(options=[], begun=[], ended=0, fault=None, **more)
+        self.alive = [a_node("a"), a_node("b", Alive=False)]
 
     def is_initialized(self):
         return False
@@ -42,19 +54,17 @@ class Ray(SimpleNamespace):
         self.ended += 1
 
     def nodes(self):
-        return [
-            {"NodeID": "a", "Alive": True, "NodeManagerAddress": "10.0.0.1",
-             "Labels": {"frameworktax": "left"}, "Resources": {"CPU": 8.0, "GPU": 2.0}},
-            {"NodeID": "b", "Alive": False, "NodeManagerAddress": "10.0.0.2", "Labels": {},
-             "Resources": {"CPU": 1.0}},
-        ]  # fmt: skip
+        return self.alive
 
-    def remote(self, what):
+    def remote(self, what, **before):
         def options(**given):
-            self.options.append(given)
-            return SimpleNamespace(remote=lambda *more: self.say(what, given, *more))
+            self.options.append({**before, **given})
+            return self.remote(what, **before, **given)
 
-        return SimpleNamespace(options=options)
+        return SimpleNamespace(options=options, remote=lambda *more: self.say(what, before, *more))
+
+    def say(self, what, given):
+        return what
 
     def wait(self, promises, **more):
         return [p for p in promises if p is not None], [p for p in promises if p is None]
@@ -86,7 +96,8 @@ def test_a_cluster_is_joined_quietly_and_left(ray):
     assert ray.begun == [{"address": "auto", "log_to_driver": False, "logging_level": "ERROR"}]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     (node,) = cluster.nodes()
-    assert node == Node(id="a", address="10.0.0.1", labels=("left",), cpus=8.0, gpus=2.0)
+    assert (node.id, node.address, node.labels) == ("a", "10.0.0.1", ("left",))
+    assert (node.cpus, node.gpus, node.fault) == (8.0, 2.0, "")
     cluster.close()
     assert ray.ended == 1
 
@@ -98,29 +109,34 @@ def test_a_connection_of_the_caller_stays_open(ray, monkeypatch):
 
 
 def test_a_host_holds_its_whole_node(ray):
-    ray.say = lambda what, given, command: (what, command)
     cluster = RayCluster()
-    assert cluster.host(cluster.nodes()[0], ("sweep",)) == (NodeHost, ("sweep",))
-    assert ray.options == [{
+    (node,) = cluster.nodes()
+    ray.say = lambda what, given, command: (what, command)
+    assert cluster.host(node, ("sweep",)) == (NodeHost, ("sweep",))
+    assert ray.options[-1] == {
         "num_cpus": 8.0, "num_gpus": 2.0, "max_restarts": 0, "max_task_retries": 0,
         "scheduling_strategy": ("a", False),
-    }]  # fmt: skip
+    }  # fmt: skip
 
 
-def test_what_nodes_say_of_themselves(ray):
+def test_what_nodes_say_of_themselves_is_asked_once(ray):
     def answer(what, given):
         def gone():
             raise RayError("its node\n is gone")
 
+        assert (given["num_cpus"], given["max_retries"]) == (0, 0)
         return {"a": what, "b": gone, "c": None}[given["scheduling_strategy"][0]]
 
     ray.say = answer
-    answers = RayCluster().about([Node(id=name, address="", labels=()) for name in "abc"])
-    assert answers["a"]["frameworktax"] == __version__ and answers["a"]["memory_bytes"] > 0
-    assert {**answers["a"], "memory_bytes": 0} == {**about_here(), "memory_bytes": 0}
-    assert answers["b"] == "does not answer: its node"
-    assert answers["c"] == "does not answer within 60 s"
-    assert {given["num_cpus"] for given in ray.options} == {0}
+    ray.alive = [a_node(name) for name in "abc"]
+    cluster = RayCluster()
+    a, b, c = cluster.nodes()
+    assert a.about["frameworktax"] == __version__ and a.about["memory_bytes"] > 0
+    assert {**a.about, "memory_bytes": 0} == {**about_here(), "memory_bytes": 0}
+    assert b.fault == "does not answer: its node"
+    assert c.fault == "does not answer within 60 s"
+    asked = len(ray.options)
+    assert list(cluster.nodes()) == [a, b, c] and len(ray.options) == asked + 1  # of no node
 
 
 def test_a_fault_of_ray_is_a_loss(ray):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -30,8 +31,8 @@ from frameworktax.sweep.study import load
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
 SAME = {**OWN, "torch_build": "2.13.0+cpu", "memory_bytes": 8}
-LEFT = Node(id="a", address="10.0.0.1", labels=("left",))
-RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"))
+LEFT = Node(id="a", address="10.0.0.1", labels=("left",), about=SAME)
+RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"), about=SAME)
 
 
 def job(name="j", platform="left", model="mlp") -> Job:
@@ -71,9 +72,8 @@ OVER = (b"", "its process ended with code 130; ")
 class Cluster:
     """A cluster whose nodes answer by a script: node id → answers, an exception for a loss."""
 
-    def __init__(self, nodes=(LEFT, RIGHT), about=None, script=None):
+    def __init__(self, nodes=(LEFT, RIGHT), script=None):
         self.alive = list(nodes)
-        self.versions = about or {}
         self.script = {key: deque(value) for key, value in (script or {}).items()}
         self.asked = []
         self.orders = []
@@ -82,9 +82,6 @@ class Cluster:
 
     def nodes(self):
         return list(self.alive)
-
-    def about(self, nodes):
-        return {node.id: self.versions.get(node.id, SAME) for node in nodes}
 
     def host(self, node, command):
         assert command == ("sweep",)
@@ -149,9 +146,9 @@ def test_what_a_node_is_called():
 
 
 def test_platforms_name_the_labels_and_share_hosts(made):
-    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0)
     cuda = {**SAME, "torch_build": "2.13.0+cu130"}
-    executor, _ = made(Cluster([LEFT, RIGHT, beside], {"c": cuda}))
+    beside = Node(id="c", address="10.0.0.1", labels=("big",), gpus=1.0, about=cuda)
+    executor, _ = made(Cluster([LEFT, RIGHT, beside]))
     found = {place.label: (place.device, place.slots) for place in executor.platforms()}
     assert found == {
         "local": ("cpu", 2), "cpu": ("cpu", 2), "left": ("cpu@left", 1), "right": ("cpu@right", 1),
@@ -182,18 +179,20 @@ def test_a_label_that_no_node_has_is_refused_with_those_that_are(made):
     ],
 )
 def test_other_versions_are_left_out_in_one_line(made, about, words):
-    executor, listener = made(Cluster(about={"a": about}))
+    said = {"fault": about, "about": {}} if isinstance(about, str) else {"about": about}
+    node = replace(LEFT, **said)
+    executor, listener = made(Cluster([node, RIGHT]))
     assert "left" not in {place.label for place in executor.platforms()}
     executor.platforms()
     (line,) = listener.said
     assert line.startswith("left out: node 10.0.0.1 (left) ") and words in line
-    executor, _ = made(Cluster([LEFT], about={"a": about}))
+    executor, _ = made(Cluster([node]))
     with pytest.raises(UsageError, match="offers nothing to measure on: node"):
         executor.platforms()
 
 
 def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
-    cluster = Cluster(about={"b": {**SAME, "torch": "2.12.0"}})
+    cluster = Cluster([LEFT, replace(RIGHT, about={**SAME, "torch": "2.12.0"})])
     executor = RayExecutor(tmp_path, cluster, Listener(), ["sweep"], own={**OWN, "torch": None})
     assert {"left"} == {p.label for p in executor.platforms()} - {"local", "cpu"}
 
@@ -287,7 +286,7 @@ def test_a_process_that_ends_without_a_word(made):
 
 
 def test_one_job_at_a_time_on_a_host(made):
-    beside = Node(id="c", address="10.0.0.1", labels=("left",))
+    beside = replace(LEFT, id="c")
     cluster = Cluster([LEFT, RIGHT, beside])
     executor, _ = made(cluster)
     for name, platform in (("1", "left"), ("2", "left"), ("3", "big"), ("4", "big")):

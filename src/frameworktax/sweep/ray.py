@@ -158,8 +158,9 @@ class RayExecutor:
         self._command = tuple(command)
         self._allow_code = allow_code
         self._own = dict(about_here() if own is None else own)
-        self._about: dict[str, Mapping[str, Any]] = {}
+        self._fit: set[str] = set()
         self._unfit: dict[str, str] = {}
+        """Node → why it is left out."""
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
         self._waiting: deque[Order] = deque()
@@ -179,12 +180,12 @@ class RayExecutor:
             UsageError: there has been no such node.
         """
         self._look()
-        if not self._about:
+        if not self._fit:
             why = "; ".join(self._unfit.values()) or "it has no node"
             raise UsageError(f"the cluster offers nothing to measure on: {why}")
         found: dict[str, list[Node]] = defaultdict(list)
         for node in self._nodes:
-            for label in self._names(node):
+            for label in node.names:
                 found[label].append(node)
         return [self._platform(label, nodes) for label, nodes in found.items()]
 
@@ -252,20 +253,18 @@ class RayExecutor:
     # --- nodes --------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask the cluster for its nodes, and new ones for their versions."""
+        """Ask the cluster for its nodes, and check the versions of new ones."""
         if time.monotonic() - self._asked_at < NODES_EVERY_S:
             return
         alive = self._cluster.nodes()
-        new = [n for n in alive if n.id not in self._about and n.id not in self._unfit]
-        answers = self._cluster.about(new) if new else {}
-        for node in new:
-            about = answers[node.id]
-            fault = about if isinstance(about, str) else self._differs(about)
-            if fault is None:
-                self._about[node.id] = about
-            else:
+        for node in alive:
+            if node.id in self._fit or node.id in self._unfit:
+                continue
+            if fault := node.fault or self._differs(node.about):
                 self._refuse(node, fault)
-        self._nodes = [n for n in alive if n.id in self._about and n.id not in self._unfit]
+            else:
+                self._fit.add(node.id)
+        self._nodes = [node for node in alive if node.id not in self._unfit]
         self._asked_at = time.monotonic()
 
     def _refuse(self, node: Node, why: str) -> None:
@@ -286,16 +285,8 @@ class RayExecutor:
                 )
         return None
 
-    def _names(self, node: Node) -> tuple[str, ...]:
-        """Return every label a study may use for a node."""
-        devices = ("local", "cpu", *(("cuda:0",) if self._has_gpu(node) else ()))
-        return tuple(dict.fromkeys((*devices, *node.labels)))
-
-    def _has_gpu(self, node: Node) -> bool:
-        return node.gpus > 0 and "+cpu" not in str(self._about[node.id]["torch_build"] or "+cpu")
-
     def _platform(self, label: str, nodes: Sequence[Node]) -> Platform:
-        device = "cuda:0" if all(self._has_gpu(node) for node in nodes) else "cpu"
+        device = "cuda:0" if all(node.has_gpu for node in nodes) else "cpu"
         if label in ("cpu", "cuda:0"):
             device = label
         elif label != "local":  # elsewhere is elsewhere: its points are points of their own
@@ -306,7 +297,7 @@ class RayExecutor:
             device=device,
             host="+".join(hosts),
             slots=len(hosts),
-            memory_bytes=min(int(self._about[node.id]["memory_bytes"]) for node in nodes),
+            memory_bytes=min(int(node.about["memory_bytes"]) for node in nodes),
         )
 
     # --- jobs ---------------------------------------------------------------------------------
@@ -316,7 +307,7 @@ class RayExecutor:
         self._look()
         busy = {one.node.address for one in self._running.values()}
         for order in list(self._waiting):
-            fitting = [node for node in self._nodes if order.job.platform in self._names(node)]
+            fitting = [node for node in self._nodes if order.job.platform in node.names]
             free = next((n for n in fitting if n.address not in busy and self._may(n)), None)
             if free is not None:
                 busy.add(free.address)

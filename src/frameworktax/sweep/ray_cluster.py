@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ class Node:
         labels: what a study may call it.
         cpus: how many it offers to Ray.
         gpus: likewise.
+        about: what it says of itself (``about_here``).
+        fault: why it does not say it, empty if it does.
     """
 
     id: str
@@ -45,9 +47,22 @@ class Node:
     labels: tuple[str, ...]
     cpus: float = 1.0
     gpus: float = 0.0
+    about: Mapping[str, Any]
+    fault: str = ""
 
     def __str__(self) -> str:
         return f"node {self.address} ({', '.join(self.labels) or self.id[:8]})"
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether it offers a GPU, and has a torch for it."""
+        return self.gpus > 0 and "+cpu" not in str(self.about["torch_build"] or "+cpu")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every label that a study may use for it."""
+        devices = ("local", "cpu", *(("cuda:0",) if self.has_gpu else ()))
+        return tuple(dict.fromkeys((*devices, *self.labels)))
 
 
 class RayCluster:
@@ -68,6 +83,7 @@ class RayCluster:
         except ImportError as error:
             raise UsageError("--engine ray needs Ray; pip install 'frameworktax[ray]'") from error
         self._ray = ray
+        self._nodes: dict[str, Node] = {}
         self._connected = not ray.is_initialized()  # a caller's own connection stays the caller's
         if not self._connected:
             return
@@ -87,40 +103,34 @@ class RayCluster:
             ) from error
 
     def nodes(self) -> Sequence[Node]:
-        """Return the nodes that are alive."""
-        return [
-            Node(
+        """Return the nodes that are alive; each is asked about itself once."""
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        new = [node for node in alive if node["NodeID"] not in self._nodes]
+        asked = self._about([node["NodeID"] for node in new])
+        for node, (about, fault) in zip(new, asked, strict=True):
+            self._nodes[node["NodeID"]] = Node(
                 id=node["NodeID"],
                 address=node["NodeManagerAddress"],
                 labels=labels(node.get("Labels", {}), node["Resources"]),
                 cpus=node["Resources"].get("CPU", 0.0),
                 gpus=node["Resources"].get("GPU", 0.0),
+                about=about,
+                fault=fault,
             )
-            for node in self._ray.nodes()
-            if node["Alive"]
-        ]
+        return [self._nodes[node["NodeID"]] for node in alive]
 
-    def about(self, nodes: Sequence[Node]) -> Mapping[str, Mapping[str, Any] | str]:
-        """Return ``about_here()`` of nodes by id; a text where one does not answer."""
-        task = self._ray.remote(_about_task())
-        options = {"num_cpus": 0, "max_retries": 0}
-        asked = {
-            node.id: task.options(**options, scheduling_strategy=self._on(node)).remote()
-            for node in nodes
-        }
-        ready, _ = self._ray.wait(
-            list(asked.values()), num_returns=len(asked), timeout=ANSWER_S, fetch_local=False
-        )
-        found: dict[str, Mapping[str, Any] | str] = {}
-        for node_id, promise in asked.items():
+    def _about(self, nodes: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
+        task = self._ray.remote(_about_task()).options(num_cpus=0, max_retries=0)
+        promises = [task.options(scheduling_strategy=self._on(node)).remote() for node in nodes]
+        ready = self._ready(promises, len(promises), ANSWER_S)
+        for promise in promises:
             if promise not in ready:
-                found[node_id] = f"does not answer within {ANSWER_S:.0f} s"
+                yield {}, f"does not answer within {ANSWER_S:.0f} s"
                 continue
             try:
-                found[node_id] = self.answer(promise)
+                yield self.answer(promise), ""
             except LostError as error:
-                found[node_id] = f"does not answer: {error}"
-        return found
+                yield {}, f"does not answer: {error}"
 
     def host(self, node: Node, command: Sequence[str]) -> Any:
         """Start a ``NodeHost`` that holds the whole node; it may wait until the node is free."""
@@ -130,7 +140,7 @@ class RayCluster:
             num_gpus=node.gpus,
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=self._on(node),
+            scheduling_strategy=self._on(node.id),
         ).remote(command)
 
     def ask(self, host: Any, method: str, *arguments: Any) -> Any:
@@ -139,9 +149,12 @@ class RayCluster:
 
     def ready(self, promises: Sequence[Any], wait_s: float) -> Sequence[Any]:
         """Return those that have an answer, waiting for the first."""
+        return self._ready(promises, 1, wait_s)
+
+    def _ready(self, promises: Sequence[Any], number: int, wait_s: float) -> Sequence[Any]:
         if not promises:
             return []
-        return list(self._ray.wait(list(promises), num_returns=1, timeout=wait_s)[0])
+        return list(self._ray.wait(list(promises), num_returns=number, timeout=wait_s)[0])
 
     def answer(self, promise: Any) -> Any:
         """Return the answer of a promise that is ready; raises LostError."""
@@ -160,10 +173,10 @@ class RayCluster:
             self._ray.shutdown()
 
     @staticmethod
-    def _on(node: Node) -> Any:
+    def _on(node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        return NodeAffinitySchedulingStrategy(node.id, soft=False)
+        return NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
 def _noted() -> str:
