@@ -122,7 +122,7 @@ def _generating(workload: Workload) -> Workload:
     tokens = NEW_TOKENS if workload.new_tokens is None else workload.new_tokens
     if tokens < 1:
         raise UsageError(f"--new-tokens {tokens} cannot be; give 1 or more")
-    known = _known(workload.model)
+    known = models.describe_name(workload.model)
     prompt = workload.length or (known.default_length if known else None)
     most = known.max_length if known else None
     if prompt is not None and most is not None and prompt + tokens > most:
@@ -133,14 +133,10 @@ def _generating(workload: Workload) -> Workload:
     return replace(workload, new_tokens=tokens, kv_cache=workload.kv_cache or KV_CACHE)
 
 
-def _known(model: str) -> models.ModelInfo | None:
-    return next((row for row in models.describe_names() if row.name == model), None)
-
-
 def _padded(workload: Workload) -> Workload:
     mean = ragged.MEAN if workload.length_mean is None else workload.length_mean
     sd = ragged.SD if workload.length_sd is None else workload.length_sd
-    known = _known(workload.model)
+    known = models.describe_name(workload.model)
     length = workload.length or (known.default_length if known else None)
     if length is not None:
         ragged.check(mean, sd, length)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 __all__ = [
-    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_names",
-    "is_user_model", "libraries", "names", "place",
+    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_name",
+    "describe_names", "is_user_model", "libraries", "names", "place",
 ]  # fmt: skip
 
 GROUP = "frameworktax.models"
@@ -69,16 +69,25 @@ def describe_names() -> list[ModelInfo]:
 
     No engine is imported.
     """
-    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
     known = _registry() | PREFIXES
     families = list(dict.fromkeys(entry.family for entry in known.values()))
     rows = sorted(known.items(), key=lambda row: families.index(row[1].family))
-    return [
-        ModelInfo(
-            name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
-        )
-        for name, entry in rows
-    ]
+    return [_info(name, entry) for name, entry in rows]
+
+
+def describe_name(name: str) -> ModelInfo | None:
+    """Return the row of a registered name, None for any other."""
+    if ":" in name:
+        return None
+    entry = (BUILT_IN if name in BUILT_IN else _registry()).get(name)
+    return None if entry is None else _info(name, entry)
+
+
+def _info(name: str, entry: Entry) -> ModelInfo:
+    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
+    return ModelInfo(
+        name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
+    )
 
 
 def _missing(entry: Entry) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +17,7 @@ from frameworktax.records import FLOOR, Point, Workload
 from frameworktax.sweep.source import Location, Source
 
 if TYPE_CHECKING:
-    from frameworktax.sweep.study import Axes, StudyFile
+    from frameworktax.sweep.study import Axes, Override, StudyFile
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MAX_POINTS = 200_000
@@ -29,8 +30,8 @@ IMAGE_AXES = frozenset({"image_size", "channels_last"})
 FACTOR_AXES = frozenset({"width", "depth"})
 Cell = dict[str, Any]
 """Axis → value."""
-Cells = dict[tuple[Any, ...], tuple[Cell, Location]]
-"""Cells with the table that they come from, each once."""
+Values = dict[str, tuple[Any, ...]]
+"""Axis → values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,45 +52,27 @@ def expand(
     Raises:
         UsageError: an unknown runtime or platform, no point at all.
     """
-    notes: list[str] = []
-    cells: Cells = {}
-    tables: list[tuple[Location, Axes, tuple[int, ...]]] = []
+    layout = _Layout(source, platforms)
     if file.grid is not None:
-        tables.append((("grid",), file.grid, DEFAULT_BATCHES))
-    tables += [(("point", number), axes, (1,)) for number, axes in enumerate(file.point)]
-    for location, axes, batches in tables:
-        idle = dict.fromkeys(axes.given())
-        for cell in _product(axes.given(), location, source, platforms, batches):
-            for axis in cell:
-                idle.pop(axis, None)
-            cells.setdefault(_identity(cell), (cell, location))
-        notes += [
-            f"{source.where((*location, axis))} has no effect on these models" for axis in idle
-        ]
+        layout.add(file.grid, ("grid",), DEFAULT_BATCHES)
+    for number, axes in enumerate(file.point):
+        layout.add(axes, ("point", number), (1,))
     for number, override in enumerate(file.override):
-        place = ("override", number)
-        if not _override(cells, override.given(), override.set.given(), place, source, platforms):
-            notes.append(_unmatched(override, place, source, cells))
-    before = dict(cells)
+        layout.override(override, ("override", number))
     for number, exclude in enumerate(file.exclude):
-        matches = _match(exclude.given(), ("exclude", number), source)
-        gone = [key for key, (cell, _) in cells.items() if matches(cell)]
-        for key in gone:
-            del cells[key]
-        if not gone:
-            notes.append(_unmatched(exclude, ("exclude", number), source, before))
-    ranked: list[tuple[Callable[[Cell], bool], int]] = []
-    for number, rule in enumerate(file.priority):
-        matches = _match(rule.given(), ("priority", number), source)
-        ranked.insert(0, (matches, rule.value))  # the last one that matches counts
-        if not any(matches(cell) for cell, _ in cells.values()):
-            notes.append(_unmatched(rule, ("priority", number), source, cells))
-    known = {cell["models"] for cell, _ in cells.values()}
-    for name in [name for names in file.study.together for name in names if name not in known]:
-        where = source.where(("study", "together"), name)
-        notes.append(f"{where}: '{name}' is no model of this study")
+        matches = layout.matching(exclude, ("exclude", number))
+        layout.cells = {key: row for key, row in layout.cells.items() if not matches(row[0])}
+    rules = [
+        (layout.matching(rule, ("priority", number)), rule.value)
+        for number, rule in enumerate(file.priority)
+    ]
+    rules.reverse()  # the last one that matches counts
+    for name in dict.fromkeys(itertools.chain(*file.study.together)):
+        if name not in layout.models():
+            where = source.where(("study", "together"), name)
+            layout.notes.append(f"{where}: '{name}' is no model of this study")
     planned: dict[Point, Planned] = {}
-    for cell, location in cells.values():
+    for cell, location in layout.cells.values():
         try:
             point = _point(cell, platforms)
         except UsageError as error:
@@ -98,42 +81,115 @@ def expand(
             planned[point] = Planned(
                 point=point,
                 platform=str(cell["platform"]),
-                priority=next((value for matches, value in ranked if matches(cell)), 0),
+                priority=next((value for matches, value in rules if matches(cell)), 0),
                 location=location,
             )
     if not planned:
         raise UsageError(f"{source.name} holds no point; write [grid] with models and runtimes")
-    return tuple(planned.values()), tuple(notes)
+    return tuple(planned.values()), tuple(layout.notes)
 
 
-def _unmatched(axes: Axes, location: Location, source: Source, cells: Cells) -> str:
-    """Return the note that a table matches nothing, with the name that may be the reason."""
-    known = {cell["models"] for cell, _ in cells.values()}
-    unknown = [name for name in axes.models or () if name not in known]
-    hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])
-    return f"{source.where(location)} matches no point{hint}"
+class _Layout:
+    """The cells of a study while its tables are applied, one after the other.
 
+    Attributes:
+        cells: each once, with the table that it comes from.
+        notes: on tables and axes that have no effect.
+    """
 
-def _product(
-    axes: dict[str, tuple[Any, ...]],
-    location: Location,
-    source: Source,
-    platforms: Mapping[str, str],
-    batches: tuple[int, ...],
-) -> Iterable[Cell]:
-    if "models" not in axes:
-        raise UsageError(f'{source.where(location)}: names no models; write models = ["bert-base"]')
-    defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
-    axes = {"models": axes["models"]} | defaults | axes
-    _check_names(axes, location, source, platforms)
-    axes["runtimes"] = _written_out(axes["runtimes"], _kind(axes))
-    count = 1
-    for values in axes.values():
-        count *= len(values)
-    if count > MAX_POINTS:
-        raise UsageError(f"{source.where(location)}: {count} points; {MAX_POINTS} at most")
-    for values in itertools.product(*axes.values()):
-        yield _fitting(dict(zip(axes, values, strict=True)))
+    def __init__(self, source: Source, platforms: Mapping[str, str]) -> None:
+        self.cells: dict[tuple[Any, ...], tuple[Cell, Location]] = {}
+        self.notes: list[str] = []
+        self._source = source
+        self._known = {"runtimes": [*runtimes.names(), "all"], "platform": list(platforms)}
+
+    def models(self) -> set[str]:
+        """Return the models of all cells."""
+        return {cell["models"] for cell, _ in self.cells.values()}
+
+    def add(self, table: Axes, location: Location, batches: tuple[int, ...]) -> None:
+        """Add the product of a table's axes, with these batches where it names none."""
+        given = table.given()
+        where = self._source.where(location)
+        if "models" not in given:
+            raise UsageError(f'{where}: names no models; write models = ["bert-base"]')
+        defaults = {"runtimes": ("all",), "batch": batches, "platform": ("local",), "threads": (1,)}
+        axes = self._checked({"models": given["models"]} | defaults | given, location)
+        count = math.prod(map(len, axes.values()))
+        if count > MAX_POINTS:
+            raise UsageError(f"{where}: {count} points; {MAX_POINTS} at most")
+        idle = dict.fromkeys(given)
+        for values in itertools.product(*axes.values()):
+            cell = _fitting(dict(zip(axes, values, strict=True)))
+            for axis in cell:
+                idle.pop(axis, None)
+            self._put(cell, location)
+        for axis in idle:
+            where = self._source.where((*location, axis))
+            self.notes.append(f"{where} has no effect on these models")
+
+    def override(self, table: Override, location: Location) -> None:
+        """Give the cells that match other values on some axes."""
+        new = table.set.given()
+        if not new:
+            where = self._source.where(location)
+            raise UsageError(f"{where}: sets nothing; write set = {{ batch = [1] }}")
+        new = self._checked(new, (*location, "set"))
+        matches = self.matching(table, location)
+        for key, (cell, _) in list(self.cells.items()):
+            if matches(cell):
+                self.cells.pop(key, None)
+                for values in itertools.product(*new.values()):
+                    changed = {**cell, **dict(zip(new, values, strict=True))}
+                    self._put(_fitting(changed), location)
+
+    def matching(self, table: Axes, location: Location) -> Callable[[Cell], bool]:
+        """Return whether a cell has one of the values of every axis that a table names.
+
+        One that matches no cell gets a note, with the name that may be the reason.
+        """
+        axes = table.given()
+        if not axes:
+            where = self._source.where(location)
+            raise UsageError(f"{where}: matches everything; name an axis")
+        self._check_names("runtimes", axes, location)
+        if "all" in axes.get("runtimes", ()):
+            del axes["runtimes"]
+
+        def matches(cell: Cell) -> bool:
+            return all(cell.get(axis) in values for axis, values in axes.items())
+
+        if not any(matches(cell) for cell, _ in self.cells.values()):
+            known = self.models()
+            unknown = [name for name in table.models or () if name not in known]
+            hint = "".join(f": no '{name}' is in it{nearest(name, known)}" for name in unknown[:1])
+            self.notes.append(f"{self._source.where(location)} matches no point{hint}")
+        return matches
+
+    def _put(self, cell: Cell, location: Location) -> None:
+        self.cells.setdefault(tuple(sorted(cell.items())), (cell, location))
+
+    def _checked(self, axes: Values, location: Location) -> Values:
+        """Return axes whose runtimes and platforms exist, ``all`` written out."""
+        for axis in self._known:
+            self._check_names(axis, axes, location)
+        if "runtimes" not in axes:
+            return axes
+        kind = "ragged" if "ragged" in axes.get("input", ()) else "dense"
+        found: list[str] = []
+        for name in axes["runtimes"]:
+            every = [one for one in runtimes.every(kind) if one != FLOOR]
+            found += every if name == "all" else [name]
+        return {**axes, "runtimes": tuple(dict.fromkeys(found))}
+
+    def _check_names(self, axis: str, axes: Values, location: Location) -> None:
+        known = self._known[axis]
+        for name in axes.get(axis, ()):
+            if name not in known:
+                raise UsageError(
+                    f"{self._source.where((*location, axis), name)}: no {axis.removesuffix('s')} "
+                    f"'{name}'{nearest(name, known) or ';'} choose from {', '.join(known)}"
+                )
 
 
 def _fitting(cell: Cell) -> Cell:
@@ -151,82 +207,12 @@ def _lacks(model: str) -> frozenset[str]:
     """Return the axes a model does not have, as far as its name shows."""
     if models.is_user_model(model):
         return TEXT_AXES | {"image_size"} | FACTOR_AXES
-    info = next((row for row in models.describe_names() if row.name == model), None)
+    info = models.describe_name(model)
     if info is None:
         return frozenset()  # from a hub or a folder: building it shows which it lacks
     text = frozenset() if info.has_length else TEXT_AXES
     image = frozenset() if info.has_image_size else IMAGE_AXES
     return text | image | (FACTOR_AXES - set(info.factors))
-
-
-def _identity(cell: Cell) -> tuple[Any, ...]:
-    return tuple(sorted(cell.items()))
-
-
-def _kind(axes: Mapping[str, tuple[Any, ...]]) -> str:
-    return "ragged" if "ragged" in axes.get("input", ()) else "dense"
-
-
-def _written_out(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for name in names:
-        every = runtimes.every(kind) if name == "all" else [name]
-        found += [one for one in every if one != FLOOR or name != "all"]
-    return tuple(dict.fromkeys(found))
-
-
-def _check_names(
-    axes: Mapping[str, tuple[Any, ...]],
-    location: Location,
-    source: Source,
-    platforms: Mapping[str, str],
-) -> None:
-    """Refuse unknown runtimes and platforms."""
-    known = {"runtimes": [*runtimes.names(), "all"], "platform": list(platforms)}
-    for axis, names in known.items():
-        for name in axes.get(axis, ()):
-            if name not in names:
-                raise UsageError(
-                    f"{source.where((*location, axis), name)}: no {axis.removesuffix('s')} "
-                    f"'{name}'{nearest(name, names) or ';'} choose from {', '.join(names)}"
-                )
-
-
-def _match(
-    axes: dict[str, tuple[Any, ...]], location: Location, source: Source
-) -> Callable[[Cell], bool]:
-    """Return whether a cell has one of the values of every axis that is written."""
-    if not axes:
-        raise UsageError(f"{source.where(location)}: matches everything; name an axis")
-    if "runtimes" in axes:
-        _check_names({"runtimes": axes["runtimes"]}, location, source, {})
-        if "all" in axes["runtimes"]:
-            axes = {name: values for name, values in axes.items() if name != "runtimes"}
-    return lambda cell: all(cell.get(axis) in values for axis, values in axes.items())
-
-
-def _override(
-    cells: Cells,
-    when: dict[str, tuple[Any, ...]],
-    new: dict[str, tuple[Any, ...]],
-    location: Location,
-    source: Source,
-    platforms: Mapping[str, str],
-) -> bool:
-    """Give the cells that match other values on some axes; return whether any did."""
-    if not new:
-        raise UsageError(f"{source.where(location)}: sets nothing; write set = {{ batch = [1] }}")
-    _check_names(new, (*location, "set"), source, platforms)
-    if "runtimes" in new:
-        new = {**new, "runtimes": _written_out(new["runtimes"], _kind(new))}
-    match = _match(when, location, source)
-    matching = [(key, cell) for key, (cell, _) in cells.items() if match(cell)]
-    for key, cell in matching:
-        cells.pop(key, None)
-        for values in itertools.product(*new.values()):
-            changed = _fitting({**cell, **dict(zip(new, values, strict=True))})
-            cells.setdefault(_identity(changed), (changed, location))
-    return bool(matching)
 
 
 def _platform(label: str, device: str) -> str:
