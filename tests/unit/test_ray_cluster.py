@@ -56,12 +56,12 @@ class Ray(SimpleNamespace):
     def nodes(self):
         return self.alive
 
-    def remote(self, what, **before):
+    def remote(self, what):
         def options(**given):
-            self.options.append({**before, **given})
-            return self.remote(what, **before, **given)
+            self.options.append(given)
+            return SimpleNamespace(remote=lambda *more: self.say(what, given, *more))
 
-        return SimpleNamespace(options=options, remote=lambda *more: self.say(what, before, *more))
+        return SimpleNamespace(options=options)
 
     def say(self, what, given):
         return what
@@ -136,7 +136,7 @@ def test_what_nodes_say_of_themselves_is_asked_once(ray):
     assert b.fault == "does not answer: its node"
     assert c.fault == "does not answer within 60 s"
     asked = len(ray.options)
-    assert list(cluster.nodes()) == [a, b, c] and len(ray.options) == asked + 1  # of no node
+    assert list(cluster.nodes()) == [a, b, c] and len(ray.options) == asked
 
 
 def test_a_fault_of_ray_is_a_loss(ray):

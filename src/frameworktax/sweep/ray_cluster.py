@@ -120,8 +120,11 @@ class RayCluster:
         return [self._nodes[node["NodeID"]] for node in alive]
 
     def _about(self, nodes: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
-        task = self._ray.remote(_about_task()).options(num_cpus=0, max_retries=0)
-        promises = [task.options(scheduling_strategy=self._on(node)).remote() for node in nodes]
+        task = self._ray.remote(_about_task())
+        promises = [
+            task.options(num_cpus=0, max_retries=0, scheduling_strategy=self._on(node)).remote()
+            for node in nodes
+        ]
         ready = self._ready(promises, len(promises), ANSWER_S)
         for promise in promises:
             if promise not in ready:
