@@ -38,6 +38,7 @@ from ray_loopback import ENVIRONMENT, loopback
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "wall_ns",
+    "measuring_ns", "calls_ns",
     "peak_memory_bytes", "warmup_calls", "started", "environment", "session", "notes", "samples",
     "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes",
 }  # fmt: skip
