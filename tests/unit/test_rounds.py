@@ -75,14 +75,14 @@ def series_of(tmp_path, point, scripts):
 
 
 @contextmanager
-def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, has_sampler=False):
+def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, sampler=None):
     plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s)
     clock = FakeClock()
     effort = EffortClock(clock)
     with store.Writer(tmp_path / "s", "session") as writer, effort.measuring():
         yield Rounds(
             plan, series, Recorder(writer, "session"), Reporter(), Gate(Templates()), effort,
-            cpus=[0], has_sampler=has_sampler, seed="seed", clock=clock,
+            cpus=[0], sampler=sampler, seed="seed", clock=clock,
         )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def run(tmp_path, scripts, *, until=0.03):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, scripts)
     workers = dict(series.workers)
-    with rounds_of(tmp_path, [series], until=until, has_sampler=True) as rounds:
+    with rounds_of(tmp_path, [series], until=until, sampler="perf-event") as rounds:
         rounds.precise()
     records, notes = store.read(tmp_path / "s")
     assert notes == []
@@ -117,7 +117,7 @@ def test_a_steady_point_is_done_once_it_has_blocks_enough(tmp_path):
 def test_first_rounds_sample_in_between(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
-    with rounds_of(tmp_path, [series], has_sampler=True) as rounds:
+    with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
         rounds.first([(series, run) for run in series.runs.values()], 100_000_000)
     for worker in series.workers.values():
         assert [do for do in worker.asked if do != "pin"] == ["block", "sample", "block"]
@@ -186,7 +186,7 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
     workload = Workload(model="m", batch=1)
     point = Point(workload=workload, runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
-    with rounds_of(tmp_path, [series], has_sampler=True) as rounds:
+    with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
         rounds.precise()
         larger = replace(point, workload=replace(workload, batch=2))
         series.points[2] = larger

@@ -200,7 +200,7 @@ def set_up(tmp_path, *made, spawn=None, **plan):
             export_worker(tmp_path, spawn),
             pool,
         )
-        running.begin(has_sampler=True)
+        running.begin(sampler="perf-event")
         while running.is_running():
             running.wait()
         running.write_subjects()

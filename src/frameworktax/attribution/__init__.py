@@ -1,5 +1,9 @@
 """Attribution: which part of a latency is kernel time, and what the rest was spent on."""
 
-from frameworktax.attribution.sampler import attribute_cpu, available_samplers
+from frameworktax.attribution.sampler import (
+    attribute_cpu,
+    available_samplers,
+    separates_kernels,
+)
 
-__all__ = ["attribute_cpu", "available_samplers"]
+__all__ = ["attribute_cpu", "available_samplers", "separates_kernels"]

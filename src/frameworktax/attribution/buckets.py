@@ -30,6 +30,8 @@ only move data, both in libraries of which nothing is known by name."""
 
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
+_NOTED = 0.05
+"""Share of samples placed by machine code above which a note says so."""
 
 
 def _rules(*rules: tuple[str, str, str]) -> list[tuple[re.Pattern[str], Place]]:
@@ -243,6 +245,12 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             else ("sampler-pauses-process", f"{run.method} pauses the process for every sample and "
                   "does not see the operating system: on calls under 1 ms its kernel share was "
                   "0.1 too low; allow perf_event_open for true shares")
+        )  # fmt: skip
+    total = sum(sum(stretch.values()) for stretch in samples)
+    if detail["unnamed"] + detail["copying"] > _NOTED * total:
+        notes.append(
+            ("machine-code", "kernels without symbols are placed by their machine code; loops that "
+             "only move data (copying) count as kernels")
         )  # fmt: skip
     off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
     queued = [stretch.queued_ns for stretch in run.stretches]

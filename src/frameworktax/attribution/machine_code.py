@@ -20,6 +20,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,15 +62,18 @@ Judged = list[tuple[int, Work]]
 """Addresses at which the work of a function's instructions changes, and to what."""
 
 
+def is_available() -> bool:
+    """Return whether compiled functions can be judged here; imports nothing."""
+    return platform.machine() == "x86_64" and find_spec("capstone") is not None
+
+
 @cache
 def disassembler() -> Any:
     """Return capstone's for this processor, None where there is none or no rules for it."""
-    if platform.machine() != "x86_64":
+    if not is_available():
         return None
-    try:
-        import capstone
-    except ImportError:
-        return None
+    import capstone
+
     found = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     found.skipdata = True  # tables between instructions are stepped over
     return found

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
+from frameworktax.attribution import machine_code
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError, WorkerError
@@ -191,6 +192,16 @@ def available_samplers() -> list[tuple[str, bool, str]]:
     probes = (perf_event.probe, py_spy.probe)
     reasons = [(name, probe()) for name, probe in zip(METHODS, probes, strict=True)]
     return [(name, reason is None, reason or "") for name, reason in reasons]
+
+
+def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
+    """Return whether samples tell kernels from the rest of a runtime.
+
+    By its symbols; without them by machine code, which needs addresses and a disassembler.
+    """
+    if sampler is None or has_symbols:
+        return sampler is not None
+    return sampler == "perf-event" and machine_code.is_available()
 
 
 def open_sampler(method: str, stretch_ns: int) -> Sampler:

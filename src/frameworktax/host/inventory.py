@@ -30,7 +30,7 @@ EXTRAS: dict[str, str] = {
     "py-spy": "py-spy",
 }
 """Packages that ``doctor`` looks for → the extra that installs each."""
-_ALSO = ("frameworktax", "numpy", "scipy")
+_ALSO = ("capstone", "frameworktax", "numpy", "scipy")
 
 _GPU_FIELDS = {
     "index": "index",

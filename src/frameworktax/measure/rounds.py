@@ -12,6 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
+from frameworktax.attribution import separates_kernels
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure.effort import EffortClock
@@ -64,7 +65,7 @@ class Rounds:
         gate: stops set-up.
         effort: what measuring is charged to.
         cpus: to pin measuring processes to.
-        has_sampler: whether this host lets program counters be sampled.
+        sampler: of program counters that this host allows, None for none.
         seed: of the order in a round.
         clock: to read time from.
     """
@@ -79,7 +80,7 @@ class Rounds:
         effort: EffortClock,
         *,
         cpus: Sequence[int],
-        has_sampler: bool,
+        sampler: str | None,
         seed: str,
         clock: Clock,
     ) -> None:
@@ -90,7 +91,7 @@ class Rounds:
         self._gate = gate
         self._effort = effort
         self._cpus = tuple(cpus)
-        self._has_sampler = has_sampler
+        self._sampler = sampler
         self._random = random.Random(seed)
         self._clock = clock
         self._round = 0  # counts on through the session: a block's identity holds it
@@ -270,8 +271,10 @@ class Rounds:
     # --- where the time goes --------------------------------------------------------------------
 
     def _is_samplable(self, series: Series, run: PointRun) -> bool:
-        is_model = not (series.is_twin or series.is_floor) and series.runtime.has_symbols
-        return self._has_sampler and is_model and run.is_samplable and run.process in series.workers
+        if series.is_twin or series.is_floor or run.process not in series.workers:
+            return False
+        has_symbols = series.runtime.has_symbols
+        return run.is_samplable and separates_kernels(self._sampler, has_symbols=has_symbols)
 
     def _sample(self, series: Series, run: PointRun, duration_ns: int) -> None:
         """Ask where the time goes on the host, in a run of its own."""

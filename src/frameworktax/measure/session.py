@@ -90,7 +90,7 @@ class MeasuringSession:
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
         self._recorder = Recorder(writer, session)
-        self._has_sampler = any(usable for _, usable, _ in available_samplers())
+        self._sampler = next((name for name, usable, _ in available_samplers() if usable), None)
         # The user's own code stays in a process that has run it: no other session gets that one.
         is_shared = export_worker is not None and plan.live is None
         lasting = is_shared and all(map(is_fixed, plan.points))
@@ -122,7 +122,7 @@ class MeasuringSession:
             self._gate,
             self._effort,
             cpus=host.pick_cpus(self._threads),
-            has_sampler=self._has_sampler,
+            sampler=self._sampler,
             seed=session,
             clock=clock,
         )
@@ -161,7 +161,7 @@ class MeasuringSession:
         self._reporter.phase("setting up")
         with self._effort.setting_up():
             self._begin_templates()
-            self._setup.begin(self._has_sampler)
+            self._setup.begin(self._sampler)
         self._cover()
         self._setup.write_subjects()
         self._raise_if_nothing()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from frameworktax.attribution import separates_kernels
 from frameworktax.errors import WorkerError
 from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.gate import Gate
@@ -79,7 +80,7 @@ class Setup:
 
     # --- from the session's own thread ----------------------------------------------------------
 
-    def begin(self, has_sampler: bool) -> None:
+    def begin(self, sampler: str | None) -> None:
         """Begin with all that is asked for, and what that needs."""
         for series in self._series:
             reason = series.runtime.missing(series.target)
@@ -91,7 +92,7 @@ class Setup:
         for series in sorted(wanted, key=_load_order):
             if not series.runtime.prepares and not _is_asked_floor(series):
                 self._submit(self._make_ready, series)
-        self._submit(self._describe_and_export, wanted, has_sampler)
+        self._submit(self._describe_and_export, wanted, sampler)
 
     def is_running(self) -> bool:
         """Return whether anything is still being set up.
@@ -146,12 +147,12 @@ class Setup:
         self._threads.append(thread)
         thread.add_done_callback(lambda _: self._news.put(("", "")))
 
-    def _describe_and_export(self, wanted: list[Series], has_sampler: bool) -> None:
+    def _describe_and_export(self, wanted: list[Series], sampler: str | None) -> None:
         """Read the models, then export for one runtime after another."""
         try:
             for config, series in {s.config: s for s in wanted if not s.is_floor}.items():
                 self._described[config] = self._describe(series)
-            twins = self._add_twins(has_sampler)
+            twins = self._add_twins(sampler)
             floors = [series for series in wanted if _is_asked_floor(series)]
             for series in twins + floors:  # the floor runs no model: one that is wrong shows here
                 if not series.runtime.prepares:
@@ -283,10 +284,10 @@ class Setup:
             floor.is_beside = True
             self._series.append(floor)
 
-    def _add_twins(self, has_sampler: bool) -> list[Series]:
+    def _add_twins(self, sampler: str | None) -> list[Series]:
         twins: list[Series] = []
         for series in self._series:
-            needed = not (series.runtime.has_symbols and has_sampler)
+            needed = not separates_kernels(sampler, has_symbols=series.runtime.has_symbols)
             wanted = self._plan.twin == "all" or (
                 self._plan.twin == "auto" and (needed or series.runtime.name == "eager")
             )

@@ -44,6 +44,8 @@ MODULE = "frameworktax.measure.template"
 ROOM = "FRAMEWORKTAX_ROOM"
 """A variable as long as any path: what is forked has its ``TMPDIR`` there, for ``/proc``."""
 MESSAGE_BYTES = 65_536
+AGAIN_S = 0.1
+"""A thread that waits for news looks at this interval whether another has taken them in."""
 GRACE_S = 5.0
 """How long a template may take to end what it has forked."""
 
@@ -163,7 +165,9 @@ class Forked:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
-            for descriptor, _ in poller.poll(None if left is None else left * 1e3):
+            # Another thread may take the message in: nothing is readable any more then.
+            wait_s = AGAIN_S if left is None else min(AGAIN_S, left)
+            for descriptor, _ in poller.poll(wait_s * 1e3):
                 if other is not None and descriptor == other.fileno():
                     return
 

@@ -99,7 +99,7 @@ class Runtime(ABC):
     imports: ClassVar[tuple[str, ...]] = ()
     """Names in ``models.libraries`` that ``load`` and ``bind`` import, the model's left out."""
     has_symbols: ClassVar[bool] = True
-    """Whether symbols distinguish kernels from executor; otherwise the twin is used."""
+    """Whether symbols distinguish kernels from executor; else machine code does, or the twin."""
     prepares: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     """Whether ``all`` leaves it out: set-up that would eat any ordinary budget."""
