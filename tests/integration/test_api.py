@@ -38,7 +38,8 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
     assert all(m.parity.within_tolerance for m in found.values())  # eval: dropout does nothing
     assert module.training  # the caller's own module is as it was
     assert "in-place" not in [n.code for n in results.run.notes]
-    assert list(cache.iterdir()) == []  # neither the module, nor what was made from it, nor scratch
+    left = {path.name for path in cache.iterdir()} - {"machine-code"}  # of installed libraries
+    assert left == set()  # neither the module, nor what was made from it, nor scratch
     assert [p.suffix for p in (tmp_path / "s").iterdir()] == [".jsonl"]
     frame = results.to_pandas()
     assert len(frame) == len(results) and frame["latency_ns"].notna().any()

@@ -141,10 +141,12 @@ def test_symbols_of_real_libraries_are_placed_as_by_hand():
 
 def test_machine_code_says_what_an_unknown_library_does():
     own = "my_operator.cpython-311-x86_64-linux-gnu.so"
-    assert is_judged(own)
-    assert is_judged("_sha256.cpython-311-x86_64-linux-gnu.so")
-    assert not is_judged(TORCH)
-    assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so")
+    assert is_judged(own, True)
+    assert is_judged("_sha256.cpython-311-x86_64-linux-gnu.so", True)
+    assert not is_judged(TORCH, True)
+    assert is_judged(TORCH, False)
+    assert not is_judged("libc.so.6", False)
+    assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so", False)
     assert classify(Leaf(own, "spin", "kernel")) == ("kernel", "unnamed")
     assert classify(Leaf(own, "parse", "other")) == ("remainder", "")
 

@@ -189,9 +189,10 @@ def classify(leaf: Leaf) -> Place:
     return _BY_WORK[work] if work in ("kernel", "copy") else ("remainder", "")
 
 
-def is_judged(library: str) -> bool:
-    """Return whether machine code is to say what a library does, though it may have symbols."""
-    return _first(_LIBRARIES, library) is None and not _extension_module(library)[0]
+def is_judged(library: str, named: bool) -> bool:
+    """Return whether machine code is to say what a library does at a place, named by a symbol."""
+    bucket, detail = _first(_LIBRARIES, library) or _extension_module(library)
+    return not bucket and (not detail or (not named and detail in ("engine", "torch")))
 
 
 def _extension_module(library: str) -> Place:

@@ -123,7 +123,7 @@ class Resolver:
     Args:
         maps: text of ``/proc/PID/maps``; None for this process.
         hidden: whether a library's symbols are to be ignored, to test what is done without.
-        judged: whether machine code is to be judged where there is a symbol too.
+        judged: whether machine code is judged, by library and whether a symbol names the place.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Resolver:
         maps: str | None = None,
         *,
         hidden: Callable[[str], bool] = lambda library: False,
-        judged: Callable[[str], bool] = lambda library: False,
+        judged: Callable[[str, bool], bool] = lambda library, named: not named,
     ) -> None:
         self._hidden, self._judged = hidden, judged
         text = Path("/proc/self/maps").read_text() if maps is None else maps
@@ -171,11 +171,11 @@ class Resolver:
             if special is not None:
                 return Leaf(library, special)
         name = None if self._hidden(library) else table.find(vaddr)
+        work = table.work(vaddr) if self._judged(library, name is not None) else None
         if name is not None:
-            work = table.work(vaddr) if self._judged(library) else None
             return Leaf(library, demangle(name), work)
         start = table.function(vaddr)
-        return Leaf(library, f"sub_{start:x}" if start is not None else "", table.work(vaddr))
+        return Leaf(library, f"sub_{start:x}" if start is not None else "", work)
 
     def _table(self, path: str) -> SymbolTable | None:
         if path not in self._tables:
