@@ -10,7 +10,6 @@ import pytest
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
-from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
@@ -20,6 +19,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup
+from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeRuntime
@@ -172,12 +172,6 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     assert [note.code for note in second.notes] == ["set-up-reused"]
 
 
-def export_worker(tmp_path, start):
-    made = ExportWorker(tmp_path)
-    made.serve(start, None, lasting=False)
-    return made
-
-
 def set_up(tmp_path, *made, spawn=None, **plan):
     """Run set-up where no process can start; return the series and the records."""
 
@@ -197,7 +191,7 @@ def set_up(tmp_path, *made, spawn=None, **plan):
             Reporter(),
             KnownModels(plan.folder),
             tmp_path / "t",
-            export_worker(tmp_path, spawn),
+            SetupProcess(tmp_path, spawn),
             pool,
         )
         running.begin(sampler="perf-event")
@@ -269,16 +263,6 @@ def test_the_share_of_padding_does_not_wait_for_counting(tmp_path):
         Recorder(writer, "session").subjects(made, Described(facts={}, has_twin=False))
     (subject,) = store.read(tmp_path / "s")[0]
     assert subject.padding_share == pytest.approx(1 - 10 / 64, abs=0.02)
-
-
-@pytest.mark.parametrize(("model", "lasts"), [("mlp", True), ("my_code.py:build", False)])
-def test_a_process_that_ran_the_users_code_serves_no_other_session(tmp_path, model, lasts):
-    point = Point(workload=Workload(model=model, batch=1), runtime="null")
-    shop = ExportWorker(tmp_path)
-    shop.serve(None, "nothing", lasting=False)
-    with store.Writer(tmp_path / "s", "session") as writer:
-        MeasuringSession(Plan(points=(point,)), writer, "session", None, shop)
-    assert shop._lasting is lasts
 
 
 class Exports(FakeRuntime):

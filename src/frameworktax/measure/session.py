@@ -27,7 +27,6 @@ from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, schedule, timing
 from frameworktax.measure.effort import EffortClock
-from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
@@ -37,8 +36,9 @@ from frameworktax.measure.recorder import OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import Rounds, Runs
 from frameworktax.measure.schedule import FIRST_ROUNDS, SAMPLE_NS, Points
-from frameworktax.measure.series import PointRun, Series, is_fixed, series_of
+from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.setup import Setup
+from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.models.libraries import libraries_in
 from frameworktax.records import Effort, Note, Point, device_of
@@ -61,7 +61,6 @@ class MeasuringSession:
         writer: takes the records.
         session: its identity.
         reporter: shows progress.
-        export_worker: kept for the next session; None ends it with this one's set-up.
         templates: kept for the next session; None ends them with this one.
         clock: to read time from.
     """
@@ -72,7 +71,6 @@ class MeasuringSession:
         writer: Writer,
         session: str,
         reporter: Reporter | None = None,
-        export_worker: ExportWorker | None = None,
         templates: Templates | None = None,
         clock: Clock = REAL,
     ) -> None:
@@ -91,12 +89,6 @@ class MeasuringSession:
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
         self._recorder = Recorder(writer, session)
         self._sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-        # The user's own code stays in a process that has run it: no other session gets that one.
-        is_shared = export_worker is not None and plan.live is None
-        lasting = is_shared and all(map(is_fixed, plan.points))
-        self._export_worker = export_worker or ExportWorker(plan.folder)
-        kind = (self._threads, self._on_device, plan.in_place)
-        self._export_worker.serve(self._export_process, kind, lasting=lasting)
         self._known = KnownModels(plan.folder, plan.live)
         self._outputs = OutputChecks(self._series, self._recorder, self._scratch, self._known)
         self._gate = Gate(self._templates)
@@ -111,7 +103,7 @@ class MeasuringSession:
             self._reporter,
             self._known,
             self._scratch,
-            self._export_worker,
+            SetupProcess(plan.folder, self._setup_process),
             self._pool,
         )
         self._rounds = Rounds(
@@ -446,7 +438,7 @@ class MeasuringSession:
             self._spawned.append(worker)
             return worker
 
-    def _export_process(self, python: Path | None, temporary: Path) -> AnyWorker:
+    def _setup_process(self, python: Path | None, temporary: Path) -> AnyWorker:
         self._refuse_if_ending()
         needed = {name for series in list(self._series) for name in series.model_libraries}
         if any(series.is_to_be_prepared for series in list(self._series)):

@@ -16,7 +16,6 @@ from typing import Any
 
 from frameworktax.attribution import separates_kernels
 from frameworktax.errors import WorkerError
-from frameworktax.measure.export_worker import ExportWorker
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
@@ -24,6 +23,7 @@ from frameworktax.measure.protocol import Describe, Described
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, Spawn, series_of
+from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.records import FLOOR, Note, Workload
 
 DESCRIBE_S = 3.0
@@ -46,7 +46,7 @@ class Setup:
         reporter: shows the steps; called by the session's own thread alone.
         known: descriptions and eager's outputs of earlier sessions.
         scratch: for what is prepared for this session alone.
-        export_worker: has the process that describes and exports.
+        process: describes and exports.
         pool: threads, two at least.
     """
 
@@ -60,7 +60,7 @@ class Setup:
         reporter: Reporter,
         known: KnownModels,
         scratch: Path,
-        export_worker: ExportWorker,
+        process: SetupProcess,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._plan = plan
@@ -71,7 +71,7 @@ class Setup:
         self._reporter = reporter
         self._known = known
         self._scratch = scratch
-        self._export_worker = export_worker
+        self._process = process
         self._pool = pool
         self._described: dict[Workload, Described] = {}
         self._is_described = False
@@ -126,7 +126,7 @@ class Setup:
     def end(self) -> None:
         """End what still runs; nothing new can be started any more."""
         if any(not thread.done() for thread in list(self._threads)):
-            self._export_worker.close()
+            self._process.close()
 
     def _show_all(self, *, block: bool) -> None:
         while True:
@@ -161,10 +161,8 @@ class Setup:
             for series in sorted(exports, key=_export_order):
                 if self._prepare(series):
                     self._submit(self._make_ready, series)
-        except BaseException:  # nothing waits any more for what was asked of it
-            self._export_worker.close()
-            raise
-        self._export_worker.rest()
+        finally:
+            self._process.close()
 
     def _describe(self, series: Series) -> Described:
         point = series.points[min(series.points)]
@@ -181,7 +179,7 @@ class Setup:
         model = series.workload.model
         self._news.put((model, "counting its operations"))
         try:
-            worker = self._gate.start(self._export_worker.process)
+            worker = self._gate.start(self._process.get)
             limit_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
             found = self._gate.ask(worker, request, limit_s)
         except WorkerError as error:
@@ -199,7 +197,7 @@ class Setup:
         self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
 
         def process(*, fresh: bool = False) -> Any:
-            return gate.start(lambda: self._export_worker.process(python, fresh=fresh))
+            return gate.start(lambda: self._process.get(python, fresh=fresh))
 
         try:
             try:
