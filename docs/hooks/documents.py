@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
@@ -23,11 +22,11 @@ WHAT = {
 
 def pages() -> dict[str, str]:
     """Return the page and the schemas under their names."""
-    from frameworktax.cli.schema import DOCUMENTS
+    from frameworktax.cli.schema import DOCUMENTS, describe
 
     found, parts = {}, []
-    for name, module in DOCUMENTS.items():
-        described = importlib.import_module(module).schema()
+    for name in DOCUMENTS:
+        described = describe(name)
         found[f"reference/{name}.schema.json"] = json.dumps(described, indent=1) + "\n"
         parts.append(f"## {name}\n\n{WHAT[name]}\n\n{fields(described)}")
         for part, below in described.get("$defs", {}).items():

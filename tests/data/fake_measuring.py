@@ -27,7 +27,16 @@ import sample_records as data
 from frameworktax import models, runtimes
 from frameworktax.measure import session as measuring
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Calibration, Outcome, Parity, Point, Subject, Workload, device_of
+from frameworktax.records import (
+    Calibration,
+    Effort,
+    Outcome,
+    Parity,
+    Point,
+    Subject,
+    Workload,
+    device_of,
+)
 from frameworktax.runtimes.base import Target
 
 OVERHEAD_NS = {"eager": 600_000, "torchscript-frozen": 250_000, "onnxruntime": 100_000}
@@ -59,6 +68,12 @@ class FakeSession:
         self._floor()
         for point in self._plan.points:
             self._point(point)
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(
+            session=self._session, wall_ns=2_000, setup_ns=500, measuring_ns=1_000, calls_ns=800
+        )
 
     def spent_ns(self) -> Mapping[str, int]:
         return {}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from frameworktax import store
 from frameworktax.analysis.document import build
+from frameworktax.attribution import separates_kernels
 from frameworktax.cli import app
 from frameworktax.records import BILL
 
@@ -93,8 +94,10 @@ def test_numbers_hang_together(session):
 def test_methods_are_named(session):
     _, run, _ = session
     found = points(run)
-    assert found["onnxruntime", 1]["bill_method"] == "width-shrunk-twin"
-    for runtime in ("eager", "torchscript-frozen"):
+    sampled = ["eager", "torchscript-frozen"]
+    if separates_kernels("perf-event", has_symbols=False):  # by machine code
+        sampled.append("onnxruntime")
+    for runtime in sampled:
         assert found[runtime, 1]["bill_method"].startswith("program-counter-sampling")
     assert found["eager", 1]["warm_overhead_ns"]["value"] > 0
     assert "block-medians" in found["eager", 1]["latency_ns"]["method"]

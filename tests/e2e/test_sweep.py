@@ -9,7 +9,8 @@ from frameworktax.host.lock import NAME, VARIABLE, host_lock
 
 STUDY = """
 [study]
-time_budget = "8s"
+time_budget = "60s"
+until = "50%"
 [grid]
 models = ["mlp", "bert-tiny"]
 runtimes = ["null"]
@@ -58,7 +59,7 @@ def test_a_study_is_measured_once_and_said_beforehand(shell):
 
 def test_wrong_studies(shell):
     shell.write("study.toml", STUDY.replace("batch", "bacth"))
-    refused(shell("sweep", "study.toml"), "study.toml line 7", "did you mean 'batch'")
+    refused(shell("sweep", "study.toml"), "study.toml line 8", "did you mean 'batch'")
     shell.write("study.toml", STUDY)
     refused(shell("sweep", "study.toml", "grid.bach=1"), "'grid.bach=1'", "'batch'")
     refused(shell("sweep", "study.toml", "--engine", "lcoal"), "local")

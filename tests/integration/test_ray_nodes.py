@@ -160,7 +160,7 @@ def test_a_host_ends_its_job_and_removes_its_folder(tmp_path):
     assert b"own/model.py" not in said and (folder / "own" / "model.py").read_text() == "x = 1\n"
     host.stop()
     chunk, ended = host.take(len(said) + len(listen(host, b"no such word")))
-    assert (chunk, ended) == (b"", "its process ended with code 130; ")
+    assert chunk == b"" and ended.startswith("its process ended with code ")
     assert not list(tmp_path.glob("frameworktax-node-*")) and not (tmp_path / "x.py").exists()
 
 

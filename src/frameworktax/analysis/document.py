@@ -108,7 +108,8 @@ def _points(
     measurements: Iterable[Measurement], records: Iterable[Record], asked: Iterable[Point]
 ) -> Points | None:
     """Count the points; None where none was asked for."""
-    reached = {m.point: m for m in measurements if m.runtime != FLOOR}
+    asked = set(asked)  # the floor is measured beside everything, and counts where it was asked for
+    reached = {m.point: m for m in measurements if m.runtime != FLOOR or m.point in asked}
     left_out = {r.point: r.reason for r in records if isinstance(r, LeftOut)}
     settled = {
         *(point for point, m in reached.items() if m.status == "unavailable"),

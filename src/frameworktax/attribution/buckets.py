@@ -72,7 +72,7 @@ _BY_NAME = _rules(
     (r"^(dnnl|ideep|Xbyak)", "dispatch", ""),
     # at::native: loops are compiled once per instruction set, in a namespace of that name.
     (r"^at::native::(AVX2|AVX512|DEFAULT|SVE\w*|VSX|ZVECTOR)::", "kernel", "vectorised"),
-    (r"^at::native::(cpublas::|{anon}::)*(gemm|use_blas_gemm|\w*shape_check)$", "dispatch", ""),
+    (r"^at::native::(cpublas::({anon}::)?(gemm|use_blas_gemm)|.*shape_check)$", "dispatch", ""),
     (r"^at::native::.*(_sum$|ApplyGridSample|upsample_\w+_(channels_last|linear|loop))",
      "kernel", "vectorised"),
     (r"^at::native::.*(im2col|col2im|unfolded|vol2col|slow_conv|winograd|depthwise)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,14 +28,18 @@ def schema(
         raise UsageError(
             f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
         )
+    print(json.dumps(describe(document), indent=1))
+
+
+def describe(document: str) -> dict[str, Any]:
+    """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
     from frameworktax.records import Run
     from frameworktax.report import json_document
     from frameworktax.sweep import study
 
     kind = {"run": Run, "comparison": Comparison}.get(document)
-    described = json_document.schema(kind) if kind else study.schema()
-    print(json.dumps(described, indent=1))
+    return json_document.schema(kind) if kind else study.schema()
 
 
 @app.command()
