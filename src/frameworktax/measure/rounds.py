@@ -174,11 +174,12 @@ class Rounds:
         """Return by how much a second of rounds narrows the widest interval; 0 where all are done.
 
         Points that are compared with one another stay together: a ratio is taken over the rounds
-        that both were in. Twins were not asked for: they stay for their first blocks only.
+        that both were in. Twins were not asked for, and the floor is no comparison: they stay for
+        their first blocks only.
         """
         asked, least = [], MIN_BLOCKS
         for (series, _), medians in zip(runs, self._by_run(runs), strict=True):
-            if series.is_twin:
+            if series.is_twin or series.is_floor:
                 least = min(least, sum(map(len, medians)))
             else:
                 asked.append(medians)
@@ -206,7 +207,7 @@ class Rounds:
             asked = [
                 medians
                 for (series, _), medians in zip(runs, self._by_run(runs), strict=True)
-                if not series.is_twin and medians
+                if not (series.is_twin or series.is_floor) and medians
             ]
             rounds = max((rounds_left(one, self._plan.until) for one in asked), default=1)
             total += rounds * sum(block_s(run.call_ns) for _, run in runs)
