@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -127,20 +127,25 @@ def message_of(error: str) -> str:
 
 
 def workers(parent: int) -> list[int]:
-    """Return the measuring processes that a sweep has now."""
-    found = []
+    """Return the measuring processes that a sweep has now, forked of its templates or started."""
+    above, measuring = {}, []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
             line = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue  # it ended while we looked
-        if (
-            int(text.rpartition(")")[2].split()[1]) == parent
-            and b"frameworktax.measure.worker" in line
-        ):
-            found.append(int(stat.parent.name))
-    return found
+        number = int(stat.parent.name)
+        above[number] = int(text.rpartition(")")[2].split()[1])
+        if b"frameworktax.measure.worker" in line:
+            measuring.append(number)
+    return [number for number in measuring if parent in _ancestors(number, above)]
+
+
+def _ancestors(number: int, above: dict[int, int]) -> Iterator[int]:
+    while number in above:
+        number = above[number]
+        yield number
 
 
 def shoot(child: subprocess.Popen[str], fault: str, after_s: float) -> bool:
