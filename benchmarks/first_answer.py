@@ -103,7 +103,7 @@ def demo() -> Row:
     line = next(
         text for text in (ROOT / "Makefile").read_text().split("\n\n") if text.startswith("demo:")
     )
-    words = shlex.split(line.partition("measure")[2].replace("\\\n", " "))
+    words = shlex.split(line.partition("frameworktax measure")[2].replace("\\\n", " "))
     arguments = words[: words.index("--store")]
     with tempfile.TemporaryDirectory() as folder:
         return {name: command(arguments, Path(folder), name) for name in ("cold", "warm")}
