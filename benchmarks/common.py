@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import best_sampler
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Record
 from frameworktax.version import __version__
@@ -147,8 +147,7 @@ def say(text: str) -> None:
 
 def environment() -> Row:
     """Return where this runs, the machine's name left out, and how busy others keep it."""
-    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    found = asdict(host.environment(sampler=sampler, packages=runtimes.distributions()))
+    found = asdict(host.environment(sampler=best_sampler(), packages=runtimes.distributions()))
     del found["host"]
     load = host.foreign_load(1.0)
     return {**found, "foreign_load": load.foreign if load else None}

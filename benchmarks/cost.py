@@ -39,7 +39,7 @@ from common import (
 )
 from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import available_samplers, best_sampler
 from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
@@ -134,7 +134,7 @@ def sampled_blocks(workload: Workload, rounds: int) -> Row:
     that are shorter shows a whole tick or none.
     """
     host.pin(host.pick_cpus(1))
-    method = next((name for name, usable, _ in available_samplers() if usable), None)
+    method = best_sampler()
     if method is None:
         raise BenchmarkError("; ".join(why for _, _, why in available_samplers()))
     loaded = runtimes.get("eager").load(models.build(workload, "cpu"), Target(), Path())

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = Path("frameworktax-results")
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-
-
 INTERRUPTED = "interrupted before it was measured"
 
 

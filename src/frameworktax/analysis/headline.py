@@ -58,12 +58,12 @@ def _determined(share: Estimate) -> bool:
 
 
 def _share(share: Estimate) -> str:
-    """Return ``59 ±2 %``, in whole per cent where the interval is no narrower."""
+    """Return ``59 ±2 %``, with as many digits as the interval has."""
     half = 50 * (share.high - share.low)
     if half == 0:
         return f"{100 * share.value:.0f} %"
-    digits = 0 if half >= 0.95 else 1
-    return f"{100 * share.value:.{digits}f} ±{max(half, 0.1):.{digits}f} %"
+    digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
+    return f"{100 * share.value:.{digits}f} ±{half:.{digits}f} %"
 
 
 def _free(m: Measurement, curves: Sequence[Curve]) -> str:

@@ -3,7 +3,8 @@
 from frameworktax.attribution.sampler import (
     attribute_cpu,
     available_samplers,
+    best_sampler,
     separates_kernels,
 )
 
-__all__ = ["attribute_cpu", "available_samplers", "separates_kernels"]
+__all__ = ["attribute_cpu", "available_samplers", "best_sampler", "separates_kernels"]

@@ -62,6 +62,7 @@ Judged = list[tuple[int, Work]]
 """Addresses at which the work of a function's instructions changes, and to what."""
 
 
+@cache
 def is_available() -> bool:
     """Return whether compiled functions can be judged here; imports nothing."""
     return platform.machine() == "x86_64" and find_spec("capstone") is not None

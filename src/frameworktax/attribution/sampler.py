@@ -194,6 +194,11 @@ def available_samplers() -> list[tuple[str, bool, str]]:
     return [(name, reason is None, reason or "") for name, reason in reasons]
 
 
+def best_sampler() -> str | None:
+    """Return the name of the best way to sample that this host allows, None for none."""
+    return next((name for name, usable, _ in available_samplers() if usable), None)
+
+
 def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
     """Return whether samples tell kernels from the rest of a runtime.
 

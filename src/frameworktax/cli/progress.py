@@ -236,6 +236,7 @@ class ProgressView(Reporter):
     def _open(self) -> int:
         inside = self._inside
         ended = inside.measured + inside.failed + inside.unavailable
+        # A session that measures a lost point again ends more points than were open when it began.
         return max(0, self._counts.get("open", 0) - ended)
 
     def _look(self, shard: Path, *, at_once: bool = False) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import best_sampler
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
@@ -88,7 +88,7 @@ class MeasuringSession:
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
         self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
         self._recorder = Recorder(writer, session)
-        self._sampler = next((name for name, usable, _ in available_samplers() if usable), None)
+        self._sampler = best_sampler()
         self._known = KnownModels(plan.folder, plan.live)
         self._outputs = OutputChecks(self._series, self._recorder, self._scratch, self._known)
         self._gate = Gate(self._templates)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import best_sampler
 from frameworktax.records import Environment, LeftOut, Outcome, Point, Session
 from frameworktax.version import __version__
 
@@ -55,5 +55,4 @@ def without_end(shard: Path, points: Iterable[Point]) -> list[Point]:
 
 def this_environment() -> Environment:
     """Return what this host is, and its load now."""
-    sampler = next((name for name, usable, _ in available_samplers() if usable), None)
-    return host.environment(sampler=sampler, packages=runtimes.distributions())
+    return host.environment(sampler=best_sampler(), packages=runtimes.distributions())

@@ -5,15 +5,15 @@
 Importing torch takes seconds and its models' libraries take more; forking a process that has them
 takes milliseconds. A template imports, and does nothing else: it has one thread, starts no engine,
 uses no device and builds no model. What is forked of it becomes what a started process is: a
-session and process group of its own, the ``TMPDIR`` and processors of whoever asks, random states
-of its own, no descriptor of the template's, and the name of a measuring process.
+session and process group of its own, the ``TMPDIR`` and processors of the session that asks, random
+states of its own, no descriptor of the template's, and the name of a measuring process.
 
 A template serves those whose folder and environment variables are exactly its own.
 Templates form a tree: torch's is forked of one with the standard library and numpy alone,
 transformers' of torch's. One that cannot be forked says why (an import began threads that a fork
 would lose, or a device), and a process is started instead.
 
-``Templates`` is the end of whoever measures; ``serve`` is the template's own.
+``Templates`` is the measuring session's end; ``_Server`` is the template's own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Order:
     memory_bytes: int = 0
 
 
-# --- the end of whoever measures ------------------------------------------------------------------
+# --- the session's end ----------------------------------------------------------------------------
 
 
 class Forked:
@@ -173,7 +173,7 @@ class Forked:
 
 
 class Template:
-    """One template, as whoever measures has it.
+    """One template, as a session has it.
 
     Args:
         process: it runs in.
@@ -390,7 +390,7 @@ class _Child:
 
 
 class _Server:
-    """Forks on request; what it has forked is reaped only once nobody needs its number."""
+    """Forks on request; what it has forked is reaped only once its number is no longer used."""
 
     def __init__(self, control: socket.socket, library: str = "") -> None:
         self._control = control
@@ -470,7 +470,7 @@ class _Server:
                 child.status.send(f"code {code}".encode())
 
     def _let_go(self, child: _Child) -> None:
-        """End a process that nobody has any more, and whatever is in its group."""
+        """End a process that was let go, and whatever is in its group."""
         for end in (os.killpg, os.kill):  # it may not have a group yet
             with contextlib.suppress(OSError):
                 end(child.number, signal.SIGKILL)

@@ -42,7 +42,7 @@ def import_library(name: str) -> None:
     if name != "torch":
         declare()
     for module in MODULES[name]:
-        with contextlib.suppress(ModuleNotFoundError):  # whoever needs it says so
+        with contextlib.suppress(ModuleNotFoundError):  # what needs it says so
             importlib.import_module(module)
 
 
