@@ -74,6 +74,11 @@ def load(worker, tmp_path, source, runtime="eager"):
     return written.read_text() if written.exists() else None
 
 
+def searched(folder: Path) -> str:
+    """Return a ``PYTHONPATH`` that begins with this folder."""
+    return os.pathsep.join([str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+
+
 def number(worker) -> int:
     worker.request(ReadMemory(), 120.0)
     return worker._process.number
@@ -90,8 +95,18 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("libraries", [LIBRARIES, ("torch", "inductor", "exporter")])
-def test_what_is_forked_looks_like_what_is_started(begin, tmp_path, libraries):
+@pytest.mark.parametrize(
+    ("libraries", "temporary"),
+    [(LIBRARIES, None), (LIBRARIES, "/tmp"), (("torch", "inductor", "exporter"), None)],
+)
+def test_what_is_forked_looks_like_what_is_started(
+    begin, tmp_path, monkeypatch, libraries, temporary
+):
+    """Whether the shell has a ``TMPDIR`` or not."""
+    if temporary is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", temporary)
     told = []
     for forks in (True, False):
         worker = begin(libraries, forks=forks)
@@ -143,7 +158,7 @@ def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begi
     folder = tmp_path / "packages"
     (folder / "timm").mkdir(parents=True)
     (folder / "timm" / "__init__.py").write_text("raise RuntimeError('broken')\n")
-    worker = begin(("timm",), PYTHONPATH=f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}")
+    worker = begin(("timm",), PYTHONPATH=searched(folder))
     worker.request(ReadMemory(), 120.0)
     assert worker.started == "started"
     assert [note.code for note in worker.notes] == ["not-forked"]
@@ -166,7 +181,7 @@ def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begi
     folder = tmp_path / "packages"
     (folder / "timm").mkdir(parents=True)
     (folder / "timm" / "__init__.py").write_text(line)
-    path = f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}"
+    path = searched(folder)
     for _ in range(2):
         worker = begin(("timm",), PYTHONPATH=path)
         worker.request(ReadMemory(), 120.0)

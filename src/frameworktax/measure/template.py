@@ -512,10 +512,10 @@ def _settle(order: Order) -> None:
     """Be as a started process would be where it was ordered."""
     os.sched_setaffinity(0, order.cpus)
     above, tempfile.tempdir = tempfile.gettempdir(), None
-    os.environ["TMPDIR"] = order.temporary
     for name, value in os.environ.items():  # as Inductor's import sets the place of its cache
         if name not in _GIVEN and value.startswith(f"{above}/"):
             os.environ[name] = order.temporary + value.removeprefix(above)
+    os.environ["TMPDIR"] = order.temporary
     _rename(order.temporary)
     np.random.seed()  # Python's own generator is seeded anew by os.fork
 
