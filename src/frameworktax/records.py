@@ -363,6 +363,58 @@ class Attribution:
     round: int = 0
 
 
+By = Literal["module", "operator", "line"]
+"""What a breakdown can be broken down by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A layer of a model as a run by place saw it.
+
+    Attributes:
+        path: in the model, as ``named_modules`` has it; empty for the model itself.
+        type: name of its class.
+        file: of the class, None where it has no source.
+        line: in the file, of what was called.
+        calls: in the whole run.
+    """
+
+    path: str
+    type: str
+    file: str | None = None
+    line: int | None = None
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Which layer, operator or source line pays, from a run of its own; never a source of latency.
+
+    Attributes:
+        method: what the run resolved, one of ``By``.
+        calls: of the model; ``latency_ns`` is their median in this run.
+        ticks: for each stretch of the run, samples as (index in ``modules`` or −1 outside of all,
+            operator or "", line of ``BILL``, samples); a layer's own, those inside it left out.
+        lines: samples as (file, line, function, line of ``BILL``, samples).
+        lost: samples without a record.
+    """
+
+    kind: ClassVar[str] = "places"
+    session: str
+    point: str
+    process: int
+    method: By
+    calls: int
+    latency_ns: int
+    period_ns: int | None = None
+    modules: tuple[Module, ...] = ()
+    ticks: tuple[tuple[tuple[int, str, str, int], ...], ...] = ()
+    lines: tuple[tuple[str, int, str, str, int], ...] = ()
+    lost: int = 0
+    notes: tuple[Note, ...] = ()
+    round: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
     """Outputs of a point compared with eager in the same precision.
@@ -436,11 +488,19 @@ class Effort:
     calls_ns: int
 
 
-Record = Session | Subject | Block | Calibration | Attribution | Parity | Outcome | LeftOut | Effort
-RECORDS: dict[str, type[Any]] = {
-    cls.kind: cls
-    for cls in (Session, Subject, Block, Calibration, Attribution, Parity, Outcome, LeftOut, Effort)
-}
+Record = (
+    Session
+    | Subject
+    | Block
+    | Calibration
+    | Attribution
+    | Places
+    | Parity
+    | Outcome
+    | LeftOut
+    | Effort
+)
+RECORDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Record)}
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -489,11 +549,60 @@ def sessions_of(records: Iterable[Record]) -> list[Session]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Operator(HtmlRepr):
+    """An operator inside a layer, "" for what none was seen at; ns in a call of the model."""
+
+    name: str
+    time_ns: Estimate
+    bill_ns: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer(HtmlRepr):
+    """What a module costs by itself, the modules inside it left out; ns in a call of the model.
+
+    The times of all layers of a point add up to its latency, their ``bill_ns`` to its own.
+
+    Attributes:
+        path: as ``named_modules`` has it, "" for the model itself; None for the remainder, which
+            no module was seen at.
+        class_: name of its class; ``class`` in a document.
+        file: of what was called.
+        line: in the file.
+        calls: in one call of the model.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+        "alias_generator": lambda name: name.removesuffix("_")
+    }
+    path: str | None
+    class_: str
+    file: str | None
+    line: int | None
+    calls: float
+    time_ns: Estimate
+    bill_ns: Mapping[str, float]
+    operators: tuple[Operator, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLine(HtmlRepr):
+    """A line of Python that was being executed; ns in a call of the model."""
+
+    file: str
+    line: int
+    function: str
+    time_ns: Estimate
+    bill_ns: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(HtmlRepr):
     """Everything known of one point; raw samples included, ``[[process 0], [process 1], …]``.
 
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
-    most. ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns``
+    most; ``layers`` and ``lines`` where in the model the latency arises, empty where that was not
+    measured. ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns``
     (round, median latency) of the session's calibrator: what a later session is compared with.
     """
 
@@ -516,6 +625,8 @@ class Measurement(HtmlRepr):
     bill_method: str | None = None
     kernel_detail_ns: Mapping[str, float] | None = None
     symbols_ns: tuple[tuple[str, str, str, float], ...] = ()
+    layers: tuple[Layer, ...] = ()
+    lines: tuple[SourceLine, ...] = ()
     sampler_inflation: float | None = None
     ratio_to_eager: Estimate | None = None
     launches: int | None = None

@@ -15,6 +15,7 @@ from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
 from frameworktax.analysis.headline import headline
+from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
     FLOOR,
     LINEAR_REASON,
@@ -202,6 +203,8 @@ def _reading(
         bill_method=bill.method if bill else None,
         kernel_detail_ns=bill.detail if bill else None,
         symbols_ns=bill.symbols if bill else (),
+        layers=layers(latency, bill.lines, records.places) if bill and latency else (),
+        lines=source_lines(latency, bill.lines, records.places) if bill and latency else (),
         sampler_inflation=bill.inflation if bill else None,
         ratio_to_eager=ratio_interval(records.by_round(), eager.by_round())
         if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)

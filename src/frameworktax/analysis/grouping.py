@@ -16,6 +16,7 @@ from frameworktax.records import (
     Note,
     Outcome,
     Parity,
+    Places,
     Point,
     Record,
     Session,
@@ -48,6 +49,7 @@ class PointRecords:
     subject: Subject
     blocks: tuple[Block, ...] = ()
     attributions: tuple[Attribution, ...] = ()
+    places: tuple[Places, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     parity: Parity | None = None
     calibrator_spread: float = 0.0
@@ -108,7 +110,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             case Subject():
                 order.setdefault(record.point.key(), record.point)
                 found[record.point.key(), record.session][record.kind].append(record)
-            case Block() | Attribution() | Parity() | Outcome():
+            case Block() | Attribution() | Places() | Parity() | Outcome():
                 found[record.point, record.session][record.kind].append(record)
             case Calibration():
                 calibrations[record.session][record.round] = block_median(record.latency_ns)
@@ -128,6 +130,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 subject=subject,
                 blocks=tuple(group[Block.kind]),
                 attributions=tuple(group[Attribution.kind]),
+                places=tuple(group[Places.kind]),
                 outcomes=tuple(group[Outcome.kind]),
                 parity=group[Parity.kind][-1] if group[Parity.kind] else None,
                 calibrator_spread=relative_spread(list(calibrations[session].values())),

@@ -20,9 +20,9 @@ def dump(document: Run | Comparison) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return data made of dicts, lists, text and finite numbers."""
+    """Return data made of dicts, lists, text and finite numbers; ``class_`` gets its own name."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {"class" if k == "class_" else str(k): plain(item) for k, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

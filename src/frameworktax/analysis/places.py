@@ -1,0 +1,194 @@
+"""Which layers, operators and source lines of a model the time of a call belongs to.
+
+A run by place says which share of every line of the breakdown a layer has. That share is applied to
+the line of the breakdown, which comes from a run that wraps nothing: so the layers add up to the
+breakdown, and it to the latency. What no layer was seen at is an entry of its own, with the path
+None: the calling code around the model, and lines that samples do not show, as waiting.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from frameworktax.analysis.estimates import product, share_interval
+from frameworktax.records import BILL, By, Estimate, Layer, Module, Operator, Places, SourceLine
+
+K = TypeVar("K", bound=Hashable)
+Counts = Mapping[K, Mapping[str, int]]
+"""Place → line of the bill → samples."""
+METHODS: Mapping[By, str] = {
+    "module": "clocked modules",
+    "operator": "operators of the autograd profiler",
+    "line": "stacks at samples",
+}
+
+
+def layers(
+    latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
+) -> tuple[Layer, ...]:
+    """Return what each module costs by itself, the remainder last; empty without such a run.
+
+    Args:
+        latency: of one call without any profiler, ns.
+        bill: line of the breakdown → ns; adds up to the latency.
+        places: of one point; runs of its processes.
+    """
+    runs = [run for run in places if run.method == "module"]
+    if not runs:
+        return ()
+    calls = sum(run.calls for run in runs)
+    called: Counter[str] = Counter()
+    known: dict[str, Module] = {}
+    for one in (module for run in runs for module in run.modules):
+        called[one.path] += one.calls
+        known.setdefault(one.path, one)
+    stretches = _by_path(runs)
+    parts = _parts(bill, _pooled(stretches))
+    inside = _operators([run for run in places if run.method == "operator"])
+    found: list[Layer] = []
+    for path in [*(path for path in known if called[path]), None]:
+        own = parts.get(path, {}) if path is not None else _rest(bill, parts)
+        time = _estimate(latency, own, path, stretches, METHODS["module"])
+        module = known.get(path) if path is not None else None
+        found.append(
+            Layer(
+                path=path,
+                class_=module.type if module else "",
+                file=module.file if module else None,
+                line=module.line if module else None,
+                calls=called[path] / calls if path is not None else 0.0,
+                time_ns=time,
+                bill_ns=own,
+                operators=_split(time, own, inside.get(path, [])),
+            )
+        )
+    return tuple(found)
+
+
+def source_lines(
+    latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
+) -> tuple[SourceLine, ...]:
+    """Return what lines of Python cost, most first; arguments as for ``layers``."""
+    runs: list[dict[tuple[str, int, str], dict[str, int]]] = []
+    for run in places:
+        if run.method == "line":
+            counts: dict[tuple[str, int, str], dict[str, int]] = defaultdict(Counter)
+            for file, line, function, bucket, count in run.lines:
+                counts[file, line, function][bucket] += count
+            runs.append(counts)
+    found = [
+        SourceLine(
+            file=key[0],
+            line=key[1],
+            function=key[2],
+            time_ns=_estimate(latency, own, key, runs, METHODS["line"]),
+            bill_ns=own,
+        )
+        for key, own in _parts(bill, _pooled(runs)).items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.time_ns.value))
+
+
+def _by_path(runs: Sequence[Places]) -> list[dict[str | None, dict[str, int]]]:
+    """Return the samples of every stretch by path, operators put together."""
+    stretches = []
+    for run in runs:
+        for ticks in run.ticks:
+            counts: dict[str | None, dict[str, int]] = defaultdict(Counter)
+            for index, _, bucket, count in ticks:
+                counts[run.modules[index].path if index >= 0 else None][bucket] += count
+            if counts:
+                stretches.append(counts)
+    return stretches
+
+
+def _operators(runs: Sequence[Places]) -> dict[str | None, list[Counts[str]]]:
+    """Return path → for every stretch the samples of its operators."""
+    found: dict[str | None, list[Counts[str]]] = defaultdict(list)
+    for run in runs:
+        for ticks in run.ticks:
+            stretch: dict[str | None, dict[str, dict[str, int]]] = defaultdict(
+                lambda: defaultdict(Counter)
+            )
+            for index, operator, bucket, count in ticks:
+                path = run.modules[index].path if index >= 0 else None
+                stretch[path][operator][bucket] += count
+            for path, counts in stretch.items():
+                found[path].append(counts)
+    return found
+
+
+def _split(
+    time: Estimate, bill: Mapping[str, float], stretches: Sequence[Counts[str]]
+) -> tuple[Operator, ...]:
+    """Return the operators of a layer, which add up to it, most time first."""
+    if not stretches:
+        return ()
+    parts = _parts(bill, _pooled(stretches))
+    parts[""] = _added(parts.get("", {}), _rest(bill, parts))
+    found = [
+        Operator(
+            name=name,
+            time_ns=_estimate(time, own, name, stretches, METHODS["operator"]),
+            bill_ns=own,
+        )
+        for name, own in parts.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.time_ns.value))
+
+
+def _pooled(stretches: Sequence[Counts[K]]) -> Counts[K]:
+    pooled: dict[K, dict[str, int]] = defaultdict(Counter)
+    for counts in stretches:
+        for place, buckets in counts.items():
+            for bucket, count in buckets.items():
+                pooled[place][bucket if bucket in BILL else "remainder"] += count
+    return pooled
+
+
+def _parts(bill: Mapping[str, float], counts: Counts[K]) -> dict[K, dict[str, float]]:
+    """Return the part of each line of a bill that a place has; None is no place."""
+    totals: Counter[str] = Counter()
+    for buckets in counts.values():
+        totals.update(buckets)
+    return {
+        place: {
+            line: bill[line] * buckets[line] / totals[line]
+            for line in BILL
+            if line in bill and buckets.get(line)
+        }
+        for place, buckets in counts.items()
+        if place is not None
+    }
+
+
+def _rest(bill: Mapping[str, float], parts: Mapping[K, Mapping[str, float]]) -> dict[str, float]:
+    """Return what is left of a bill."""
+    return {line: ns - sum(p.get(line, 0.0) for p in parts.values()) for line, ns in bill.items()}
+
+
+def _added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {line: a.get(line, 0.0) + b.get(line, 0.0) for line in BILL if line in a or line in b}
+
+
+def _estimate(
+    whole: Estimate,
+    bill: Mapping[str, float],
+    place: K,
+    stretches: Sequence[Counts[K]],
+    method: str,
+) -> Estimate:
+    """Return the sum of a bill with the interval of the place's share of all samples."""
+    totals = [sum(sum(buckets.values()) for buckets in counts.values()) for counts in stretches]
+    parts = [sum(counts.get(place, {}).values()) for counts in stretches]
+    shown = product(whole, share_interval(parts, totals, method), method)
+    value = sum(bill.values())
+    return replace(
+        shown,
+        value=value,
+        low=value - (shown.value - shown.low),
+        high=value + (shown.high - shown.value),
+    )
