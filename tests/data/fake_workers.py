@@ -111,8 +111,8 @@ class FakeWorker:
                 host.clock.work(15_000_000 + request.calls * value)
                 return timed(value, request.calls)
             case Calibrate():
-                host.clock.work(8_000_000)
-                return timed(400_000, 20)
+                host.clock.work(request.duration_ns)
+                return timed(400_000, 75)
             case Sample() | ProfileDevice():
                 duration_ns = getattr(request, "duration_ns", 2_000_000_000)
                 host.clock.work(duration_ns)

@@ -90,7 +90,7 @@ def test_wrong_use_comes_back_as_such(worker, tmp_path):
 def test_a_silent_worker_is_ended_in_time(worker):
     worker.request(ReadMemory(), 30)
     with pytest.raises(WorkerError) as failed:
-        worker.request(Calibrate(calls=10**6), 0.05)
+        worker.request(Calibrate(duration_ns=10**9), 0.005)
     assert failed.value.status == "timeout"
     assert not worker.alive
     with pytest.raises(WorkerError, match="calibrate not done after"):

@@ -77,11 +77,11 @@ def rows_of(text, name):
 
 
 def test_terminal_shows_words_where_the_width_allows_and_letters_where_not(run):
-    cells = "4.40 ±3% F 4.60 ±3% M 4.80 ±3% M 7.20 ±3% M 12.9 ±3% M 4"
+    cells = "4.40 ±2% F 4.60 ±2% M 4.80 ±2% M 7.20 ±2% M 12.9 ±2% M 4"
     assert rows_of(printed(run, 120), "eager")[0] == ["eager", *cells.split()]
     assert {"F framework-bound", "M mixed"} <= set(re.split(r"\n|  +", printed(run, 120)))
     (row, *_) = rows_of(printed(run, 200), "eager")
-    assert " ".join(row[:6]) == "eager 4.40 ms ±3 % framework-bound"
+    assert " ".join(row[:6]) == "eager 4.40 ms ±2 % framework-bound"
     assert row[-2:] == ["4", "reference"]
     assert "F framework-bound" not in printed(run, 200)
 
@@ -196,7 +196,7 @@ def test_a_missing_document(tmp_path):
 
 def test_markdown_tables(run):
     text = markdown(run_blocks(run))
-    assert "| eager | 4.40 (4.25 to 4.55), framework-bound |" in text
+    assert "| eager | 4.40 (4.29 to 4.51), framework-bound |" in text
     assert "- **aot-inductor crashed**: segmentation fault (signal 11) in load" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)

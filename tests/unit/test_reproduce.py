@@ -166,21 +166,6 @@ def test_ratio_and_slope_carry_both_intervals():
     assert slope.low == pytest.approx(math.log(2.0 * math.exp(-spread)) / math.log(4))
 
 
-def test_drift_of_the_host_is_taken_out_of_ratios_within_one_session_alone():
-    from frameworktax.analysis.drift import widened
-
-    plain = [row(20.0, 1.0, batch=4), row(10.0, 0.5)]
-    drifted = [
-        replace(r, numbers={"latency": widened(r.numbers["latency"], 0.2)}, drift=0.2, session="s")
-        for r in plain
-    ]
-    rule = part("ratio", of={"batch": 4}, to={"batch": 1})
-    told = claims.evaluate(rule, plain)
-    assert claims.evaluate(rule, drifted).high == pytest.approx(told.high)
-    apart = [drifted[0], replace(drifted[1], session="t")]
-    assert claims.evaluate(rule, apart).high > 1.3 * told.high
-
-
 def test_first_and_last_are_taken_among_what_matches():
     rows = [row(1.0, batch=1), row(2.0, batch=8), row(3.0, batch=64, model="other")]
     found = claims.evaluate(part("value", of={"model": "m", "batch": "last"}), rows)

@@ -15,6 +15,7 @@ from frameworktax.analysis.bill import TWIN, Bill
 from frameworktax.analysis.estimates import (
     inverse,
     one_minus,
+    paired_ratio,
     percent,
     scaled,
     share_interval,
@@ -33,7 +34,6 @@ from frameworktax.records import (
     Parity,
     device_of,
 )
-from frameworktax.stats import ratio_interval
 
 PACKING = 0.10
 """Share of latency spent packing weights above which advice is given."""
@@ -70,9 +70,7 @@ def without(share: Estimate, method: str) -> Estimate | None:
 
 def speed_up(reference: Reading, other: Reading) -> Estimate | None:
     """Return how many times faster ``other`` is, from blocks of the same rounds."""
-    if reference.records.session != other.records.session:
-        return None  # blocks of two sessions are not pairs
-    return ratio_interval(reference.records.by_round(), other.records.by_round())
+    return paired_ratio(reference.measurement, other.measurement)
 
 
 def proven(parity: Parity | None) -> bool:
@@ -172,8 +170,7 @@ def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
 
 def separable(a: Measurement, b: Measurement) -> bool:
     """Return whether the interval of the ratio of two points, paired by round, leaves out 1."""
-    first, second = ({(p, r): float(ns) for p, r, ns in m.blocks_ns} for m in (a, b))
-    ratio = ratio_interval(first, second) if a.session == b.session else None
+    ratio = paired_ratio(a, b)
     return ratio is not None and not ratio.low <= 1 <= ratio.high
 
 

@@ -39,8 +39,8 @@ from frameworktax.records import (
 )
 from frameworktax.stats import UNTIL, block_median, ratio_interval
 
-DRIFT = 0.05
-"""Movement of the calibrator above which the host is said to drift."""
+DRIFT = 0.02
+"""Movement of the host from which on it is named: what is under it, an interval of ±3 % hides."""
 
 
 def build(
@@ -124,18 +124,22 @@ def _points(
 
 def _drift(records: Sequence[Record], sessions: Sequence[Session]) -> float | None:
     """Return how far the host moved in the newest session."""
-    rounds = [
-        block_median(r.latency_ns)
-        for r in records
-        if isinstance(r, Calibration) and (not sessions or r.session == sessions[-1].session)
-    ]
-    return host_drift(rounds)
+    return host_drift(
+        {
+            r.round: block_median(r.latency_ns)
+            for r in records
+            if isinstance(r, Calibration) and (not sessions or r.session == sessions[-1].session)
+        }
+    )
 
 
 def _session_notes(sessions: Sequence[Session], drift: float | None) -> list[Note]:
     notes = []
     if drift is not None and drift > DRIFT:
-        text = f"the host's speed changed by {drift:.0%} during the run; trust ratios over times"
+        text = (
+            f"this host's speed drifted by about {drift:.0%} during the run; absolute latencies "
+            "from another hour may differ by that, ratios between runtimes do not"
+        )
         notes.append(Note("host-drift", text))
     hosts = {session.environment.host for session in sessions}
     if len(hosts) > 1:
@@ -245,10 +249,7 @@ def _bill(
     sampled = billing.from_samples(latency, records.attributions, mean.value if mean else None)
     if sampled is not None or twin is None or warm is None:
         return sampled
-    own, shrunk = points.undrifted(records), points.undrifted(twin)
-    if own is None or shrunk is None:
-        return None
-    return billing.from_twin(latency, warm, quotient(shrunk, own, billing.TWIN))
+    return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))
 
 
 def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from frameworktax.records import Estimate
-from frameworktax.stats import NORMAL_95, mean_interval
+from frameworktax.records import Estimate, Measurement
+from frameworktax.stats import NORMAL_95, mean_interval, ratio_interval
 
 
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
@@ -32,6 +32,14 @@ def quotient(a: Estimate, b: Estimate, method: str) -> Estimate:
     down = math.hypot((a.value - a.low) / b.value, value * (b.high - b.value) / b.value)
     up = math.hypot((a.high - a.value) / b.value, value * (b.value - b.low) / b.value)
     return _estimate(value, down, up, method, a, b)
+
+
+def paired_ratio(a: Measurement, b: Measurement) -> Estimate | None:
+    """Return latency of a / latency of b, paired by round; None where they share no rounds."""
+    if a.session is None or a.session != b.session:
+        return None  # blocks of two sessions are not pairs
+    first, second = ({(p, r): float(ns) for p, r, ns in m.blocks_ns} for m in (a, b))
+    return ratio_interval(first, second)
 
 
 def _estimate(

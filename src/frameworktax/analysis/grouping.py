@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import (
     Attribution,
     Block,
@@ -39,9 +38,8 @@ WORST_FIRST: tuple[Status, ...] = (
 class PointRecords:
     """Every record of one point in one session.
 
-    ``calibrator_spread`` is the relative standard deviation of the session's calibrator from round
-    to round: how far the host's own speed moved. ``calibrator`` holds round → its median, ns.
-    ``last_try`` says that a later session tried the point in vain.
+    ``calibrator`` holds round → the median of the session's calibrator, ns. ``last_try`` says that
+    a later session tried the point in vain.
     """
 
     point: Point
@@ -52,7 +50,6 @@ class PointRecords:
     places: tuple[Places, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     parity: Parity | None = None
-    calibrator_spread: float = 0.0
     calibrator: Mapping[int, float] = field(default_factory=dict)
     last_try: Note | None = None
 
@@ -133,7 +130,6 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
                 places=tuple(group[Places.kind]),
                 outcomes=tuple(group[Outcome.kind]),
                 parity=group[Parity.kind][-1] if group[Parity.kind] else None,
-                calibrator_spread=relative_spread(list(calibrations[session].values())),
                 calibrator=calibrations[session],
             )
         )

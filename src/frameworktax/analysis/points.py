@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from frameworktax.analysis.drift import widened
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.records import Block, Estimate, Note, device_of
 from frameworktax.stats import (
@@ -22,12 +21,7 @@ WALL_OVER_CPU = 1.05
 
 
 def latency(records: PointRecords) -> Estimate | None:
-    """Return the latency of one call, ns, over processes and their blocks, host drift included."""
-    return widened(undrifted(records), records.calibrator_spread)
-
-
-def undrifted(records: PointRecords) -> Estimate | None:
-    """Return the latency with the session's own spread alone: for ratios within the session."""
+    """Return the latency of one call, ns, over processes and their blocks."""
     return process_interval(records.block_medians())
 
 
@@ -37,7 +31,7 @@ def _interval(records: PointRecords, value: Callable[[Block], float | None]) -> 
         [found for block in blocks if (found := value(block)) is not None]
         for blocks in records.by_process()
     ]
-    return widened(process_interval(by_process), records.calibrator_spread)
+    return process_interval(by_process)
 
 
 def _median(values: Sequence[float] | None) -> float | None:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frameworktax.analysis.drift import relative_spread, widened
 from frameworktax.analysis.grouping import WORST_FIRST
 from frameworktax.records import (
-    Calibration,
     Estimate,
     Outcome,
     Point,
@@ -24,7 +22,7 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
-from frameworktax.stats import block_median, process_intervals
+from frameworktax.stats import process_intervals
 from frameworktax.store.columns import Columns
 
 
@@ -57,7 +55,6 @@ def summarise(columns: Columns) -> list[PointSummary]:
     """
     sessions = {r.session: r for r in columns.records if isinstance(r, Session)}
     failures = _failures(columns.records)
-    drift = _drift(columns.records)
     rows = {pair: i for i, pair in enumerate(columns.groups)}
     count = len(columns.groups)
     timed = process_intervals(columns.group, columns.process, columns.median_ns, count)
@@ -95,7 +92,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 processes=processes,
                 blocks=0 if row is None else blocks[row],
                 calls=0 if row is None else calls[row],
-                latency_ns=widened(latency, drift.get(session, 0.0)),
+                latency_ns=latency,
             )
         )
     return lines
@@ -113,11 +110,3 @@ def _failures(records: Iterable[Record]) -> dict[tuple[str, str], list[Outcome]]
 def _worst(ends: Sequence[Outcome]) -> tuple[Status, str | None]:
     end = min(ends, key=lambda o: WORST_FIRST.index(o.status))
     return end.status, end.reason
-
-
-def _drift(records: Iterable[Record]) -> dict[str, float]:
-    medians: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        if isinstance(record, Calibration):
-            medians[record.session].append(block_median(record.latency_ns))
-    return {session: relative_spread(values) for session, values in medians.items()}

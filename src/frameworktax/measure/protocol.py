@@ -233,7 +233,7 @@ class Calibrate(Request[TimedBlock]):
     """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
 
     step: ClassVar[str] = "calibrate"
-    calls: int
+    duration_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

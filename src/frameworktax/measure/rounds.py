@@ -42,6 +42,8 @@ ALONE_SPACING_S = 2.0
 """The same below ``MIN_PROCESSES`` processes: the interval is then over blocks, and those of one
 process are correlated where they are nearer (METHOD, section 4); a small budget makes it less."""
 ALONE_SPACING_SHARE = 1 / 30
+CALIBRATOR_NS = 30_000_000
+"""What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
 MORE_SAMPLES = 0.3
 """Share of pass C that may go to sampling for longer."""
 STRETCHES = 5
@@ -249,7 +251,7 @@ class Rounds:
         if floor is None or 0 not in floor.workers:
             return
         with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
-            found = floor.workers[0].request(Calibrate(calls=20), 30.0)
+            found = floor.workers[0].request(Calibrate(duration_ns=CALIBRATOR_NS), 30.0)
             self._recorder.calibration(self._round, found)
         for run in list(floor.runs.values()):
             if floor.is_beside and len(run.medians) < MIN_BLOCKS:

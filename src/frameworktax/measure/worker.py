@@ -51,6 +51,7 @@ class Server:
         self._real: Callable[[int], Any] | None = None
         self._calls: dict[int, base.Call] = {}
         self._calibrator: Callable[[], Any] | None = None
+        self._calibrator_ns = 0
         handlers: tuple[Handler, ...] = (
             protocol.Describe.handled_by(self.describe),
             protocol.Prepare.handled_by(self.prepare),
@@ -186,8 +187,9 @@ class Server:
         """Time the fixed calibrator."""
         if self._calibrator is None:
             self._calibrator = _make_calibrator()
-            timing.warm_up(self._calibrator)
-        return timing.time_block(self._calibrator, calls=request.calls)
+            self._calibrator_ns = timing.warm_up(self._calibrator).call_ns
+        calls = timing.calls_for(self._calibrator_ns, request.duration_ns)
+        return timing.time_block(self._calibrator, calls=calls)
 
     def sample(self, request: protocol.Sample) -> Attribution:
         """Sample the program counter of this thread while the call runs."""

@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Any, Literal
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
-from frameworktax.analysis.drift import narrowed
 from frameworktax.records import Estimate
 from frameworktax.reproduce import machines, paper, proxies
 from frameworktax.reproduce.rows import NotEvaluable, Row, exactly, select, values
@@ -263,11 +262,7 @@ def _row(rows: Sequence[Row], where: Mapping[str, object]) -> Row:
 
 
 def _over(a: Row, b: Row, quantity: str) -> Estimate:
-    """Return the ratio of two points; the host's drift moves two of one session alike."""
-    x, y = number(a, quantity), number(b, quantity)
-    if quantity == "latency" and a.session is not None and a.session == b.session:
-        x, y = narrowed(x, a.drift), narrowed(y, b.drift)
-    return quotient(x, y)
+    return quotient(number(a, quantity), number(b, quantity))
 
 
 def _value(part: Part, rows: Sequence[Row]) -> Estimate:

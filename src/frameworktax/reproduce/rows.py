@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frameworktax.analysis.drift import relative_spread
 from frameworktax.records import Estimate, Measurement
 
 QUANTITIES = (
@@ -63,7 +62,6 @@ class Row:
         columns: process → block medians of latency, ns; for curves with a bootstrap.
         reason: why a planned point has no numbers.
         session: it was measured in.
-        drift: relative spread of that session's calibrator, by which its times are widened.
     """
 
     at: Mapping[str, Any]
@@ -71,7 +69,6 @@ class Row:
     columns: Mapping[int, Sequence[float]] = field(default_factory=dict)
     reason: str | None = None
     session: str | None = None
-    drift: float = 0.0
 
 
 def exactly(value: float, method: str = "counted") -> Estimate:
@@ -124,7 +121,6 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         columns=columns,
         reason=None if "latency" in found else _why(m),
         session=m.session,
-        drift=relative_spread([median_ns for _, median_ns in m.calibrator_ns]),
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.estimates import inverse, quotient
+from frameworktax.analysis.estimates import paired_ratio, quotient
 from frameworktax.analysis.whatif import cpu, formula_errors, gpu, replay
 from frameworktax.analysis.whatif.request import (
     MEASURED,
@@ -24,7 +24,6 @@ from frameworktax.analysis.whatif.request import (
 from frameworktax.errors import UsageError
 from frameworktax.records import (
     FLOOR,
-    REFERENCE,
     Estimate,
     Measurement,
     Point,
@@ -127,9 +126,7 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
     found = next((o for o in everything if o is not m and o.point == point), None)
     if found is None or found.latency_ns is None:
         return None
-    paired = runtime != m.runtime and m.runtime == REFERENCE and workload == w
-    ratio = found.ratio_to_eager if paired else None
-    return Answer(MEASURED, found.latency_ns, inverse(ratio) if ratio else None)
+    return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
 
 
 def _prediction(
