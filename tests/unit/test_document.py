@@ -16,9 +16,11 @@ from frameworktax.records import (
     Attribution,
     LeftOut,
     Outcome,
+    Point,
     Points,
     Session,
     Subject,
+    Workload,
 )
 
 
@@ -261,3 +263,6 @@ def test_points_asked_for_and_measured():
     asked = [data.point("eager", batch) for batch in (1, 32)]
     assert build(records, asked=asked).points == Points(asked=33, measured=30)
     assert build([]).points is None
+    floor = Point(workload=Workload(model="null"), runtime="null")
+    assert floor in {r.point for r in records if isinstance(r, Subject)}  # beside everything
+    assert build(records, asked=[floor]).points == Points(asked=33, measured=31)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 
 from frameworktax.attribution import machine_code
 from frameworktax.attribution.buckets import classify
-from frameworktax.attribution.machine_code import Known, judge, judge_function, jump_slot
+from frameworktax.attribution.machine_code import MOVERS, Known, judge, judge_function, jump_slot
 from frameworktax.attribution.perf_event import PerfEventSampler, probe
 from frameworktax.attribution.symbols import JIT, Leaf, Resolver, SymbolTable
 
@@ -94,6 +96,18 @@ def test_a_jump_slot_is_where_the_stub_reads():
     stub = bytes.fromhex("f30f1efa") + b"\xff\x25" + struct.pack("<i", 0x100)
     assert jump_slot(stub, START) == START + len(stub) + 0x100
     assert jump_slot(b"\xc3", START) is None
+
+
+def test_stubs_of_memcpy_are_found_in_a_library():
+    """By its relocations; numpy's own calls of it go through stubs, as every library's do."""
+    if machine_code.disassembler() is None:
+        pytest.skip("no disassembler for this processor")
+    path = Path(sys.modules["numpy._core._multiarray_umath"].__file__)
+    table, code = SymbolTable(path), path.read_bytes()
+    stubs = [found.start() for found in re.finditer(rb"\xff\x25", code)]
+    movers = [at for at in stubs if table._is_mover(at)]
+    assert 1 <= len(movers) <= len(MOVERS) < len(stubs)
+    assert len({jump_slot(code[at : at + 16], at) for at in movers}) == len(movers)
 
 
 @pytest.mark.parametrize(
