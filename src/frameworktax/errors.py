@@ -70,10 +70,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean '{close[0]}'?" if close else ""
 
 
-CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-"""What colours a terminal; exporters put it into their messages."""
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""A sequence that drives a terminal, as a whole."""
+INVISIBLE = re.compile(r"[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
+"""Marks without width, among them those that turn the direction of what follows."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
+"""What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
 ONE_LINE, WITH_CAUSE = 400, 160
-"""Most characters of a foreign error, alone and before its cause."""
+"""Most characters of a message or a foreign error, and of one before its cause."""
+
+
+def flat(text: str) -> str:
+    """Return text from anywhere in one line that every format can hold and a terminal shows."""
+    return " ".join(CONTROL.sub(" ", INVISIBLE.sub("", ESCAPE.sub("", text))).split())
+
+
+def shortened(text: str) -> str:
+    """Return text of ``ONE_LINE`` characters at most: its begin, and its end with the remedy."""
+    if len(text) <= ONE_LINE:
+        return text
+    return f"{text[: ONE_LINE // 2]} … {text[3 - ONE_LINE // 2 :]}"
 
 
 def one_line(error: BaseException) -> str:
@@ -87,6 +103,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _said(error: BaseException, most: int) -> str:
-    text = " ".join(CODES.sub("", str(error)).split())
+    text = flat(str(error))
     name = type(error).__name__
     return f"{name}: {text[:most]}" if text else name

@@ -192,6 +192,8 @@ def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
         raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
     if path.is_dir():
         return None
+    if not path.is_file():
+        raise UsageError(f"{path} is no regular file: write it to one first; {ACCEPTED}")
     head, source = _head(path)
     if _TIMELINE.search(head):
         raise UsageError(

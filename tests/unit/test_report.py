@@ -203,7 +203,7 @@ def test_markdown_tables(run):
 
 
 def test_markdown_cells_stay_cells():
-    assert escape("a|b\nc <i>`x`") == "a\\|b c \\<i>\\`x\\`"
+    assert escape("a|b\nc <i>`x`") == "a\\|b c &lt;i>\\`x\\`"
 
 
 def test_csv_has_one_row_a_point_with_plain_numbers(run):

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -54,7 +55,7 @@ def records(session: str):
             pipelined_calls=COUNTS,
             cpu_ns=COUNTS,
             enqueue_ns=st.none() | TIMES,
-        ),
+        ).map(lambda b: b if b.enqueue_ns is None else replace(b, enqueue_ns=b.latency_ns)),
         st.builds(Calibration, session=own, round=COUNTS, latency_ns=TIMES),
         st.builds(
             Subject,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
+import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,24 +25,27 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
 from frameworktax.cli.app import app, replacement
 from frameworktax.cli.deliver import INTERRUPTED, UNREAD, fail, into_nothing
 from frameworktax.cli.options import QUIET, VERBOSE
-from frameworktax.errors import FrameworktaxError
+from frameworktax.errors import FrameworktaxError, one_line
 from frameworktax.version import __version__
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CRASHED = 70
+"""A fault of this program (EX_SOFTWARE): no code of a verdict, and none of wrong use."""
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 """What typer's parser raises; newer ones carry a click of their own, so it is found from here."""
 
 
 def main() -> None:
     """Run the command line; every expected error is one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of another encoding loses signs only
     try:
         code = app(standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # raises here, and not at exit, if the reader has left
     except FrameworktaxError as error:
         if VERBOSE in sys.argv and QUIET not in sys.argv:
-            import traceback
-
             traceback.print_exception(error)
         fail(str(error), error.exit_code)
     except typer.Exit as leaving:
@@ -60,17 +65,29 @@ def main() -> None:
         raise
     except OSError as error:
         if error.errno not in NO_ROOM:
-            raise
+            _crashed(error)
         into_nothing(1)
         fail(
             f"cannot write {error.filename or 'the output'}: {error.strerror}; free space, and "
             "run the same command again: what was measured is kept",
             2,
         )
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no verdict
+        _crashed(error)
     else:
         if code == INTERRUPTED:  # typer returns it for a Ctrl-C, and says nothing
             fail("interrupted", INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _crashed(error: Exception) -> NoReturn:
+    """End with one line where a path is at fault, with a traceback and a code of its own else."""
+    if isinstance(error, OSError) and error.filename is not None:
+        fail(f"cannot use {error.filename}: {error.strerror}; name another", 2)
+    if isinstance(error, MemoryError):
+        fail("not enough memory for this; give it less, or a machine with more", 2)
+    traceback.print_exception(error)
+    fail(f"a fault of frameworktax itself, please report it: {one_line(error)}", CRASHED)
 
 
 def _unread() -> NoReturn:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, flat, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,7 +130,7 @@ class Output:
     def line(self, text: str) -> None:
         """Print a line."""
         if self.prints:
-            print(text)
+            print(flat(text))
 
     def run(self, run: Run, *kept: str) -> None:
         """Write and print a run; ``kept`` is said of it in the last line."""
@@ -150,7 +150,7 @@ class Output:
         files += [f"document in {self._json_file}"] if self._json_file else []
         files += [f"report in {self._report}"] if self._report else []
         if files:
-            console().print(f"[dim]{', '.join(files)}[/dim]", soft_wrap=True)
+            console().print(flat(", ".join(files)), style="dim", markup=False, soft_wrap=True)
 
     def results(self, results: Results) -> None:
         """Write and print what was measured; points that are missing are said even if quiet."""
@@ -226,7 +226,7 @@ def print_list(
 def fail(message: str, code: int) -> NoReturn:
     """Print one line on standard error and leave."""
     try:
-        print(f"frameworktax: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"frameworktax: {shortened(flat(message))}", file=sys.stderr, flush=True)
     except OSError:  # no reader: the exit code remains
         into_nothing(2)
     sys.exit(code)

@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from frameworktax.errors import flat
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.growing import Growing
@@ -116,7 +117,8 @@ class ProgressView(Reporter):
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        indent = " " * (len(text) - len(text.lstrip()))
+        self._console.print(indent + flat(text), soft_wrap=True, markup=False)
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Take over the number of points by status."""
@@ -312,7 +314,8 @@ class ProgressView(Reporter):
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    indent = " " * (len(text) - len(text.lstrip()))
+    return Text(indent + flat(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> Table:
@@ -321,6 +324,6 @@ def _table(rows: Iterable[tuple[str, ...]]) -> Table:
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
     for point, runtime, latency, share, regime in rows:
         style = STYLES.get(regime, "")
-        cells = (f"  {point}", runtime, latency)
+        cells = (f"  {flat(point)}", flat(runtime), latency)
         table.add_row(*map(Text, cells), Text(share, style=style), Text(regime, style=style))
     return table

@@ -13,7 +13,7 @@ import typer
 from frameworktax.cli.app import group
 from frameworktax.cli.deliver import check_writable, console
 from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_age, parse_size
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, flat, nearest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
@@ -96,9 +96,11 @@ def merge(
     merged = upkeep.merge(stores, output)
     _say(note.text for note in merged.notes)
     _say(merged.conflicts)
-    print(
-        f"{output}: {merged.records} records in {merged.shards} shards; "
-        f"{merged.duplicates} copies left out, {len(merged.conflicts)} that differ"
+    _say(
+        [
+            f"{output}: {merged.records} records in {merged.shards} shards; "
+            f"{merged.duplicates} copies left out, {len(merged.conflicts)} that differ"
+        ]
     )
 
 
@@ -121,10 +123,10 @@ def check(
     if as_json:
         print(json.dumps(asdict(health)))
     else:
-        _say([*health.remarks, *health.damage])
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(health.records.items()))
         verdict = f"damaged in {len(health.damage)} places" if health.damage else "whole"
-        print(f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}")
+        summary = f"{store}: {verdict}; {health.shards} shards: {kinds or 'no records'}"
+        _say([*health.remarks, *health.damage, summary])
     if health.damage:
         raise typer.Exit(1)
 
@@ -242,11 +244,9 @@ def export(
         results = api.read_store(store, conditions)
         reports.write_table(results.run, output)
         count, notes, what = len(results), [], table
-    _say(note.text for note in notes)
-    print(f"written: {output}, {count} {what}")
+    _say([*(note.text for note in notes), f"written: {output}, {count} {what}"])
 
 
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
-        # a name from a file stays one line and gives the terminal no orders
-        print("".join(c if c.isprintable() else "?" for c in line))
+        print(flat(line))

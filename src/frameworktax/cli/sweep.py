@@ -31,6 +31,7 @@ from frameworktax.cli.options import (
     Store,
     Verbose,
 )
+from frameworktax.errors import flat
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
@@ -94,7 +95,7 @@ def sweep(
             if not quiet:
                 aside = console(stderr=json_file == "-")
                 for line in summary(results):
-                    aside.print(line, soft_wrap=True, markup=False)
+                    aside.print(flat(line), soft_wrap=True, markup=False)
     except Ended as ended:
         into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
         for number in ENDINGS:

@@ -29,6 +29,7 @@ from frameworktax.store import new_session_id
 DEFAULT_BUDGET_S = 60.0
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
+MOST_PROCESSES = 100
 NEW_TOKENS = 16
 KV_CACHE = "dynamic"
 
@@ -79,6 +80,10 @@ class Plan:
         if min(self.processes, threads) < 1 or times <= 0 or self.until <= 0:
             raise UsageError(
                 "processes, threads, time budget, set-up limit and until must be above zero"
+            )
+        if self.processes > MOST_PROCESSES:
+            raise UsageError(
+                f"{self.processes} processes are too many; give {MOST_PROCESSES} or fewer"
             )
         if self.twin not in ("auto", "all", "none"):
             raise UsageError(f"no twin mode '{self.twin}'; choose auto, all or none")

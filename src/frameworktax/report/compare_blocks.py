@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from frameworktax.analysis.compare.comparison import Change, Comparison, share, signed
+from frameworktax.errors import flat
 from frameworktax.records import Estimate, point_name
 from frameworktax.report.blocks import (
     Block,
@@ -17,7 +18,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.words import flat, time_text
+from frameworktax.report.words import time_text
 
 MARKS = {"slower": "▲", "faster": "▼", "same": "=", "cannot tell": "?"}
 FEW = 3

@@ -9,12 +9,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from frameworktax.analysis.compare.comparison import Change, Comparison
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Heading
 from frameworktax.report.compare_blocks import change_name, compare_blocks, reason, verdict
 from frameworktax.report.render_markdown import markdown
-from frameworktax.report.words import flat, plus_minus
+from frameworktax.report.words import plus_minus
 
 
 def comment(comparison: Comparison) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, flat
 from frameworktax.host.cache import cache_folder
 from frameworktax.host.files import atomic_path
 from frameworktax.records import BILL, Measurement, Run
@@ -41,7 +41,7 @@ from frameworktax.report.blocks import Block, Chart, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
-from frameworktax.report.words import duration, flat, label, percent, plus_minus, tax, time_text
+from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")

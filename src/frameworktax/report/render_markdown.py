@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from frameworktax.errors import flat
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Notes, Table, Text
-from frameworktax.report.words import flat, label, percent
+from frameworktax.report.words import label, percent
 
 LEAST = 0.005
 """Share from which a part of a bar is named; all of them stand in a table of their own."""
@@ -22,9 +23,10 @@ def markdown(blocks: Iterable[Block]) -> str:
 def escape(text: str) -> str:
     """Return text that stays one cell of a table and starts no markup."""
     line = flat(text)
-    for sign in ("\\", "|", "<", "`", "*", "_", "["):
+    for sign in ("\\", "|", "`", "*", "_", "["):
         line = line.replace(sign, f"\\{sign}")
-    return line
+    # as entities: not every renderer takes a backslash before them
+    return line.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _parts(block: Block) -> list[str]:

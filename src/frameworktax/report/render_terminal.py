@@ -10,9 +10,10 @@ from rich import table as rich_table
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
+from frameworktax.errors import flat
 from frameworktax.records import BILL
 from frameworktax.report.blocks import Block, Cell, Heading, Item, Items, Note, Notes, Table, Text
-from frameworktax.report.words import flat, label
+from frameworktax.report.words import label
 
 STYLES = {
     "framework-bound": "bold dark_orange",

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from frameworktax.analysis.whatif.request import MEASURED
+from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Item, Items, Table, right, table
-from frameworktax.report.words import factor, flat, has_interval, label, percent, time_text
+from frameworktax.report.words import factor, has_interval, label, percent, time_text
 
 MEANINGS = {
     "kernel": "a kernel runs",

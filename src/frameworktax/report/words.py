@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]+")
-"""What drives a terminal, or what XML 1.0 and UTF-8 cannot hold, escaped or not."""
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-"""A sequence that drives a terminal, as a whole."""
 REGIME_MARKS = {
     "framework-bound": "F",
     "compute-bound": "C",
@@ -20,11 +15,6 @@ REGIME_MARKS = {
     "mixed": "M",
     "kernel-flat": "K",
 }
-
-
-def flat(text: str) -> str:
-    """Return text from anywhere in one line that every format can hold."""
-    return " ".join(CONTROL.sub(" ", ESCAPE.sub("", text)).split())
 
 
 def milliseconds(ns: float | None) -> str:

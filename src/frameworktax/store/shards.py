@@ -91,6 +91,11 @@ def _block(line: bytes) -> Block:
     times_ok = 0 <= block.pipelined_ns <= LONGEST_NS and 0 <= block.cpu_ns <= LONGEST_NS
     if not (times_ok and 0 <= block.process <= MOST and 0 <= block.round <= MOST):
         raise ValueError("an impossible time, process or round")
+    for times in (block.enqueue_ns, block.first_token_ns):
+        if times is not None and len(times) != len(block.latency_ns):
+            raise ValueError("as many times of one kind as there are calls")
+        if times:
+            _check_times(times)
     return block
 
 

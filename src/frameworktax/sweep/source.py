@@ -18,10 +18,16 @@ from typing import Any
 
 from frameworktax.errors import UsageError
 
-HEADER = re.compile(r"^\s*(\[\[?)\s*([\w\"'. -]+?)\s*\]\]?\s*(#.*)?$")
+HEADER = re.compile(r"^\s*(\[\[?)([\w\"'. \t-]+)\]\]?\s*(#.*)?$")
 KEY = re.compile(r"^\s*([\w\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
 MAX_RANGE = 10_000
 """Values that a range may have."""
+MAX_BYTES = 1 << 20
+"""A study of 20,000 points written out has half of it."""
+MAX_DOTS = 500
+"""Dots in a line: the time and memory that tomllib takes for a key grow with its parts squared."""
+MAX_PARTS = 20
+"""Parts of an override's key."""
 FORM = "write key=value, as in grid.batch=1,2, or ~exclude to leave a part out"
 Location = Sequence[str | int]
 """A path into the data: ``("exclude", 1, "batch")``."""
@@ -84,7 +90,7 @@ def _keys(lines: list[str]) -> list[tuple[tuple[str | int, ...], int]]:
     found: list[tuple[tuple[str | int, ...], int]] = []
     for number, text in enumerate(lines, start=1):
         if header := HEADER.match(text):
-            name = header[2]
+            name = header[2].strip()
             parts = _parts(name)
             if header[1] == "[[":
                 counts[name] = counts.get(name, -1) + 1
@@ -117,7 +123,7 @@ def read(
         path = Path(study)
         name = str(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = _text(path)
             data = tomllib.loads(text)
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is no text in UTF-8; save it as such") from error
@@ -125,11 +131,24 @@ def read(
             raise UsageError(
                 f"cannot read {path}: {error.strerror}; 'frameworktax init {path}' writes a study"
             ) from error
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # no TOML, or an integer of thousands of digits
             raise UsageError(f"{path}: no TOML: {error}") from error
         except RecursionError as error:
             raise UsageError(f"{path}: nested too deep to be a study") from error
     return Source(name, text, apply(data, overrides)), data
+
+
+def _text(path: Path) -> str:
+    """Return a study's text; raises UsageError for what would take minutes to parse."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no regular file; name a study in TOML")
+    if path.stat().st_size > MAX_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MB is no study")
+    text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise UsageError(f"{path} line {number}: {line.count('.')} dots are no key of a study")
+    return text
 
 
 def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
@@ -146,7 +165,7 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
         key, equals, text = word.lstrip("+~").partition("=")
         path = [part.strip() for part in key.split(".")]
         removes = word.startswith("~")
-        if not all(path) or not (equals or removes):
+        if not all(path) or not (equals or removes) or len(path) > MAX_PARTS:
             raise UsageError(f"'{word}' is no override; {FORM}")
         holder = _walk(data, path[:-1], word, make=not removes)
         last: Any = _index(holder, path[-1], word) if isinstance(holder, list) else path[-1]
@@ -193,7 +212,7 @@ def value_of(text: str) -> Any:
     """
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no TOML, or an integer of thousands of digits: text
         pass
     if found := re.fullmatch(r"\s*range\((.*)\)\s*", text):
         return _range(found[1], text)

@@ -47,8 +47,9 @@ def read(path: Path) -> Trace:
             base.execute("PRAGMA trusted_schema = OFF")
             base.text_factory = lambda raw: raw.decode("utf-8", "replace")
             tables = _tables(base)
-            records = sum(_collect(base, t, tables, columns) for t in TABLES if t in tables)
-            names = _device_names(base, tables)
+            texts = _pairs(base, tables, "StringIds", "value")
+            records = sum(_collect(base, t, tables, texts, columns) for t in TABLES if t in tables)
+            names = _pairs(base, tables, "TARGET_INFO_GPU", "name")
     except sqlite3.Error as error:
         raise TraceError(f"{path}: not a whole SQLite export: {error}; export it again") from error
     if not columns:
@@ -72,23 +73,25 @@ def _tables(base: sqlite3.Connection) -> dict[str, set[str]]:
 
 
 def _collect(
-    base: sqlite3.Connection, table: str, tables: dict[str, set[str]], columns: Columns
+    base: sqlite3.Connection,
+    table: str,
+    tables: dict[str, set[str]],
+    texts: dict[int, str],
+    columns: Columns,
 ) -> int:
     """Append the rows of a table; return how many there are."""
     category, name = TABLES[table]
     has = tables[table]
     if not {"start", "end"} <= has:
         return 0
-    texts = "StringIds" in tables and name in has
     own = "text" if "text" in has else "NULL"
-    label = f"coalesce({own}, s.value)" if texts else own
-    join = f'LEFT JOIN StringIds s ON s.id = t."{name}"' if texts else ""
+    number = f't."{name}"' if name in has else "NULL"
     where = f"WHERE eventType IN {RANGES}" if "eventType" in has else ""
     wanted = ("deviceId", "streamId", "correlationId", "globalTid")
     picked = ", ".join(f't."{c}"' if c in has else "-1" for c in wanted)
     # ``end`` is a word of SQL; a range that never ended has none.
     cursor = base.execute(
-        f'SELECT t.start, t."end", {label}, {picked} FROM {table} t {join} {where}'
+        f'SELECT t.start, t."end", {own}, {number}, {picked} FROM {table} t {where}'
     )
     fallback, seen = table.removeprefix(ANY).capitalize(), 0
     while rows := cursor.fetchmany(ROWS):
@@ -97,8 +100,11 @@ def _collect(
         columns.invalid += len(rows) - len(good)
         if not good:
             continue
-        start, end, labels, device, stream, correlation, thread = zip(*good, strict=True)
-        names = [text if isinstance(text, str) else fallback for text in labels]
+        start, end, owns, numbers, device, stream, correlation, thread = zip(*good, strict=True)
+        names = [
+            text if isinstance(text, str) else texts.get(number, fallback)
+            for text, number in zip(owns, numbers, strict=True)
+        ]
         columns.add(
             name=columns.name_ids(names),
             category=[_category(category, text) for text in names],
@@ -126,8 +132,11 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**31 else -1
 
 
-def _device_names(base: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[int, str]:
-    if not {"id", "name"} <= tables.get("TARGET_INFO_GPU", set()):
+def _pairs(
+    base: sqlite3.Connection, tables: dict[str, set[str]], table: str, value: str
+) -> dict[int, str]:
+    """Return id → text of a table, once each; empty where the table or a column is missing."""
+    if not {"id", value} <= tables.get(table, set()):
         return {}
-    rows = base.execute("SELECT id, name FROM TARGET_INFO_GPU").fetchall()
-    return {i: n for i, n in rows if isinstance(i, int) and isinstance(n, str)}
+    rows = base.execute(f"SELECT id, {value} FROM {table}")
+    return {i: text for i, text in rows if isinstance(i, int) and isinstance(text, str)}

@@ -7,7 +7,8 @@ import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from frameworktax.errors import UsageError
@@ -45,6 +46,9 @@ REPEATS = {"repeat", "run", "trial", "iteration", "iter", "sample", "rep", "seed
 OPERATIONS = {"giga_macs": ("macs", 1e9), "gmacs": ("macs", 1e9), "macs": ("macs", 1.0)}
 """Axes that are facts of a model and no axis."""
 
+Line = tuple[int, list[str]]
+"""Number of a line, from 1, and its cells."""
+
 
 def rows(path: Path) -> Table | None:
     """Return a table's rows, None where the name is not that of a table.
@@ -63,21 +67,25 @@ def rows(path: Path) -> Table | None:
     text = text_of(path)
     header = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
+
+    def lines() -> Iterator[tuple[int, list[str]]]:
+        """Yield the lines that are not blank, with their numbers; millions are never kept."""
+        table = csv.reader(io.StringIO(text), delimiter=delimiter)
+        for number, line in enumerate(table, start=1):
+            if any(map(str.strip, line)):
+                yield number, line
+
     try:
-        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
+        number, first = next(lines(), (0, []))
+        if number != 1:
+            raise UsageError(
+                f"{path}: empty; a first line names the columns: model,runtime,batch,ms"
+            )
+        columns = _Columns(path, [cell.strip() for cell in first])
+        found = columns.gather(lambda: islice(lines(), 1, None), delimiter)
     except csv.Error as error:
         raise UsageError(f"{path}: no table: {error}") from error
-    if not lines or not any(cell.strip() for cell in lines[0]):
-        raise UsageError(f"{path}: empty; a first line names the columns: model,runtime,batch,ms")
-    columns = _Columns(path, [cell.strip() for cell in lines[0]])
-    body = [
-        (number, line)
-        for number, line in enumerate(lines[1:], start=2)
-        if any(cell.strip() for cell in line)
-    ]
-    if not body:
-        raise UsageError(f"{path}: a header and no rows")
-    return Table(source=f"{path.name} (a table of latencies)", rows=columns.gather(body, delimiter))
+    return Table(source=f"{path.name} (a table of latencies)", rows=found)
 
 
 class _Columns:
@@ -135,19 +143,29 @@ class _Columns:
         rest = set(words[:-1])
         return UNITS[words[-1]] if not rest or rest & (LATENCY | KERNEL) else None
 
-    def gather(self, body: Sequence[tuple[int, list[str]]], delimiter: str) -> tuple[Row, ...]:
-        """Return one row a point, repeats together, in the order they first appear."""
-        telling = self._telling([line for _, line in body])
+    def gather(self, body: Callable[[], Iterable[Line]], delimiter: str) -> tuple[Row, ...]:
+        """Return one row a point, repeats together, in the order they first appear.
+
+        Args:
+            body: gives the lines below the header, each time from the first.
+            delimiter: between cells.
+        """
+        telling = self._telling(line for _, line in body())
         latency: dict[tuple[object, ...], list[float]] = defaultdict(list)
         kernel: dict[tuple[object, ...], list[float]] = defaultdict(list)
-        for number, line in body:
+        keys: dict[tuple[str, ...], tuple[object, ...]] = {}
+        times = {self._latency[0], *([self._kernel[0]] if self._kernel else [])}
+        names = [i for i in range(len(self._header)) if i not in times]
+        for number, line in body():
             if len(line) > len(self._header):
                 raise UsageError(
                     f"{self._path}: line {number} has {len(line)} cells, the header "
                     f"{len(self._header)}; is a name with a comma unquoted?"
                 )
             cells = [*line, *[""] * (len(self._header) - len(line))]
-            key = self._key(cells, telling, number, delimiter)
+            named = tuple(cells[i] for i in names)
+            if (key := keys.get(named)) is None:
+                key = keys[named] = self._key(cells, telling, number, delimiter)
             value = self._time(cells, self._latency, number, delimiter)
             if self._quantity is not None and _is_kernel(cells[self._quantity]):
                 kernel[key].append(value)
@@ -156,14 +174,19 @@ class _Columns:
             if self._kernel is not None and cells[self._kernel[0]].strip():
                 kernel[key].append(self._time(cells, self._kernel, number, delimiter))
         if not latency:
-            raise UsageError(f"{self._path}: kernel times and no latencies")
+            what = "kernel times and no latencies" if kernel else "a header and no rows"
+            raise UsageError(f"{self._path}: {what}")
         return tuple(self._row(key, latency[key], kernel.get(key, [])) for key in latency)
 
-    def _telling(self, body: Sequence[Sequence[str]]) -> list[int]:
+    def _telling(self, body: Iterable[Sequence[str]]) -> list[int]:
         """Return the foreign columns that are not the same everywhere."""
-        return [
-            i for i in self._rest if len({line[i].strip() for line in body if i < len(line)}) > 1
-        ]
+        first: dict[int, str] = {}
+        telling: set[int] = set()
+        for line in body if self._rest else ():
+            for i in self._rest:
+                if i < len(line) and first.setdefault(i, line[i].strip()) != line[i].strip():
+                    telling.add(i)
+        return sorted(telling)
 
     def _key(
         self, cells: Sequence[str], telling: Sequence[int], line: int, delimiter: str
