@@ -365,6 +365,7 @@ class Attribution:
 
 By = Literal["module", "operator", "line"]
 """What a breakdown can be broken down by."""
+BY: tuple[By, ...] = get_args(By)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +407,7 @@ class Places:
     method: By
     calls: int
     latency_ns: int
+    wall_ns: int = 0
     period_ns: int | None = None
     modules: tuple[Module, ...] = ()
     ticks: tuple[tuple[tuple[int, str, str, int], ...], ...] = ()

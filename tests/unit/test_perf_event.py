@@ -14,7 +14,7 @@ from frameworktax.errors import UsageError, WorkerError
 
 
 def sample_record(address, mode):
-    return struct.pack("<IHHQ", 9, mode, 16, address)
+    return struct.pack("<IHHQQ", 9, mode, 24, address, 100 + address % 100)
 
 
 def lost_record(number):
@@ -24,11 +24,16 @@ def lost_record(number):
 def test_records_are_told_apart():
     throttle = struct.pack("<IHHQQQ", 5, 0, 32, 0, 0, 0)
     data = sample_record(0x1000, 2) + lost_record(7) + throttle + sample_record(1 << 63, 1)
-    assert list(records(data)) == [(9, 0x1000), (2, 7), (5, 0), (1, 1 << 63)]
+    assert list(records(data)) == [
+        (9, 0x1000, 196),
+        (2, 7, 0),
+        (5, 0, 0),
+        (1, 1 << 63, 108),
+    ]
 
 
 def test_a_damaged_ring_is_an_error_and_no_endless_loop():
-    with pytest.raises(ValueError, match="byte 16"):
+    with pytest.raises(ValueError, match="byte 24"):
         list(records(sample_record(1, 2) + bytes(16)))
 
 
@@ -46,8 +51,8 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
         event._counted_lost = 0
-        assert event.drain() == ([0xA, 0xC], 1, 3)
-        assert event.drain() == ([], 0, 0)
+        assert event.drain() == ([(0xA, 110), (0xC, 112)], [111], 3)
+        assert event.drain() == ([], [], 0)
     assert struct.unpack_from("<QQ", ring, 1024) == (first + len(data),) * 2
 
 

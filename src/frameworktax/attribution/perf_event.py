@@ -20,29 +20,32 @@ import mmap
 import os
 import platform
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from frameworktax.attribution.sampler import Ticks
-from frameworktax.attribution.symbols import Resolver
+from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
 
 PERIOD_NS = 1_493_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
 costs 20 to 40 µs on a virtual machine: 4 % at 1 ms, under 3 % here (``benchmarks/cost.py``)."""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
-_TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP = 1, 0, 1
-_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 5, 1 << 6
+_TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP, _SAMPLE_TIME = 1, 0, 1, 4
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _USE_CLOCKID = 1, 1 << 5, 1 << 6, 1 << 25
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _RECORD_LOST, _RECORD_SAMPLE = 2, 9
 _MODE_MASK, _MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
-_RECORD_BYTES = 16  # header and program counter
+_RECORD_BYTES = 24  # header, program counter, time
 _MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
-_ATTRIBUTES = struct.Struct("<IIQQQQQIIQ")
+_ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
 
 
 class RefusedError(OSError):
@@ -71,20 +74,24 @@ def refusal(number: int, root: Path = Path("/")) -> str:
 
 
 def _open(period_ns: int, *, kernel: bool) -> int:
-    """Return a file descriptor that samples the calling thread, disabled."""
+    """Return a file descriptor that samples the calling thread, disabled.
+
+    Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux.
+    """
     number = _SYSCALL.get(platform.machine())
     if number is None or platform.system() != "Linux":
         raise RefusedError(
             errno.ENOSYS, f"perf_event_open is not known for {platform.system()} on "
             f"{platform.machine()}"
         )  # fmt: skip
-    flags = _DISABLED | _EXCLUDE_HYPERVISOR | (0 if kernel else _EXCLUDE_KERNEL)
+    flags = _DISABLED | _EXCLUDE_HYPERVISOR | _USE_CLOCKID | (0 if kernel else _EXCLUDE_KERNEL)
     libc = ctypes.CDLL(None, use_errno=True)
     for read_format in (_FORMAT_LOST, 0):
         attributes = ctypes.create_string_buffer(
             _ATTRIBUTES.pack(
-                _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns, _SAMPLE_IP,
-                read_format, flags, 0, 0, 0,
+                _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns,
+                _SAMPLE_IP | _SAMPLE_TIME, read_format, flags, 0, 0, 0, 0, 0, 0, 0,
+                time.CLOCK_MONOTONIC,
             ), _ATTRIBUTES.size
         )  # fmt: skip
         # This thread, any processor, no group.
@@ -107,6 +114,14 @@ def probe() -> str | None:
     except RefusedError as refused:
         return str(refused.strerror)
     return None
+
+
+class Drained(NamedTuple):
+    """What a ring held: (program counter, time) in user mode, times in kernel mode, ticks lost."""
+
+    user: list[tuple[int, int]]
+    kernel_ns: list[int]
+    lost: int
 
 
 class PerfEventSampler:
@@ -158,7 +173,7 @@ class PerfEventSampler:
                     ) from None
         self._size = pages * self._page
         self._counted_lost = 0
-        self._drained: list[tuple[list[int], int, int]] = []
+        self._drained: list[Drained] = []
 
     def start(self) -> None:
         """Begin a stretch."""
@@ -177,8 +192,8 @@ class PerfEventSampler:
         """Take samples again."""
         fcntl.ioctl(self._fd, _ENABLE, 0)
 
-    def drain(self) -> tuple[list[int], int, int]:
-        """Return (program counters in user mode, ticks in kernel mode, ticks lost) and empty it.
+    def drain(self) -> Drained:
+        """Return what is in the ring and empty it.
 
         To be called between stretches, with the event stopped.
         """
@@ -187,34 +202,51 @@ class PerfEventSampler:
         data = self._ring[self._page + at : self._page + min(at + size, self._size)]
         data += self._ring[self._page : self._page + size - len(data)]
         struct.pack_into("<Q", self._ring, _HEAD + 8, head)
-        user, in_kernel, lost = [], 0, 0
-        for kind, value in records(data):
+        user, in_kernel, lost = [], [], 0
+        for kind, value, time_ns in records(data):
             if kind == _RECORD_SAMPLE:
-                user.append(value)
+                user.append((value, time_ns))
             elif kind == _MODE_KERNEL:
-                in_kernel += 1
+                in_kernel.append(time_ns)
             elif kind == _RECORD_LOST:
                 lost += value
         counter = os.read(self._fd, 16)
         if len(counter) == 16:  # exact also for what was lost after the last record
             total = struct.unpack("<QQ", counter)[1]
             lost, self._counted_lost = total - self._counted_lost, total
-        return user, in_kernel, lost
+        return Drained(user, in_kernel, lost)
 
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
+        where = self._where()
+        return [
+            Ticks(
+                Counter(where[address] for address, _ in drained.user),
+                len(drained.kernel_ns) if self.kernel else None,
+                drained.lost,
+            )
+            for drained in self._drained
+        ]
+
+    def timed(self) -> list[list[tuple[int, Leaf]]]:
+        """Return (time, where) of every tick, a list each stretch, in the order of time."""
+        where = self._where()
+        return [
+            sorted(
+                [
+                    *((time_ns, where[address]) for address, time_ns in drained.user),
+                    *((time_ns, Leaf(KERNEL, "")) for time_ns in drained.kernel_ns),
+                ],
+                key=itemgetter(0),
+            )
+            for drained in self._drained
+        ]
+
+    def _where(self) -> dict[int, Leaf]:
         from frameworktax.attribution.buckets import is_judged
 
         resolver = Resolver(judged=is_judged)
-        where = resolver.resolve(address for user, _, _ in self._drained for address in user)
-        return [
-            Ticks(
-                Counter(where[address] for address in user),
-                in_kernel if self.kernel else None,
-                lost,
-            )
-            for user, in_kernel, lost in self._drained
-        ]
+        return resolver.resolve(address for drained in self._drained for address, _ in drained.user)
 
     def __enter__(self) -> PerfEventSampler:
         return self
@@ -225,23 +257,23 @@ class PerfEventSampler:
         os.close(self._fd)
 
 
-def records(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (kind, value) of a ring's records.
+def records(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (kind, value, time) of a ring's records.
 
-    A sample in user mode gives ``(9, program counter)``, one in kernel mode ``(1, program
-    counter)``, lost ticks ``(2, number)``; other kinds come with 0.
+    A sample in user mode gives ``(9, program counter, time)``, one in kernel mode ``(1, program
+    counter, time)``, lost ticks ``(2, number, 0)``; other kinds come with zeros.
     """
     at = 0
     while at + 8 <= len(data):
         kind, misc, size = struct.unpack_from("<IHH", data, at)
         if size < 8:
             raise ValueError(f"damaged record at byte {at} of the sampling ring")
-        value = 0
+        value = time_ns = 0
         if kind == _RECORD_SAMPLE:
-            (value,) = struct.unpack_from("<Q", data, at + 8)
+            value, time_ns = struct.unpack_from("<QQ", data, at + 8)
             if misc & _MODE_MASK == _MODE_KERNEL:
                 kind = _MODE_KERNEL
         elif kind == _RECORD_LOST:
             value = struct.unpack_from("<QQ", data, at + 8)[1]
-        yield kind, value
+        yield kind, value, time_ns
         at += size

@@ -41,6 +41,9 @@ def measure(
     until: options.Until = "3%",
     processes: options.Processes = 3,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
+    by: Annotated[
+        str, typer.Option(help="Break down by module, operator or line; auto: modules in 3 s.")
+    ] = "auto",
     store: options.Store = options.STORE,
     resume: Annotated[bool, typer.Option(help="Skip points that the store already has.")] = False,
     json_file: options.JsonFile = None,
@@ -95,6 +98,7 @@ def measure(
             until=share(until, "--until"),
             processes=processes,
             twin=twin,
+            by=by,
             store=store,
             resume=resume,
             reporter=view,

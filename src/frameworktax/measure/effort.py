@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from frameworktax.clock import Clock
 from frameworktax.measure.protocol import TimedBlock
-from frameworktax.records import Attribution, Effort
+from frameworktax.records import Attribution, Effort, Places
 
 
 class EffortClock:
@@ -52,9 +52,9 @@ class EffortClock:
         finally:
             self._setup_ns += self._clock.wall_ns() - begin
 
-    def called(self, found: TimedBlock | Attribution) -> None:
+    def called(self, found: TimedBlock | Attribution | Places) -> None:
         """Count the time in calls of the model, timed or sampled."""
-        if isinstance(found, Attribution):
+        if isinstance(found, Attribution | Places):
             self._calls_ns += found.wall_ns
             return
         self._calls_ns += sum(found.latency_ns)

@@ -9,10 +9,12 @@ from typing import Any
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
+from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
 from frameworktax.models.live import Live, send
 from frameworktax.records import (
+    BY,
     FLOOR,
     INPUTS,
     KV_CACHES,
@@ -49,6 +51,8 @@ class Plan:
         setup_option: the same for the limit of a step.
         twin: ``auto`` for eager and where no sampler separates kernels from the rest, ``all``,
             ``none``.
+        by: what breakdowns are broken down by: one of ``records.BY``, ``auto`` for modules where
+            that takes little, ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
         live: file holding a live module sent from Python; the ``models.live.Live`` itself where
@@ -70,6 +74,7 @@ class Plan:
     budget_option: str = "--time-budget"
     setup_option: str = "--setup-limit"
     twin: str = "auto"
+    by: str = "none"
     live: Any = None
     in_place: str = ""
     stop_when_linear: bool = False
@@ -87,6 +92,8 @@ class Plan:
             )
         if self.twin not in ("auto", "all", "none"):
             raise UsageError(f"no twin mode '{self.twin}'; choose auto, all or none")
+        if self.by not in (*BY, "auto", "none"):
+            raise UsageError(f"no --by '{self.by}'; choose {', '.join(BY)} or none")
 
     @property
     def warm_up_s(self) -> float:
@@ -208,6 +215,7 @@ def plan_for(
     until: float,
     processes: int,
     twin: str,
+    by: str = "auto",
     setup_limit_s: float = DEFAULT_SETUP_LIMIT_S,
 ) -> Plan:
     """Return the plan of one model in several runtimes; ``live`` is the module in this process.
@@ -230,10 +238,13 @@ def plan_for(
         budget_s=budget_s,
         setup_limit_s=setup_limit_s,
         twin=twin,
+        by=by,
     )
     if live is None:
         models.check(points[0].workload)
     refuse_unavailable(points)
+    if by in BY:
+        refuse_places(points, by)
     return plan if live is None else _with_live(plan, live)
 
 
@@ -247,6 +258,24 @@ def _with_live(plan: Plan, live: Live) -> Plan:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return replace(plan, live=live, in_place=reason, processes=1)
     return replace(plan, live=str(path.resolve()))
+
+
+def refuse_places(points: Iterable[Point], by: str) -> None:
+    """Refuse ``--by`` where no runtime that was asked for can be broken down by that.
+
+    Raises:
+        UsageError: why, and which runtimes can; or why this host takes no samples.
+    """
+    sampler, usable, reason = available_samplers()[0]
+    if not usable:
+        raise UsageError(f"--by needs the sampler {sampler}: {reason}")
+    names = dict.fromkeys(point.runtime for point in points)
+    if not any(by in registry.get(name).places for name in names):
+        can = [name for name in registry.BUILT_IN if by in registry.get(name).places]
+        raise UsageError(
+            f"{', '.join(names)} cannot be broken down by {by}: what they run is no longer "
+            f"separate modules; --by {by} works in {', '.join(can)}"
+        )
 
 
 def refuse_unavailable(points: Iterable[Point]) -> None:

@@ -24,7 +24,7 @@ from typing import (
     get_type_hints,
 )
 
-from frameworktax.records import Attribution, Note, Workload
+from frameworktax.records import Attribution, By, Module, Note, Places, Workload
 from frameworktax.runtimes.base import Target
 
 A = TypeVar("A")
@@ -247,6 +247,17 @@ class Sample(Request[Attribution]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePlaces(Request[Places]):
+    """Find which layer, operator or line each sample belongs to, in a run of its own."""
+
+    step: ClassVar[str] = "places"
+    batch: int
+    by: By
+    duration_ns: int
+    stretches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDevice(Request[Attribution]):
     """Profile what the device does, and measure its span behind a backlog."""
 
@@ -280,8 +291,8 @@ class ListModules(Request[Modules]):
 REQUESTS: Mapping[str, type[Request[Any]]] = {
     kind.__name__: kind
     for kind in (
-        Describe, Prepare, Load, Bind, WriteOutput, TimeBlock, Calibrate, Sample, ProfileDevice,
-        Pin, ReadMemory, ListModules,
+        Describe, Prepare, Load, Bind, WriteOutput, TimeBlock, Calibrate, Sample, SamplePlaces,
+        ProfileDevice, Pin, ReadMemory, ListModules,
     )
 }  # fmt: skip
 
@@ -295,6 +306,13 @@ def attribution(found: Mapping[str, Any]) -> Attribution:
     """Return what a sampler or a device profile found as a record without session and point."""
     fields = {**found, "notes": notes(found["notes"])}
     return Attribution(session="", point="", process=0, **fields)
+
+
+def places(found: Mapping[str, Any]) -> Places:
+    """Return what a run by place found as a record without session and point."""
+    modules = tuple(Module(**fields) for fields in found["modules"])
+    fields = {**found, "modules": modules, "notes": notes(found["notes"])}
+    return Places(session="", point="", process=0, **fields)
 
 
 # --- lines of JSON ----------------------------------------------------------------------------
@@ -351,7 +369,7 @@ def _decode(hint: Any, value: Any) -> Any:
         return tuple(map(_decode, arguments, value))
     if kind is tuple:
         return tuple(_decode(arguments[0], item) for item in value)
-    if kind is not None and issubclass(kind, Mapping):
+    if isinstance(kind, type) and issubclass(kind, Mapping):  # not so for a Literal
         key, inner = arguments
         return {key(name): _decode(inner, item) for name, item in value.items()}
     return value

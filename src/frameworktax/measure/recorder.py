@@ -22,6 +22,7 @@ from frameworktax.records import (
     Note,
     Outcome,
     Parity,
+    Places,
     Point,
     Subject,
     Workload,
@@ -105,7 +106,7 @@ class Recorder:
         )
         run.medians.append(float(block_median(timed.latency_ns)))
 
-    def attribution(self, run: PointRun, round_: int, found: Attribution) -> None:
+    def attribution(self, run: PointRun, round_: int, found: Attribution | Places) -> None:
         """Write where the time of a point goes."""
         self._writer.write(
             replace(

@@ -11,15 +11,25 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
-from frameworktax.attribution import separates_kernels
+from frameworktax.attribution import METHODS, separates_kernels
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
+from frameworktax.measure import schedule
 from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import AnyWorker
-from frameworktax.measure.protocol import Calibrate, Pin, ProfileDevice, Request, Sample, TimeBlock
+from frameworktax.measure.protocol import (
+    Calibrate,
+    Pin,
+    ProfileDevice,
+    Request,
+    Sample,
+    SamplePlaces,
+    TimeBlock,
+)
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import (
@@ -33,7 +43,7 @@ from frameworktax.measure.schedule import (
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.records import FLOOR, Attribution, Note
+from frameworktax.records import FLOOR, By, Note
 from frameworktax.stats import MIN_BLOCKS, MIN_PROCESSES
 
 SPACING_S = 0.5
@@ -47,6 +57,8 @@ CALIBRATOR_NS = 30_000_000
 MORE_SAMPLES = 0.3
 """Share of pass C that may go to sampling for longer."""
 STRETCHES = 5
+PLACING = METHODS[0]
+"""The sampler that carries times, by which a sample is given to a layer."""
 DEVICE_CALLS = 10
 DEVICE_S = 2.0
 """What asking a device about one point takes: twice half a second under load, a profile, spans."""
@@ -110,7 +122,8 @@ class Rounds:
     def left_s(self) -> float:
         """What is left of the time budget, less what devices are still to be asked."""
         asking_s = min(DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s)
-        return self._plan.budget_s - self._effort.measured_s - asking_s
+        placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
+        return self._plan.budget_s - self._effort.measured_s - asking_s - placing_s
 
     def first(self, runs: Runs, sample_ns: int, rounds: int = FIRST_ROUNDS) -> None:
         """Make the first rounds of runs, and sample them in between; the first is made in order."""
@@ -149,6 +162,16 @@ class Rounds:
             _, runs = max(due, key=lambda pair: pair[0])
             self._make(runs)
             self._sample_more(runs)
+
+    def place(self) -> None:
+        """Find which layers pay: a run of its own, after which nothing is timed in its process."""
+        for series, run, by, duration_ns in self._unplaced():
+            run.placed.add(by)
+            batch = run.point.workload.batch
+            request = SamplePlaces(batch=batch, by=by, duration_ns=duration_ns, stretches=STRETCHES)
+            self._reporter.now(run.point)
+            with self._gate.quiet():
+                self._attribute(series, run, request)
 
     def profile(self) -> None:
         """Ask every point on a device, once, what the device does.
@@ -313,7 +336,21 @@ class Rounds:
             and run.process in series.workers
         ]
 
-    def _attribute(self, series: Series, run: PointRun, request: Request[Attribution]) -> bool:
+    def _unplaced(self) -> list[tuple[Series, PointRun, By, int]]:
+        """Return what is still to be broken down by place, and for how long it is to be sampled."""
+        if self._sampler != PLACING:
+            return []
+        asked = schedule.by_place(self._plan, list(self._series))
+        return [
+            (series, run, by, duration_ns)
+            for series, batch, by, duration_ns in asked
+            for process in sorted(series.workers)
+            if (run := series.runs.get((batch, process))) is not None
+            and by not in run.placed
+            and run.medians
+        ]
+
+    def _attribute(self, series: Series, run: PointRun, request: Request[Any]) -> bool:
         worker = series.workers[run.process]
         try:
             found = worker.request(request, 60.0 + 40 * run.call_ns / 1e9)

@@ -14,7 +14,7 @@ from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import Series
-from frameworktax.records import LINEAR_REASON, REFERENCE, Estimate, Workload
+from frameworktax.records import BY, LINEAR_REASON, REFERENCE, By, Estimate, Workload
 from frameworktax.stats import LINEAR, MIN_BLOCKS, process_interval, relative_half_width, spread
 
 BLOCK_NS = 20_000_000
@@ -26,6 +26,10 @@ SAMPLE_NS = (100_000_000, 500_000_000)
 """Shortest and longest sampling of one point in one process, at about 700 samples a second."""
 SAMPLE_SHARE = 0.1
 """Share of the time budget that the sampling of passes A and B is cut to, if it must be."""
+PLACE_NS = (150_000_000, 1_000_000_000)
+"""Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
+UNASKED_NS, UNASKED_SHARE = 3_000_000_000, 0.05
+"""What breaking down by module may take, and of the time budget, where it was not asked for."""
 WATCHED = 3
 """Batches measured at first where a curve is to stop when it is linear: two doublings."""
 
@@ -155,6 +159,42 @@ def why_linear(curve: Mapping[int, Estimate]) -> str | None:
         f"{LINEAR_REASON}: elasticity {slope(first, last):.2f}, at least {low:.2f}, "
         f"from batch {first} to {last}"
     )
+
+
+# --- the run by place --------------------------------------------------------------------------
+
+
+def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int, By, int]]:
+    """Return what is broken down by place: series, batch, by what, ns of sampling a process.
+
+    What was asked for, at every point. By module also where that was not asked for: at the
+    smallest batch sizes, for ``UNASKED_NS`` in all or the share ``UNASKED_SHARE`` of the budget.
+    """
+    able = [
+        (series, batch)
+        for series in everything
+        if series.timed and not (series.is_twin or series.is_floor or series.target.is_cuda)
+        for batch in sorted(series.points)
+    ]
+    if plan.by != "auto":
+        kinds = [by for by in BY if by in ("module", plan.by) and plan.by != "none"]
+        return [
+            (series, batch, by, PLACE_NS[1])
+            for series, batch in able
+            for by in kinds
+            if by in series.runtime.places
+        ]
+    able = sorted(
+        (one for one in able if "module" in one[0].runtime.places), key=lambda one: one[1]
+    )
+    allowed_ns = min(UNASKED_NS, round(UNASKED_SHARE * plan.budget_s * 1e9)) // plan.processes
+    able = able[: max(1, allowed_ns // PLACE_NS[0])]
+    if not able or allowed_ns < PLACE_NS[0]:
+        return []
+    return [
+        (series, batch, "module", min(PLACE_NS[1], allowed_ns // len(able)))
+        for series, batch in able
+    ]
 
 
 # --- passes B and C -------------------------------------------------------------------------------

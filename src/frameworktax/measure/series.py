@@ -19,7 +19,7 @@ from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.models.libraries import libraries_in
-from frameworktax.records import FLOOR, Note, Point, Workload, device_of
+from frameworktax.records import FLOOR, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 
 Spawn = Callable[[str, Path | None, Mapping[str, str], tuple[str, ...]], AnyWorker]
@@ -46,6 +46,7 @@ class PointRun:
     sampled_ns: int = 0
     is_samplable: bool = True
     profiled: bool = False
+    placed: set[By] = field(default_factory=set)
 
 
 @dataclass

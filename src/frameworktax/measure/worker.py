@@ -29,7 +29,7 @@ from frameworktax import runtimes
 from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
 from frameworktax.measure import protocol, timing
 from frameworktax.measure.protocol import A, Handler, Request
-from frameworktax.records import Attribution, Workload
+from frameworktax.records import Attribution, Places, Workload
 from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Server:
             protocol.TimeBlock.handled_by(self.time_block),
             protocol.Calibrate.handled_by(self.calibrate),
             protocol.Sample.handled_by(self.sample),
+            protocol.SamplePlaces.handled_by(self.sample_places),
             protocol.ProfileDevice.handled_by(self.profile_device),
             protocol.Pin.handled_by(self.pin),
             protocol.ReadMemory.handled_by(self.read_memory),
@@ -203,6 +204,18 @@ class Server:
             settle=loaded.synchronize if self._target.is_cuda else None,
         )
         return protocol.attribution(found)
+
+    def sample_places(self, request: protocol.SamplePlaces) -> Places:
+        """Sample once more, and find which layer each sample belongs to."""
+        from frameworktax.attribution.layers import attribute_modules
+
+        found = attribute_modules(
+            self._calls[request.batch],
+            self._ready().root(),
+            stretches=request.stretches,
+            duration_ns=request.duration_ns,
+        )
+        return protocol.places(found)
 
     def profile_device(self, request: protocol.ProfileDevice) -> Attribution:
         """Attribute device time: profile of device activity, span by backlog."""

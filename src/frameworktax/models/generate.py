@@ -69,7 +69,7 @@ class Greedy:
     def __init__(self, module: Any, decoding: Decoding) -> None:
         from transformers import GenerationConfig
 
-        self._module = module
+        self.module = module
         self._new_tokens = decoding.new_tokens
         self._hook = FirstToken()
         self._config = GenerationConfig(
@@ -93,7 +93,7 @@ class Greedy:
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return prompt and new tokens, (batch, length + new tokens)."""
-        made: torch.Tensor = self._module.generate(
+        made: torch.Tensor = self.module.generate(
             input_ids,
             attention_mask=attention_mask,
             generation_config=self._config,
@@ -119,7 +119,7 @@ class Loop:
     how = OWN
 
     def __init__(self, module: Any, decoding: Decoding, step: Callable[..., Any]) -> None:
-        self._module = module
+        self.module = module
         self._config = module.config
         self._new_tokens = decoding.new_tokens
         self._step = step
@@ -161,7 +161,7 @@ class Loop:
         if shape not in self._caches:
             cache = StaticCache(config=self._config, max_cache_len=shape[1] + self._new_tokens)
             # Uncompiled, so that what is compiled never meets a cache without its tensors.
-            self._module(input_ids=input_ids, past_key_values=cache, use_cache=True, **self._last)
+            self.module(input_ids=input_ids, past_key_values=cache, use_cache=True, **self._last)
             self._caches[shape] = cache
         self._caches[shape].reset()
         return self._caches[shape]
@@ -186,7 +186,7 @@ class Replayed:
         decoding: Decoding,
         record: Callable[[Call, Call], tuple[Call, Any]],
     ) -> None:
-        self._module = module
+        self.module = module
         self._new_tokens = decoding.new_tokens
         self._record = record
         self._last = last_only(module)
@@ -225,14 +225,12 @@ class Replayed:
         from transformers import StaticCache
 
         batch, length = input_ids.shape
-        cache = StaticCache(
-            config=self._module.config, max_cache_len=int(length) + self._new_tokens
-        )
+        cache = StaticCache(config=self.module.config, max_cache_len=int(length) + self._new_tokens)
         made = torch.cat([input_ids, input_ids.new_zeros(batch, self._new_tokens)], dim=1)
         token, place = input_ids.new_zeros(batch, 1), input_ids.new_zeros(1)
 
         def forward(ids: torch.Tensor) -> None:
-            logits = self._module(
+            logits = self.module(
                 input_ids=ids, past_key_values=cache, use_cache=True, **self._last
             ).logits
             token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))

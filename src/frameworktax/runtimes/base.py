@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.models.base import Model
-    from frameworktax.records import Workload
+    from frameworktax.records import By, Workload
 
 Call = Callable[[], Any]
 
@@ -65,6 +65,10 @@ class Loaded(ABC):
 
         None for what generates no tokens.
         """
+        return None
+
+    def root(self) -> Any:
+        """Return the ``torch.nn.Module`` that calls run in Python, None for what runs elsewhere."""
         return None
 
     def notes(self) -> list[tuple[str, str]]:
@@ -113,6 +117,8 @@ class Runtime(ABC):
     """Caches of ``--kv-cache`` it generates with; none: it runs forward passes only."""
     keeps_channels_last: ClassVar[bool] = False
     """Whether images reach it in the memory format asked for."""
+    places: ClassVar[tuple[By, ...]] = ()
+    """What its breakdown can be broken down by: modules where they run one by one in Python."""
     computes_padding: ClassVar[bool] = True
     """Whether it computes the padded tokens of ragged input."""
 

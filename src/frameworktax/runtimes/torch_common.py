@@ -184,6 +184,10 @@ class TorchLoaded(OnTorch):
 
         return call
 
+    def root(self) -> Any:
+        """Return the module."""
+        return self._module
+
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes given at the start."""
         return list(self._notes)
@@ -200,6 +204,10 @@ class TorchDecodingLoaded(TorchLoaded):
         if self._hook_ns is None:
             self._hook_ns = self._module.hook_cost_ns(self._model.inputs(batch).kwargs[IDS])
         return super().bind(batch)
+
+    def root(self) -> Any:
+        """Return the module that decodes."""
+        return self._module.module
 
     def first_token_ns(self) -> int:
         """Return when the first token of the last call was complete."""

@@ -8,7 +8,13 @@ from frameworktax.records import Effort
 
 MEASURING = ("blocks", "attribution")
 """What counts as measuring: blocks, with the calibrator's, and runs for attribution."""
-ASKED = {"block": "blocks", "calibrate": "blocks", "sample": "attribution", "device": "attribution"}
+ASKED = {
+    "block": "blocks",
+    "calibrate": "blocks",
+    "sample": "attribution",
+    "places": "attribution",
+    "device": "attribution",
+}
 """Requests that are answered one at a time on the host → what they are spent on."""
 
 

@@ -1,0 +1,302 @@
+"""Which module of a model each sample belongs to: every module's methods read the clock.
+
+While a run by place lasts, ``forward`` of every module, and every other public method of a class
+that is not torch's own, is wrapped by two readings of the clock that samples carry too. A sample
+belongs to the module that was entered last and not left. Torch's own hooks are not used: they made
+the call 65 % slower, where this adds under 0.5 µs to each call of a module.
+
+What does not run in Python is one layer: a scripted module, or one given to ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from frameworktax.attribution.buckets import classify
+from frameworktax.attribution.perf_event import PerfEventSampler
+from frameworktax.attribution.sampler import Call, sample
+from frameworktax.attribution.symbols import Leaf
+from frameworktax.clock import REAL, Clock
+from frameworktax.errors import WorkerError
+
+PERIOD_NS = 491_000
+"""A third of the breakdown's: a layer has few samples, and latency is not taken from this run."""
+OUTSIDE = -1
+"""Index of no module."""
+
+
+class ModuleClock:
+    """Notes when each module is entered and left, between ``__enter__`` and ``__exit__``.
+
+    Attributes:
+        events: (time in ns, index of the module entered or ``OUTSIDE`` for one left), alternating.
+
+    Args:
+        root: a ``torch.nn.Module``.
+        now: the clock.
+    """
+
+    def __init__(self, root: Any, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.events = array("q")
+        self._now = now
+        self._thread = threading.get_ident()
+        self._found = list(_walk("", root, set()))
+        self._wrapped: list[tuple[dict[str, Any], str, Any]] = []
+
+    def __enter__(self) -> ModuleClock:
+        for index, (_, module, name) in enumerate(self._found):
+            names = [name, *_further_methods(module)] if name == "forward" else [name]
+            for method in names:
+                attributes = vars(module)
+                self._wrapped.append((attributes, method, attributes.get(method)))
+                attributes[method] = self._clocked(getattr(module, method), index)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for attributes, method, before in reversed(self._wrapped):
+            if before is None:
+                del attributes[method]
+            else:
+                attributes[method] = before
+        self._wrapped.clear()
+
+    def _clocked(self, method: Callable[..., Any], index: int) -> Callable[..., Any]:
+        now, note, ident, thread = self._now, self.events.append, threading.get_ident, self._thread
+
+        if inspect.isgeneratorfunction(method):
+
+            @wraps(method)
+            def generating(*args: Any, **kwargs: Any) -> Any:
+                # A generator's module is entered whenever it goes on.
+                running = method(*args, **kwargs)
+                step: Callable[[], Any] = running.__next__
+                while True:
+                    note(now())
+                    note(index)
+                    try:
+                        value = step()
+                    except StopIteration as end:
+                        return end.value
+                    finally:
+                        note(now())
+                        note(OUTSIDE)
+                    try:
+                        sent = yield value
+                    except GeneratorExit:
+                        running.close()
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - the generator's to handle
+                        step = _bound(running.throw, error)
+                    else:
+                        step = running.__next__ if sent is None else _bound(running.send, sent)
+
+            return generating
+
+        @wraps(method)
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            if ident() != thread:
+                return method(*args, **kwargs)
+            note(now())
+            note(index)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                note(now())
+                note(OUTSIDE)
+
+        return clocked
+
+    def modules(self) -> tuple[dict[str, Any], ...]:
+        """Return the modules as the fields of ``records.Module``, by index."""
+        calls = self._replayed()[1]
+        return tuple(
+            {"path": path, "calls": calls[index], **_source(module)}
+            for index, (path, module, _) in enumerate(self._found)
+        )
+
+    def innermost(self, times: Sequence[int]) -> list[int]:
+        """Return the index of the module that each time fell in, ``OUTSIDE`` for none."""
+        state = self._replayed()[0]
+        begins = np.frombuffer(self.events, np.int64)[::2] if self.events else np.zeros(0, int)
+        return [state[at] for at in np.searchsorted(begins, np.array(times, np.int64), "right")]
+
+    def _replayed(self) -> tuple[list[int], Counter[int]]:
+        """Return the innermost module before and after each event, and calls by index.
+
+        A module's method that calls another of its own is one call.
+        """
+        stack, state = [OUTSIDE], [OUTSIDE]
+        calls: Counter[int] = Counter()
+        for index in self.events[1::2]:
+            if index >= 0:
+                calls[index] += index != stack[-1]
+                stack.append(index)
+            elif len(stack) > 1:
+                stack.pop()
+            state.append(stack[-1])
+        return state, calls
+
+
+def _bound(function: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
+    return lambda: function(value)
+
+
+def _walk(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (path, module, name of the method that runs it), each module once."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
+    yield path, module, "_compiled_call_impl" if compiled_in_place else "forward"
+    if compiled_in_place or _original(module) is not None or _is_scripted(module):
+        return
+    for name, child in module.named_children():
+        yield from _walk(f"{path}.{name}" if path else name, child, seen)
+
+
+def _original(module: Any) -> Any:
+    """Return the module behind ``torch.compile(module)``, None for others."""
+    return getattr(module, "_orig_mod", None)
+
+
+def _is_scripted(module: Any) -> bool:
+    import torch
+
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def _further_methods(module: Any) -> list[str]:
+    """Return the public methods besides ``forward`` of classes that torch does not define."""
+    import torch
+
+    found: dict[str, None] = {}
+    for kind in type(module).__mro__:
+        if kind.__module__.partition(".")[0] == "torch":
+            continue
+        for name, value in vars(kind).items():
+            known = name == "forward" or hasattr(torch.nn.Module, name)
+            if inspect.isfunction(value) and not known and not name.startswith("_"):
+                found[name] = None
+    return list(found)
+
+
+def _source(module: Any) -> dict[str, Any]:
+    """Return class, file and line of what runs when a module is called."""
+    original = _original(module) or module
+    kind = type(original)
+    name = getattr(original, "original_name", kind.__name__)  # of a scripted module's class
+    suffix = ""
+    if original is not module or getattr(module, "_compiled_call_impl", None) is not None:
+        suffix = " (compiled)"
+    elif _is_scripted(module):
+        suffix = " (scripted)"
+    code = getattr(inspect.unwrap(getattr(kind, "forward", kind)), "__code__", None)
+    return {
+        "type": f"{name}{suffix}",
+        "file": short_path(code.co_filename)
+        if code and not suffix.endswith("(scripted)")
+        else None,
+        "line": code.co_firstlineno if code and not suffix.endswith("(scripted)") else None,
+    }
+
+
+def short_path(file: str) -> str:
+    """Return a source file below the folder that it is imported from, or else as it is."""
+    folders = [str(Path(folder).resolve()) for folder in [*sys.path, "."]]
+    inside = [folder for folder in folders if file.startswith(f"{folder}/")]
+    return file[len(max(inside, key=len)) + 1 :] if inside else file
+
+
+def attribute_modules(
+    call: Call,
+    root: Any,
+    *,
+    stretches: int = 5,
+    duration_ns: int = 500_000_000,
+    min_calls: int = 3,
+    clock: Clock = REAL,
+) -> dict[str, Any]:
+    """Return which module each sample of a run belongs to, as the fields of ``records.Places``.
+
+    All but ``session``, ``point`` and ``process``; ``modules`` are fields of ``records.Module``.
+
+    Args:
+        call: what to run, without arguments.
+        root: the ``torch.nn.Module`` that it calls.
+        stretches: parts of the run, each with its own counts.
+        duration_ns: wall time of all stretches together.
+        min_calls: made even if they take longer.
+        clock: to be replaced in tests.
+
+    Raises:
+        WorkerError: this host allows no sampling, or the model was compiled around its modules
+            (status ``unavailable``).
+    """
+    try:
+        sampler = PerfEventSampler(duration_ns // stretches, period_ns=PERIOD_NS)
+    except OSError as error:
+        raise WorkerError("unavailable", f"{error.strerror or error}") from error
+    with sampler, ModuleClock(root) as modules:
+        compiled = _compiled_graphs()
+        for _ in range(2):  # what notices the change, notices it here
+            call()
+        if _compiled_graphs() != compiled:
+            text = "its modules are part of a compiled function, which has no layers"
+            raise WorkerError("unavailable", text)
+        del modules.events[:]
+        run = sample(
+            call,
+            sampler,
+            stretches=stretches,
+            duration_ns=duration_ns,
+            min_calls=min_calls,
+            clock=clock,
+        )
+    every = modules.modules()
+    called = [index for index, module in enumerate(every) if module["calls"]]
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    return {
+        "method": "module",
+        "calls": run.calls,
+        "latency_ns": run.latency_ns,
+        "wall_ns": sum(stretch.wall_ns for stretch in run.stretches),
+        "period_ns": run.period_ns,
+        "modules": tuple(every[index] for index in called),
+        "ticks": tuple(
+            tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
+            for seen in (joined(modules, ticks) for ticks in sampler.timed())
+        ),
+        "lost": sum(stretch.ticks.lost for stretch in run.stretches),
+        "notes": (),
+    }
+
+
+def joined(modules: ModuleClock, ticks: Sequence[tuple[int, Leaf]]) -> Counter[tuple[int, str]]:
+    """Return the ticks of a stretch by module and line of the bill."""
+    where = modules.innermost([time_ns for time_ns, _ in ticks])
+    return Counter(
+        (index, classify(leaf)[0]) for index, (_, leaf) in zip(where, ticks, strict=True)
+    )
+
+
+def _compiled_graphs() -> int:
+    """Return how many graphs ``torch.compile`` has made in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])

@@ -1,0 +1,207 @@
+"""Which module a moment belongs to: on a fake clock exactly, and with real samples once."""
+
+import os
+import sys
+import time
+
+import pytest
+import torch
+
+from frameworktax.attribution import available_samplers
+from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
+from frameworktax.attribution.symbols import JIT, Leaf
+from frameworktax.errors import WorkerError
+from frameworktax.testing import FakeClock
+
+
+class Work(torch.nn.Module):
+    """Spends time on a fake clock, then calls what is inside it."""
+
+    def __init__(self, clock, ns, *inside):
+        super().__init__()
+        self.clock, self.ns = clock, ns
+        self.inside = torch.nn.ModuleList(inside)
+
+    def forward(self):
+        self.clock.work(self.ns)
+        for module in self.inside:
+            module()
+
+
+def spent(root, call, clock):
+    """Return path → (ns, calls) by a sample every ns of the fake clock."""
+    before = {name: dict(vars(module)) for name, module in root.named_modules()}
+    with ModuleClock(root, lambda: clock.now_ns) as modules:
+        begin = clock.now_ns
+        call()
+        ticks = [(at, Leaf(JIT, "")) for at in range(begin, clock.now_ns)]
+    assert {name: dict(vars(module)) for name, module in root.named_modules()} == before
+    counts = joined(modules, ticks)
+    every = modules.modules()
+    assert all(bucket == "kernel" for _, bucket in counts)
+    found = {module["path"]: (0, module["calls"]) for module in every if module["calls"]}
+    for (index, _), count in counts.items():
+        path = None if index == OUTSIDE else every[index]["path"]
+        found[path] = (count, every[index]["calls"] if path is not None else 0)
+    return found
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(start_ns=1_000)
+
+
+def test_each_layer_has_its_own_time_and_its_calls(clock):
+    shared = Work(clock, 5)
+    root = Work(clock, 10, Work(clock, 20, shared, shared), shared, Work(clock, 40))
+
+    def call():
+        clock.work(3)
+        root()
+        clock.work(4)
+
+    assert spent(root, call, clock) == {
+        "": (10, 1),
+        "inside.0": (20, 1),
+        "inside.0.inside.0": (15, 3),  # shared: one layer, under its first name
+        "inside.2": (40, 1),
+        None: (7, 0),
+    }
+
+
+def test_a_method_by_another_name_belongs_to_its_module(clock):
+    class Encoder(Work):
+        def encode(self):
+            self.clock.work(30)
+            self.forward()  # its own: still one call
+
+    class Net(Work):
+        def forward(self):
+            self.clock.work(1)
+            self.inside[0].encode()
+
+    root = Net(clock, 0, Encoder(clock, 2, Work(clock, 8)))
+    assert spent(root, root, clock) == {
+        "": (1, 1),
+        "inside.0": (32, 1),
+        "inside.0.inside.0": (8, 1),
+    }
+
+
+def test_a_generator_is_entered_whenever_it_goes_on(clock):
+    class Tokens(Work):
+        def forward(self):
+            for _ in range(2):
+                self.clock.work(20)
+                sent = yield "token"
+                assert sent is None
+
+    class Net(Work):
+        def forward(self):
+            for _ in self.inside[0]():
+                self.clock.work(1)
+
+    root = Net(clock, 0, Tokens(clock, 0))
+    # entered three times: the last one only ends it
+    assert spent(root, root, clock) == {"": (2, 1), "inside.0": (40, 3)}
+
+
+def test_a_layer_that_raises_is_left(clock):
+    class Raising(Work):
+        def forward(self):
+            self.clock.work(5)
+            raise ValueError
+
+    class Net(Work):
+        def forward(self):
+            with pytest.raises(ValueError):
+                self.inside[0]()
+            self.clock.work(9)
+
+    root = Net(clock, 0, Raising(clock, 0))
+    assert spent(root, root, clock) == {"": (9, 1), "inside.0": (5, 1)}
+
+
+def test_what_runs_outside_python_is_one_layer(clock):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scripted = torch.jit.script(
+                torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+            )
+            self.compiled = torch.compile(
+                torch.nn.Sequential(torch.nn.Linear(4, 4)), backend="eager"
+            )
+            self.in_place = torch.nn.Sequential(torch.nn.Linear(4, 4))
+            self.in_place.compile(backend="eager")
+
+        def forward(self, x):
+            return self.in_place(self.compiled(self.scripted(x)))
+
+    root, x = Net(), torch.zeros(1, 4)
+    for _ in range(3):
+        root(x)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with ModuleClock(root) as modules:
+        for _ in range(3):
+            root(x)
+    called = {one["path"]: (one["type"], one["calls"]) for one in modules.modules()}
+    assert called == {
+        "": ("Net", 3),
+        "scripted": ("Sequential (scripted)", 3),
+        "compiled": ("Sequential (compiled)", 3),
+        "in_place": ("Sequential (compiled)", 3),
+    }
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+needs_samples = pytest.mark.skipif(
+    not available_samplers()[0][1], reason="perf_event_open is not allowed here"
+)
+
+
+@needs_samples
+def test_a_function_compiled_around_modules_has_no_layers():
+    layer = torch.nn.Linear(4, 4)
+    around = torch.compile(lambda x: layer(x) + 1, backend="eager")
+    x = torch.zeros(1, 4)
+    around(x)
+    with pytest.raises(WorkerError, match="compiled function"):
+        attribute_modules(lambda: around(x), layer, duration_ns=1_000_000)
+
+
+class Spin(torch.nn.Module):
+    """Takes processor time of its own thread, whatever else runs on the machine."""
+
+    def __init__(self, ns):
+        super().__init__()
+        self.ns = ns
+
+    def forward(self):
+        end = time.thread_time_ns() + self.ns
+        while time.thread_time_ns() < end:
+            pass
+
+
+@needs_samples
+def test_a_spin_comes_back_as_that_layers_time():
+    """Six layers spin 0.2 ms, the third of them 0.6 ms; about 1,000 samples."""
+    root = torch.nn.ModuleList(Spin(600_000 if i == 2 else 200_000) for i in range(6))
+
+    def call():
+        for layer in root:
+            layer()
+
+    found = attribute_modules(call, root, duration_ns=600_000_000)
+    paths = [module["path"] for module in found["modules"]]
+    counts = dict.fromkeys([*paths, None], 0)
+    for stretch in found["ticks"]:
+        for index, _, _, count in stretch:
+            counts[paths[index] if index >= 0 else None] += count
+    others = sum(counts[path] for path in "01345") / 5
+    assert counts["2"] / others == pytest.approx(3, rel=0.25)
+    assert max(counts[path] for path in "01345") < 1.6 * others
+    assert counts[None] < 0.05 * sum(counts.values())
+    source = found["modules"][0]
+    assert os.path.basename(source["file"]) == os.path.basename(__file__)
+    assert source["line"] == sys.modules[__name__].Spin.forward.__code__.co_firstlineno
