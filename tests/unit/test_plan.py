@@ -3,6 +3,7 @@
 import pytest
 
 from frameworktax.errors import UsageError
+from frameworktax.measure import plan
 from frameworktax.measure.plan import points_for
 from frameworktax.records import Workload
 from frameworktax.sweep.values import numbers, seconds, share
@@ -71,3 +72,14 @@ def test_shares():
 def test_no_share(text):
     with pytest.raises(UsageError, match="--until"):
         share(text, "--until")
+
+
+def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
+    monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", True, "")])
+    points = points_for(Workload(model="mlp"), batches=[1], runtimes=["onnxruntime", "eager"])
+    plan.refuse_places(points, "module")
+    with pytest.raises(UsageError, match=r"onnxruntime .*works in eager, inference-mode"):
+        plan.refuse_places(points[:1], "module")
+    monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", False, "why not")])
+    with pytest.raises(UsageError, match="perf-event: why not"):
+        plan.refuse_places(points, "module")

@@ -16,7 +16,13 @@ from frameworktax.measure.protocol import TimedBlock
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_S, DEVICE_SHARE, Rounds
-from frameworktax.measure.schedule import MAX_BLOCKS, narrowing, processes_differ, rounds_left
+from frameworktax.measure.schedule import (
+    MAX_BLOCKS,
+    by_place,
+    narrowing,
+    processes_differ,
+    rounds_left,
+)
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.template import Templates
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
@@ -59,6 +65,9 @@ class FakeWorker:
                     "notes": [("a-code", "a text")],
                 }
             )
+        if do == "places":
+            fields = {"method": request.by, "calls": 1, "latency_ns": 10, "wall_ns": 10}
+            return protocol.places({**fields, "modules": (), "notes": []})
         return protocol.Done()
 
     def kill(self):
@@ -75,8 +84,8 @@ def series_of(tmp_path, point, scripts):
 
 
 @contextmanager
-def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, sampler=None):
-    plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s)
+def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, sampler=None, by="none"):
+    plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s, by=by)
     clock = FakeClock()
     effort = EffortClock(clock)
     with store.Writer(tmp_path / "s", "session") as writer, effort.measuring():
@@ -245,3 +254,44 @@ def test_a_wide_interval_of_few_blocks_gains_most():
     assert narrowing(wide) > narrowing(narrow) > 0
     assert narrowing([[100.0]]) == pytest.approx(1 - 0.5**0.5)  # few blocks: not known at all
     assert narrowing([wide[0] * 3]) < narrowing(wide)
+
+
+class Modular(FakeRuntime):
+    places = ("module",)
+
+
+@pytest.mark.parametrize(
+    ("by", "budget_s", "asked"),
+    [
+        ("none", 60.0, {}),
+        ("module", 60.0, {1: 1_000_000_000, 64: 1_000_000_000}),
+        ("auto", 60.0, {1: 500_000_000, 64: 500_000_000}),  # 3 s over three processes, two points
+        ("auto", 10.0, {1: 166_666_666}),  # a twentieth of the budget, enough for one
+        ("auto", 5.0, {}),
+    ],
+)
+def test_unasked_the_breakdown_by_module_takes_little(tmp_path, by, budget_s, asked):
+    batches = {b: Point(workload=Workload(model="mlp", batch=b), runtime="eager") for b in (64, 1)}
+    modular = Series(runtime=Modular(), points=batches, folder=tmp_path)
+    other = Series(runtime=FakeRuntime(), points=batches, folder=tmp_path)
+    plan = Plan(points=(), folder=tmp_path, by=by, budget_s=budget_s)
+    found = by_place(plan, [other, modular])
+    assert all(series is modular and kind == "module" for series, _, kind, _ in found)
+    assert {batch: ns for _, batch, _, ns in found} == asked
+
+
+def test_places_are_asked_once_in_every_process_and_their_time_is_kept_for_them(tmp_path):
+    point = Point(workload=Workload(model="mlp"), runtime="eager")
+    series = series_of(tmp_path, point, [[10], [10]])
+    series.runtime = Modular()
+    for run in series.runs.values():
+        run.medians.append(10.0)
+    fixture = rounds_of(tmp_path, [series], budget_s=9.0, sampler="perf-event", by="module")
+    with fixture as rounds:
+        assert rounds.left_s == pytest.approx(9.0 - 2.0)
+        rounds.place()
+        rounds.place()
+        assert rounds.left_s == pytest.approx(9.0)
+    assert [series.workers[p].asked for p in (0, 1)] == [["places"], ["places"]]
+    with rounds_of(tmp_path, [series], budget_s=9.0, sampler="py-spy", by="module") as rounds:
+        assert rounds.left_s == pytest.approx(9.0)  # that sampler gives no times
