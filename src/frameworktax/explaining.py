@@ -42,27 +42,30 @@ _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
 
 
-def explain(path: str | Path, *, what_if: WhatIf | None = None) -> Results:
+def explain(path: str | Path, *, what_if: WhatIf | None = None, step: str | None = None) -> Results:
     """Return what is in a file or folder: a trace, a store, a document, a table of latencies.
 
     Args:
         path: of the file or folder.
         what_if: changes to predict as well.
+        step: of a trace, a regular expression that the annotations of its steps match; left out,
+            steps are found.
 
     Raises:
-        UsageError: there is nothing that explain takes, or a change is impossible.
+        UsageError: there is nothing that explain takes, a change is impossible, or no annotation
+            matches ``step``.
         TraceError: it is a trace that cannot be read.
         StoreError: it is a store or document that cannot be read.
     """
-    return Results(explain_run(Path(path), what_if=what_if), Path(path))
+    return Results(explain_run(Path(path), what_if=what_if, step=step), Path(path))
 
 
-def explain_run(path: Path, *, what_if: WhatIf | None = None) -> Run:
+def explain_run(path: Path, *, what_if: WhatIf | None = None, step: str | None = None) -> Run:
     """Return the document of ``explain``."""
     if what_if is None:
-        return load(path).run
+        return load(path, step).run
     check(what_if)
-    loaded = load(path)
+    loaded = load(path, step)
     return replace(loaded.run, predictions=loaded.run.predictions + loaded.predict(what_if))
 
 
@@ -106,6 +109,7 @@ def whatif(
     width: float | None = None,
     depth: float | None = None,
     runtime: str | None = None,
+    step: str | None = None,
 ) -> Predictions:
     """Predict what changes would give, each with its formula and the error that has shown.
 
@@ -121,6 +125,7 @@ def whatif(
         width: factor on the layer widths.
         depth: factor on the number of layers.
         runtime: another runtime, by name.
+        step: of a trace, what the annotations of its steps match, as ``explain`` takes it.
 
     Raises:
         UsageError: no change is asked for, one is impossible, or no latency to start from.
@@ -139,7 +144,7 @@ def whatif(
     check(asked)
     if isinstance(source, Results):  # of a trace the document has no single steps: read it again
         source = source.run if source.run.trace is None else source.store
-    loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source))
+    loaded = LoadedSource(source) if isinstance(source, Run) else load(Path(source), step)
     if loaded.timeline is None and all(m.latency_ns is None for m in loaded.run.measurements):
         raise UsageError("no latency to predict from; measure first")
     return Predictions(loaded.predict(asked))
@@ -165,13 +170,19 @@ class LoadedSource:
         return predict(asked, steps=steps, subject=self.subject)
 
 
-def load(path: Path) -> LoadedSource:
+def load(path: Path, step: str | None = None) -> LoadedSource:
     """Return what is in a file or folder; raises as ``explain`` does."""
     reader = _trace_reader(path)
     if reader is None:
+        if step is not None:
+            raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
         return LoadedSource(_document(path))
     try:
-        ordered = timeline.build(reader(path))
+        pattern = re.compile(step) if step is not None else None
+    except re.error as error:
+        raise UsageError(f"--step {step!r} is no regular expression: {error}") from error
+    try:
+        ordered = timeline.build(reader(path), pattern)
         run = document(ordered, path.name)
     except MemoryError as error:
         raise TraceError(

@@ -215,7 +215,12 @@ def test_the_whole_recorded_traces(tmp_path):
     assert (step["kernels"], step["copies"], step["launches"]) == (60, 1, 60)
     assert trace["devices"]["0"]["kernel_ns"] == 309_437
     assert sum(trace["bill_ns"].values()) == step["wall_ns"] == 4_426_114
+    (wait,) = trace["waits"]
+    assert wait["operator"] == "aten::is_nonzero"
+    assert "_prepare_4d_attention_mask_for_sdpa" in wait["line"]
     trace = explain_run(SHARED / "traces" / "a100-alexnet.json.gz").trace
     device = trace["devices"]["0"]
     assert (device["kernel_ns"], device["kernels"], device["copies"]) == (66_141_000, 79, 19)
     assert trace["launches"] == 79
+    assert [step["wall_ns"] for step in trace["steps"]] == [36_356_000]
+    assert trace["no_regime"] == "start-up"

@@ -23,6 +23,14 @@ def explain_command(
             "optimum-benchmark or pytest-benchmark.",
         ),
     ],
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Take the annotations of a trace whose names match as its steps. [default: "
+            "the profiler's steps, else the annotation that repeats]",
+        ),
+    ] = None,
     device_speed: Annotated[
         float | None, typer.Option(help="Predict latency with a device N× as fast.")
     ] = None,
@@ -51,7 +59,7 @@ def explain_command(
 
       frameworktax explain trace.json.gz
 
-      frameworktax explain trace.json.gz --device-speed 2 --graphs
+      frameworktax explain trace.json.gz --step 'measure.*forward' --device-speed 2 --graphs
     """
     from frameworktax.analysis.whatif.request import WhatIf
     from frameworktax.explaining import explain_run
@@ -66,4 +74,4 @@ def explain_command(
         depth=depth,
         runtime=runtime,
     )
-    out.run(explain_run(path, what_if=asked if asked != WhatIf() else None))
+    out.run(explain_run(path, what_if=asked if asked != WhatIf() else None, step=step))

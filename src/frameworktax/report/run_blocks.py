@@ -363,12 +363,18 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
         Item(
             f"{'≤ ' if a.kind == 'bound' else ''}{times(a.gain.value)}",
             a.action,
-            f"{a.kind}, {a.gain.low:.2f} to {a.gain.high:.2f} ×; {a.evidence}",
+            f"{_kind(a)}; {a.evidence}",
             style="strong" if a.kind == "measured" else "",
         )
         for a in advice
     ]
     return [Items("What to do", tuple(items))] if items else []
+
+
+def _kind(a: Advice) -> str:
+    """Return how a gain is known, with its interval where it has one."""
+    ends = f", {a.gain.low:.2f} to {a.gain.high:.2f} ×"
+    return f"{a.kind}{ends if has_interval(a.gain) else ''}"
 
 
 def notes_of(family: Family, *, named: bool = False) -> Notes:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from frameworktax.analysis.trace.document import NO_REGIME
 from frameworktax.analysis.whatif.request import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
@@ -15,12 +16,14 @@ from frameworktax.report.words import factor, has_interval, label, percent, time
 MEANINGS = {
     "kernel": "a kernel runs",
     "copies": "only copies or memsets run",
-    "operators": "operators with none inside: kernels and their dispatch alike",
+    "operators": "own time of operators that compute: kernels and their dispatch alike",
     "framework": "operators: dispatcher, wrappers, what is around kernels",
     "python": "Python frames",
     "launch": "calls of the device's runtime and driver",
+    "startup": "memory allocation, loading, compilation: a warm process does not repeat it",
     "device_gap": "devices idle though work is queued: stream order, events, launch latency",
     "wait": "the host in a synchronise, devices idle",
+    "unknown": "devices had work from before the recording: busy or idle is not in the file",
     "remainder": "nothing was recorded that explains it",
 }
 IDLE_MEANINGS = {
@@ -44,6 +47,8 @@ def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
         steps(trace),
         _parts("Where the time goes", "part", trace["bill_ns"], MEANINGS, wall),
         _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, IDLE_MEANINGS, wall),
+        _startup(trace),
+        _waits(trace),
         *_starved_by(trace),
         _operators(trace),
         _devices(trace),
@@ -65,7 +70,9 @@ def steps(trace: Mapping[str, Any]) -> Table:
         step = {"name": f"median of {len(every)}", "regime": trace["regime"], **middle}
         rows.append(_cells(step, busy, share, has_device))
     heads = ("step", "time", "device busy", "kernels", "copies", "launches")
-    return table("Steps", [heads[0], *map(right, heads[1:]), "regime"], rows)
+    why = dict.fromkeys(s.get("no_regime") for s in (*every[:STEPS], trace))
+    hint = "; ".join(f"no regime, {NO_REGIME[code]}" for code in why if code in NO_REGIME)
+    return table("Steps", [heads[0], *map(right, heads[1:]), "regime"], rows, hint=hint)
 
 
 def _cells(
@@ -97,6 +104,37 @@ def _parts(
     return table(title, [head, right("time"), right("share"), "meaning"], rows)
 
 
+def _startup(trace: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            time_text(c["ns"]),
+            time_text(c["in_steps_ns"] or None),
+            str(c["calls"]),
+            c["kind"],
+            cut(c["name"]),
+        )
+        for c in trace.get("startup", ())[:LEADERS]
+    ]
+    heads = (right("time"), right("in steps"), right("calls"), "kind", "call")
+    return table("Start-up calls", heads, rows)
+
+
+def _waits(trace: Mapping[str, Any]) -> Table:
+    rows = [
+        (
+            time_text(w["ns"]),
+            str(w["calls"]),
+            cut(", ".join(filter(None, (w["operator"], w["call"])))),
+            cut(w["waited_for"] or "not in the file"),
+            cut(w["line"] or NONE),
+        )
+        for w in trace.get("waits", ())[:LEADERS]
+    ]
+    heads = (right("time"), right("calls"), "operator, call", "waited for", "line of Python")
+    hint = "between two launches of a step, so that the host cannot work ahead"
+    return table("Calls that make the host wait", heads, rows, hint=hint)
+
+
 def _starved_by(trace: Mapping[str, Any]) -> Iterator[Table]:
     """Yield what kept the devices waiting: lines of Python, or modules where none are known."""
     for kind, title in (("python", "line of Python"), ("module", "module")):
@@ -112,6 +150,19 @@ def _starved_by(trace: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _operators(trace: Mapping[str, Any]) -> Table:
+    if trace["idle_ns"] is None:
+        own = [
+            (
+                time_text(o["self_ns"]),
+                _share(o["self_ns"], trace["wall_ns"]),
+                str(o["calls"]),
+                "" if o["tax_ns"] else "yes",
+                cut(o["name"]),
+            )
+            for o in trace["operators"][:LEADERS]
+        ]
+        heads = map(right, ("own time", "share", "calls"))
+        return table("Operators by own time", [*heads, "computes", "operator"], own)
     rows = [
         (
             time_text(o["tax_ns"]),
@@ -123,8 +174,8 @@ def _operators(trace: Mapping[str, Any]) -> Table:
         for o in trace["operators"][:LEADERS]
         if o["tax_ns"]
     ]
-    heads = map(right, ("tax", "share", "kernels", "calls"))
-    return table("Operators with the most tax", [*heads, "operator"], rows)
+    heads = map(right, ("device idle", "share", "kernels", "calls"))
+    return table("Operators that devices waited for", [*heads, "operator"], rows)
 
 
 def _devices(trace: Mapping[str, Any]) -> Table:

@@ -11,6 +11,7 @@ What becomes of an event, by its category:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +103,10 @@ class Events:
     def containing(self, text: str) -> NDArray[np.bool_]:
         """Return a mask: the name contains this, whatever its case."""
         return self._by_name([text.lower() in n.lower() for n in self.names])
+
+    def matching(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return a mask: the pattern is found in the name."""
+        return self._by_name([pattern.search(n) is not None for n in self.names])
 
     def launches(self, *prefixes: str) -> Events:
         """Return the host calls that launch something and whose name starts with one of these."""

@@ -4,11 +4,15 @@ Every reader of traces ends here, whatever the profiler was, and everything that
 begins here. A record belongs to the step that launched it; only one without a launch is placed by
 its own time. Exact duplicates count once. A device whose stamps lie before their launches
 (kineto#1380) is shifted by the least that puts none before its launch.
+
+Steps are the marks that the user asks for, else the profiler's own, else marks named ``step 3``,
+else the annotation that repeats and launches most.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from frameworktax.errors import UsageError
 from frameworktax.traces.events import (
     CATEGORIES,
     GRAPH_LAUNCHES,
@@ -28,12 +33,23 @@ from frameworktax.traces.events import (
     Events,
     Trace,
 )
-from frameworktax.traces.intervals import merge
+from frameworktax.traces.intervals import merge, union_within_ns
 
 Ns = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 WHOLE = "whole trace"
-STEP_NAME = re.compile(r"(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
+STEP_NAME = re.compile(r"^(?:step|iter|iteration)[\W_]{0,2}\d+\b", re.IGNORECASE)
+WARM_UP = re.compile(r"warm[\W_]?up", re.IGNORECASE)
+AUTOMATIC = ("enumerate(DataLoader)", "Optimizer.", "nccl:", "gloo:", "## Call CompiledFxGraph")
+"""Annotations that torch makes by itself; they repeat, and none is a step."""
+LISTED = 8
+"""Annotations that an error or a note names."""
+BACKLOG_NS = 100_000
+BACKLOG_TIMES = 10
+"""A record whose start nothing recorded explains for longer than both, the second in units of the
+trace's usual launch latency, found a queue that was not empty when the recording began."""
+PREPARED_NS = 10_000_000
+"""A copy from or to pageable memory may take this long before the device begins with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +63,8 @@ class Windows:
         thread: that holds the mark; -1 where no step is marked.
         device_ns: length of the same step as the device saw it; -1 where it was not recorded.
         marked: the trace has step marks; else the one window is the whole trace.
-        overlapping: marks left out because they overlap an earlier one.
+        overlapping: marks left out because they overlap another.
+        others: annotations that repeat and were not taken as steps, with how often.
     """
 
     names: tuple[str, ...]
@@ -57,6 +74,7 @@ class Windows:
     device_ns: Ns
     marked: bool
     overlapping: int
+    others: Mapping[str, int]
 
     def of(self, times: Ns) -> Ns:
         """Return in which window each moment lies, -1 for none."""
@@ -69,37 +87,114 @@ def is_step(name: str) -> bool:
     return STEP_NAME.match(name) is not None
 
 
-def _marks(events: Events) -> Events:
-    """Return the marks of steps: the profiler's own, else those that the user named so."""
+def _marks(events: Events, launched_ns: Ns, asked: re.Pattern[str] | None) -> Events:
+    """Return the marks of steps, none where the trace has no such thing.
+
+    Raises:
+        UsageError: nothing matches what was asked for.
+    """
     marks = events.of("user_annotation")
+    if asked is not None:
+        for found in (marks, events.of("cpu_op")):
+            matching = found.where(found.matching(asked))
+            if len(matching):
+                return matching
+        raise UsageError(
+            f"--step {asked.pattern!r} matches no annotation of the trace; it has "
+            + (", ".join(_counted(marks)) or "none")
+        )
     own = marks.named(STEP)
     if own.any():
         return marks.where(own)
-    chosen = [i for i, name in enumerate(events.names) if is_step(name)]
-    return marks.where(np.isin(marks.name, chosen))
+    numbered = marks.where(marks.matching(STEP_NAME))
+    return numbered if len(numbered) else _repeated(marks, launched_ns)
 
 
-def windows(events: Events, work: Events) -> Windows:
-    """Return the steps that are marked, or the whole trace as one; ``work`` is on its clock."""
+def _counted(marks: Events) -> dict[str, int]:
+    """Return the commonest names of marks, numbers in them left out, with how often each is."""
+    count: Counter[str] = Counter()
+    for name, rows in groups(marks.name):
+        count[_kind(marks.names[name])] += len(rows)
+    return dict(count.most_common(LISTED))
+
+
+def _kind(name: str) -> str:
+    return re.sub(r"\d+", "N", name)
+
+
+def _repeated(marks: Events, launched_ns: Ns) -> Events:
+    """Return the marks of one name, numbers apart, that repeats and launches the most records.
+
+    Without a device, the one that takes the most time. Marks of a warm-up are taken only where no
+    others repeat.
+    """
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for name in np.unique(marks.name).tolist():
+        kinds[_kind(marks.names[name])].append(name)
+    found = []
+    for kind, names in kinds.items():
+        chosen = marks.where(np.isin(marks.name, names))
+        if len(chosen) < 2 or kind.startswith(AUTOMATIC):
+            continue
+        own, _ = _apart(chosen)
+        inside = np.searchsorted(launched_ns, own.end_ns) - np.searchsorted(
+            launched_ns, own.start_ns
+        )
+        length = int((own.end_ns - own.start_ns).sum())
+        if len(launched_ns) == 0 or inside.any():
+            found.append((WARM_UP.search(kind) is None, int(inside.sum()), length, kind))
+    return marks.where(np.isin(marks.name, kinds[max(found)[-1]] if found else []))
+
+
+def _apart(marks: Events) -> tuple[Events, int]:
+    """Return marks in order of which none overlaps another, and how many are left out.
+
+    One around another of its name is left out: it holds what the inner one does not measure.
+    Else the first one counts, of two that begin together the longer.
+    """
+    marks = marks.take(np.lexsort((-marks.end_ns, marks.start_ns)))
+    around = np.zeros(len(marks), bool)
+    for _, rows in groups(marks.name):
+        around[rows[:-1]] = marks.end_ns[rows[:-1]] >= marks.end_ns[rows[1:]]
+        around[rows[:-1]] &= marks.start_ns[rows[1:]] < marks.end_ns[rows[:-1]]
+    inner = marks.where(~around)
+    keep, reached = [], None
+    for i, (start, end) in enumerate(
+        zip(inner.start_ns.tolist(), inner.end_ns.tolist(), strict=True)
+    ):
+        if reached is None or start >= reached:
+            keep.append(i)
+            reached = end
+    return inner.take(np.array(keep, np.int64)), len(marks) - len(keep)
+
+
+def windows(
+    events: Events, work: Events, launched_ns: Ns, asked: re.Pattern[str] | None = None
+) -> Windows:
+    """Return the steps that are marked, or the whole trace as one.
+
+    Args:
+        events: everything recorded.
+        work: records of the devices, on the host's clock.
+        launched_ns: when records were launched, ascending.
+        asked: what the names of steps match; None chooses.
+
+    Raises:
+        UsageError: nothing matches what was asked for.
+    """
     on_device = events.of("gpu_user_annotation")
     on_device = on_device.where(on_device.named(STEP))
     lengths = {
         on_device.name_of(i): int(on_device.end_ns[i] - on_device.start_ns[i])
         for i in range(len(on_device))
     }
-    marks = _marks(events)
+    marks = _marks(events, launched_ns, asked)
     if not len(marks):
         return _whole(events, work)
-    marks = marks.take(np.lexsort((marks.end_ns, marks.start_ns)))
-    keep, reached = [], None
-    for i, (start, end) in enumerate(
-        zip(marks.start_ns.tolist(), marks.end_ns.tolist(), strict=True)
-    ):
-        if reached is None or start >= reached:
-            keep.append(i)
-            reached = end
-    kept = marks.take(np.array(keep, np.int64))
+    kept, overlapping = _apart(marks)
     names = tuple(kept.name_of(i) for i in range(len(kept)))
+    taken = set(map(_kind, names))
+    others = _counted(events.of("user_annotation"))
     return Windows(
         names=names,
         begin_ns=kept.start_ns,
@@ -107,7 +202,8 @@ def windows(events: Events, work: Events) -> Windows:
         thread=kept.thread,
         device_ns=np.array([lengths.get(name, -1) for name in names], np.int64),
         marked=True,
-        overlapping=len(marks) - len(kept),
+        overlapping=overlapping,
+        others={n: count for n, count in others.items() if n not in taken and count > 1},
     )
 
 
@@ -122,6 +218,7 @@ def _whole(events: Events, work: Events) -> Windows:
         device_ns=np.array([-1]),
         marked=False,
         overlapping=0,
+        others={},
     )
 
 
@@ -223,11 +320,90 @@ class Timeline:
         return self.windows.of(np.where(known, self.launch_start_ns, self.work.start_ns))
 
     @cached_property
-    def idle_calls(self) -> int:
-        """Return how many launches of kernels or graphs have no record on any device."""
+    def lost(self) -> Mask:
+        """Return, per call, whether it launched kernels or a graph of which there is no record."""
         used = np.zeros(len(self.calls), bool)
         used[self.call[self.call >= 0]] = True
-        return int((self.is_launch & ~used).sum())
+        return np.asarray(self.is_launch & ~used)
+
+    @cached_property
+    def idle_calls(self) -> int:
+        """Return how many launches of kernels or graphs have no record on any device."""
+        return int(self.lost.sum())
+
+    @cached_property
+    def lag_ns(self) -> Ns:
+        """Return, per record, how long after its launch had returned it began; -1 without one.
+
+        A copy that returns when it is done was launched at its begin, and prepared for.
+        """
+        launched = np.where(
+            self.blocks_host, self.launch_start_ns + PREPARED_NS, self.launch_end_ns
+        )
+        return np.where(self.call >= 0, np.maximum(self.work.start_ns - launched, 0), -1)
+
+    @cached_property
+    def blocks_host(self) -> Mask:
+        """Return, per record, whether it is a copy whose call returned when it was done."""
+        return (self.call >= 0) & ~self.is_kernel & (self.work.end_ns <= self.launch_end_ns)
+
+    @cached_property
+    def late_ns(self) -> int:
+        """Return the lag from which on a record has waited in a queue and not only for its launch.
+
+        The usual launch latency is the median of records that found their stream idle, the first
+        of each stream left out.
+        """
+        found = []
+        for rows in self._streams():
+            own = rows[self.call[rows] >= 0]
+            before, after = own[:-1], own[1:]
+            found.append(self.lag_ns[after][self.work.end_ns[before] <= self.launch_end_ns[after]])
+        usual = np.concatenate(found) if found else np.zeros(0, np.int64)
+        return max(BACKLOG_NS, BACKLOG_TIMES * int(np.median(usual)) if len(usual) else 0)
+
+    @cached_property
+    def backlog_until_ns(self) -> int | None:
+        """Return until when devices had work from before the recording; None where none shows.
+
+        A stream shows it where its first record began far later than its launch and neither a
+        launch nor recorded work explains why, or where its first records have no launch while
+        others have one.
+        """
+        if not (self.call >= 0).any():
+            return None
+        found = []
+        busy_s, busy_e = merge(self.work.start_ns, self.work.end_ns)
+        for rows in self._streams():
+            launched = np.flatnonzero(self.call[rows] >= 0)
+            first = int(launched[0]) if len(launched) else len(rows)
+            if first:
+                found.append(int(self.work.end_ns[rows[:first]].max()))
+            if first < len(rows):
+                row = rows[first]
+                start, end = self.launch_start_ns[row : row + 1], self.work.start_ns[row : row + 1]
+                if self.lag_ns[row] > self.late_ns:
+                    explained = int(union_within_ns(busy_s, busy_e, start, end)[0])
+                    if self.lag_ns[row] - explained > self.late_ns:
+                        found.append(int(end[0]))
+        return max(found, default=None)
+
+    @cached_property
+    def known_from_ns(self) -> int:
+        """Return from when on an idle device is known to have had nothing to do.
+
+        Before the first launch, or the end of the first synchronise, work from before the
+        recording may have run unseen.
+        """
+        waits = self._waits()
+        ends = [*waits[:1, 1].tolist(), *self.calls.start_ns[self.is_launch].tolist()]
+        known = min(ends, default=int(self.windows.begin_ns[0]))
+        return max(known, self.backlog_until_ns or known)
+
+    def _streams(self) -> list[Ns]:
+        """Return the records of each stream, by start."""
+        both = np.stack((self.work.device.astype(np.int64), self.work.stream))
+        return [rows for _, rows in groups(np.unique(both, axis=1, return_inverse=True)[1].ravel())]
 
     def steps(self) -> list[Step]:
         """Return the steps as arrays."""
@@ -280,8 +456,16 @@ def is_wait(calls: Events) -> Mask:
     return calls.containing("synchronize")
 
 
-def build(trace: Trace) -> Timeline:
-    """Put a trace in order."""
+def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
+    """Put a trace in order.
+
+    Args:
+        trace: as a reader returns it.
+        step: what the names of steps match; None chooses.
+
+    Raises:
+        UsageError: no annotation matches ``step``.
+    """
     events = trace.events
     work, duplicates = _distinct(events.of("kernel", "gpu_memcpy", "gpu_memset"))
     calls, is_launch = _launching(events, work)
@@ -309,7 +493,7 @@ def build(trace: Trace) -> Timeline:
         calls=calls,
         is_launch=is_launch,
         is_graph=graph | (count > 1),
-        windows=windows(events, work),
+        windows=windows(events, work, np.sort(_taken(calls.start_ns, call)[call >= 0]), step),
         duplicates=duplicates,
         shift_ns=shift,
     )

@@ -4,19 +4,24 @@ At each moment, the first of these that holds:
 
     kernel       a kernel runs on some device
     copies       only copies or memsets run
+    unknown      nothing recorded runs, but the device still has work from before the recording
     device_gap   every device is idle though a launched record has not begun: stream order,
                  events, launch latency
     else the host keeps the device waiting, and the line is what the thread that launches the next
     record (after the last one: the thread of the step) is doing, innermost call first:
     wait         it is in a synchronise
+    startup     it allocates device memory, loads or compiles code, initialises the device: what a
+                 process that is warm does not repeat
     launch       it is in another call of the device's runtime or driver
     framework    it is in an operator
     python       it is in a Python frame
     remainder    no rule could place it: nothing was recorded
 
-Without a device the operators hold kernels and their dispatch alike: ``operators`` is time in
-operators with none inside them (also on another thread, while that of the step does nothing that
-was recorded), ``framework`` the own time of operators around others.
+Without a device the operators hold kernels and their dispatch alike: ``operators`` is the own time
+of operators that compute (also any time of an operator on another thread, while that of the step
+does nothing that was recorded), ``framework`` the own time of the others. Those are operators that
+only make views or allocate (``METADATA``), and those of a name that spends most of its time in
+operators inside it: they choose what computes.
 
 Causes of idle time are sums of lines: dependency is ``device_gap``, synchronise is ``wait``, host
 starvation is the rest.
@@ -24,6 +29,7 @@ starvation is the rest.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
-from frameworktax.traces.events import CATEGORIES, HOST_CALLS, Events
+from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, Events
 from frameworktax.traces.nesting import Index, Nesting, Stretches, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
@@ -43,12 +49,64 @@ LINES = (
     "framework",
     "python",
     "launch",
+    "startup",
     "device_gap",
     "wait",
+    "unknown",
     "remainder",
 )
 """In the order they are shown; they add up to the wall."""
-STARVED = ("framework", "python", "launch", "remainder")
+STARVED = ("framework", "python", "launch", "startup", "remainder")
+MEMORY = (
+    *("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMemAlloc", "cuMemFree"),
+    *("cuMemCreate", "cuMemMap", "cuMemAddressReserve", "cuMemSetAccess", "cuMemRelease"),
+    *("hipMalloc", "hipFree", "hipHostMalloc", "hipHostFree"),
+)
+"""Calls that take device memory from the driver or give it back; torch's allocator keeps it."""
+LOADING = (
+    *("cuModule", "cuLibrary", "cuLink", "cudaLibrary", "cudaModule", "nvrtc", "hipModuleLoad"),
+    *("hiprtc",),
+)
+COMPILING = re.compile(
+    r"torch/_dynamo/convert_frame\.py|torch/_inductor/compile_fx\.py|triton/compiler/compiler\.py"
+    r"|dynamo_timed|torch/jit/_trace\.py.*: trace$"
+)
+"""Python frames and annotations of compilers."""
+LONG_NS = 10_000_000
+"""Any other call of the runtime that takes this long while the device is idle initialises or loads
+something: launches take microseconds."""
+METADATA = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("alias", "as_strided", "broadcast_to", "chunk", "conj", "contiguous", "detach"),
+        *(
+            "diagonal",
+            "empty",
+            "empty_like",
+            "empty_strided",
+            "expand",
+            "expand_as",
+            "flatten",
+            "lift_fresh",
+        ),
+        *("lift_fresh", "movedim", "narrow", "permute", "ravel", "real", "reshape", "resize_"),
+        *(
+            "resolve_conj",
+            "resolve_neg",
+            "result_type",
+            "select",
+            "set_",
+            "slice",
+            "split",
+            "split_with_sizes",
+        ),
+        *("squeeze", "swapaxes", "t", "tensor_split", "to", "_to_copy", "transpose", "unbind"),
+        *("unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as"),
+        *("_reshape_alias", "_unsafe_view", "new_empty", "numpy_T"),
+    )
+)
+"""Operators that compute nothing: views, and memory without content. What a copy inside them takes
+is that copy's own time."""
 OPERATOR = CATEGORIES.index("cpu_op")
 FRAME = CATEGORIES.index("python_function")
 CALLS = tuple(CATEGORIES.index(c) for c in HOST_CALLS)
@@ -58,10 +116,14 @@ _LINE = {name: i for i, name in enumerate(LINES)}
 
 @dataclass(frozen=True)
 class Thread:
-    """The events of one host thread and how they lie inside each other."""
+    """The events of one host thread and how they lie inside each other.
+
+    ``slow`` marks calls of the runtime that took long while every device was idle.
+    """
 
     events: Events
     nesting: Nesting
+    slow: NDArray[np.bool_]
 
     @cached_property
     def operator(self) -> Index:
@@ -88,19 +150,31 @@ class Thread:
         line = np.full(len(category), _LINE["remainder"])
         line[category == OPERATOR] = _LINE["framework"]
         line[category == FRAME] = _LINE["python"]
-        called = np.isin(category, CALLS)
+        called = self.is_call
         line[called] = np.where(is_wait(self.events)[called], _LINE["wait"], _LINE["launch"])
+        line[(self.startup >= 0) & (line != _LINE["wait"])] = _LINE["startup"]
         return line
 
     @cached_property
-    def leaf(self) -> NDArray[np.bool_]:
-        """Return, per event, whether it is an operator with none inside it."""
-        is_operator = self.events.category == OPERATOR
-        lasting = self.nesting.end_ns > self.nesting.start_ns
-        inner = self.nesting.parent[is_operator & lasting]
-        around = np.zeros(len(is_operator) + 1, bool)
-        around[inner] = True  # -1, no parent, marks the spare last entry
-        return np.asarray(is_operator & ~around[:-1])
+    def is_call(self) -> NDArray[np.bool_]:
+        """Return, per event, whether it is a call of the device's runtime or driver."""
+        return np.isin(self.events.category, CALLS)
+
+    @cached_property
+    def startup(self) -> Index:
+        """Return, per event, the outermost start-up call at or around it, -1 for none."""
+        events = self.events
+        named = self.is_call & events.named(*MEMORY, *LOADING)
+        compiling = ~self.is_call & events.matching(COMPILING)
+        return self.nesting.nearest(named | self.slow | compiling, outermost=True)
+
+    @cached_property
+    def own_ns(self) -> Ns:
+        """Return, per event, its length without the events directly inside it."""
+        length = self.nesting.end_ns - self.nesting.start_ns
+        inside = np.zeros(len(length) + 1, np.int64)
+        np.add.at(inside, self.nesting.parent, length)  # -1, no parent: the spare last entry
+        return length - inside[:-1]
 
 
 @dataclass(frozen=True)
@@ -147,15 +221,20 @@ def bill(timeline: Timeline) -> Bill:
         busy = intervals.union_within_ns(busy_s, busy_e, begin, end)
         table[:, _LINE["copies"]] = busy - table[:, _LINE["kernel"]]
         step, _, idle_s, idle_e = _idle(busy_s, busy_e, begin, end)
+        unseen = _backlog(timeline, begin)
+        hidden = intervals.union_within_ns(*unseen, idle_s, idle_e)
+        np.add.at(table[:, _LINE["unknown"]], step, hidden)
+        known_s, known_e = _without(idle_s, idle_e, *unseen)
+        step = windows.of(known_s)
         queued_s, queued_e = _queued(timeline)
-        gap = intervals.union_within_ns(queued_s, queued_e, idle_s, idle_e)
+        gap = intervals.union_within_ns(queued_s, queued_e, known_s, known_e)
         np.add.at(table[:, _LINE["device_gap"]], step, gap)
-        free_s, free_e = _without(idle_s, idle_e, queued_s, queued_e)
+        free_s, free_e = _without(known_s, known_e, queued_s, queued_e)
         step = windows.of(free_s)
         charged = _charge(timeline, threads, step, free_s, free_e)
     else:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
-        _tell_leaves(charged, threads)
+        _charge_computing(timeline, charged, threads)
     np.add.at(table, (charged.step, charged.line), charged.ns)
     if not len(work):
         _find_elsewhere(table, charged, threads)
@@ -168,8 +247,28 @@ def _threads(timeline: Timeline) -> dict[int, Thread]:
     on_host = np.flatnonzero(np.isin(events.category, [*codes, *CALLS]))
     for number, rows in groups(events.thread[on_host]):
         own = events.take(on_host[rows])
-        found[number] = Thread(own, nest(own.start_ns, own.end_ns))
+        found[number] = Thread(own, nest(own.start_ns, own.end_ns), _slow(own, timeline.work))
     return found
+
+
+def _slow(events: Events, work: Events) -> NDArray[np.bool_]:
+    """Return which calls took long though the device was idle: neither a wait nor a full queue."""
+    length = events.end_ns - events.start_ns
+    slow = np.isin(events.category, CALLS) & (length >= LONG_NS) & ~is_wait(events)
+    slow &= ~events.named(*COPY_LAUNCHES)  # a copy from or to pageable memory blocks the host
+    busy = intervals.union_within_ns(
+        work.start_ns, work.end_ns, events.start_ns[slow], events.end_ns[slow]
+    )
+    slow[slow] = busy < length[slow] / 2
+    return slow
+
+
+def _backlog(timeline: Timeline, begin: Ns) -> tuple[Ns, Ns]:
+    """Return, as one interval or none, when devices had work from before the recording."""
+    until = timeline.backlog_until_ns
+    if until is None or until <= begin[0]:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return begin[:1], np.array([until])
 
 
 def _idle(busy_s: Ns, busy_e: Ns, begin: Ns, end: Ns) -> tuple[Ns, Ns, Ns, Ns]:
@@ -243,12 +342,32 @@ def _responsible(timeline: Timeline, threads: dict[int, Thread], step: Ns, end: 
     return np.where(known, thread[at], own)
 
 
-def _tell_leaves(charged: Charged, threads: dict[int, Thread]) -> None:
+def computing(threads: dict[int, Thread], names: int) -> NDArray[np.bool_]:
+    """Return, by number of its name, whether an operator computes in its own time.
+
+    Args:
+        threads: of the trace.
+        names: how many there are.
+    """
+    own, length = np.zeros(names, np.int64), np.zeros(names, np.int64)
+    texts: tuple[str, ...] = ()
+    for thread in threads.values():
+        chosen = thread.events.category == OPERATOR
+        texts = thread.events.names
+        np.add.at(own, thread.events.name[chosen], thread.own_ns[chosen])
+        span = thread.nesting.end_ns - thread.nesting.start_ns
+        np.add.at(length, thread.events.name[chosen], span[chosen])
+    metadata = np.array([text in METADATA for text in texts] or [False] * names)
+    return np.asarray((2 * own >= length) & ~metadata)
+
+
+def _charge_computing(timeline: Timeline, charged: Charged, threads: dict[int, Thread]) -> None:
+    """Move the own time of operators that compute from ``framework`` to ``operators``."""
+    computes = computing(threads, len(timeline.events.names))
     for number, thread in threads.items():
-        mine = (charged.thread == number) & (charged.event >= 0)
-        leaf = np.zeros(len(mine), bool)
-        leaf[mine] = thread.leaf[charged.event[mine]]
-        charged.line[leaf] = _LINE["operators"]
+        mine = np.flatnonzero((charged.thread == number) & (charged.line == _LINE["framework"]))
+        event = charged.event[mine]
+        charged.line[mine[computes[thread.events.name[event]]]] = _LINE["operators"]
 
 
 def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> None:

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.analysis.estimates import duration, one_minus, percent
-from frameworktax.analysis.regime import CPU_FRAMEWORK, gpu_regime
+from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.resample import DRAWS, percentile_interval
 from frameworktax.analysis.trace import bill as trace_bill
+from frameworktax.analysis.trace.advice import advise
 from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED
+from frameworktax.analysis.trace.findings import (
+    Judged,
+    doubts,
+    host_ahead_ns,
+    judge,
+    startup,
+    waits,
+)
 from frameworktax.analysis.trace.operators import causes, operators
-from frameworktax.records import SEED, Estimate, Note, Regime, Run
+from frameworktax.records import SEED, Estimate, Note, Run
 from frameworktax.traces import intervals
-from frameworktax.traces.timeline import Timeline
+from frameworktax.traces.timeline import Step, Timeline
 
 Ns = NDArray[np.int64]
+NO_REGIME = {
+    "start-up": "for start-up calls inside the steps could change it",
+    "work-before-recording": "for work from before the recording could change it",
+    "profiler": "for the profiler's own cost could change it",
+    "no-device": "for operators hold kernels and their dispatch alike",
+}
+"""Why a trace carries no regime, in words."""
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
 
@@ -28,10 +44,14 @@ def document(timeline: Timeline, name: str) -> Run:
     """Return the document of one trace; ``name`` is its file's, for the headline."""
     bill, recorded = trace_bill.bill(timeline), timeline.trace
     starved_by, leaders = causes(timeline, bill)
-    steps = _steps(timeline, bill.table, leaders)
-    walls = timeline.windows.end_ns - timeline.windows.begin_ns
+    found = timeline.steps()
+    windows = timeline.windows
+    doubt = doubts(timeline, windows.begin_ns.tolist(), windows.end_ns.tolist())
+    ahead = [host_ahead_ns(timeline, step) for step in found]
+    walls = windows.end_ns - windows.begin_ns
     total = bill.table.sum(axis=0)
     share = _tax_share(bill.table, walls) if len(timeline.work) else None
+    judged = _judged(timeline, total, share, int(doubt.sum()), found, ahead)
     trace: dict[str, Any] = {
         "source": recorded.source,
         "events": recorded.records,
@@ -42,43 +62,78 @@ def document(timeline: Timeline, name: str) -> Run:
         "busy_ns": _busy(total),
         "tax_share": asdict(share) if share is not None else None,
         **_bill(total, timeline),
-        "regime": _regime(share, total),
+        "regime": judged.regime,
+        "no_regime": judged.because,
         "operators": operators(timeline, bill),
         "starved_by": starved_by,
+        "startup": startup(timeline, bill),
+        "waits": waits(timeline, bill),
         "resolution_ns": recorded.resolution_ns,
         "cut": recorded.cut,
-        "marked": timeline.windows.marked,
-        "steps": steps,
+        "marked": windows.marked,
+        "steps": _steps(timeline, bill.table, leaders, found, ahead, doubt),
     }
-    return Run(headline=headline(trace, name), trace=trace, notes=tuple(_notes(timeline)))
+    return Run(
+        headline=headline(trace, name),
+        trace=trace,
+        advice=advise(timeline, trace, found),
+        notes=tuple(_notes(timeline)),
+    )
 
 
 def headline(trace: dict[str, Any], name: str) -> str:
     """Return the answer in a sentence."""
-    steps = trace["steps"]
+    steps, wall = trace["steps"], trace["wall_ns"]
     if trace["marked"]:
-        what = f"{len(steps)} step{'s' if len(steps) != 1 else ''} of"
-        wall = duration(float(np.median([s["wall_ns"] for s in steps])))
+        median = duration(float(np.median([s["wall_ns"] for s in steps])))
+        many = f"{len(steps)} steps of {median}, in the median"
+        said = [many if len(steps) > 1 else f"1 step of {median}"]
     else:
-        what, wall = "one stretch of", duration(trace["wall_ns"])
-    said = [f"{what} {wall}{', in the median' if len(steps) > 1 else ''}"]
+        said = [f"one stretch of {duration(wall)}, no steps"]
     if trace["idle_ns"] is not None:
-        busy = trace["busy_ns"] / trace["wall_ns"] if trace["wall_ns"] else 0.0
+        busy = trace["busy_ns"] / wall if wall else 0.0
         said.append(f"a device is busy {100 * busy:.1f} % of it")
+    ahead = [s["host_ahead_ns"] for s in steps if s["host_ahead_ns"] is not None]
     if trace["regime"]:
         said.append(str(trace["regime"]))
+    elif trace["no_regime"] in NO_REGIME:
+        said.append(f"no regime, {NO_REGIME[trace['no_regime']]}")
+    if ahead:
+        said.append(f"the host is {duration(min(ahead))} ahead: a faster host gains nothing")
+    elif trace["idle_ns"] is None:
+        said += _computing(trace)
+    else:
+        said += _rest(trace)
+    return f"{name}: " + "; ".join(said)
+
+
+def _computing(trace: dict[str, Any]) -> list[str]:
+    """Return what a trace without a device says."""
+    work, wall = trace["bill_ns"].get("operators", 0), max(1, trace["wall_ns"])
+    said = [f"operators that compute take {percent(work / wall)}, their dispatch included"]
+    first = next((one for one in trace["operators"] if not one["tax_ns"]), None)
+    if first is not None:
+        said.append(f"above all {first['name'][:120]}, {percent(first['self_ns'] / wall)}")
+    return said
+
+
+def _rest(trace: dict[str, Any]) -> list[str]:
+    """Return what the largest part of a device's idle time is, and whose."""
     first, ns = max(
         ((k, v) for k, v in trace["bill_ns"].items() if k not in ("kernel", "copies")),
         key=lambda item: item[1],
         default=("", 0),
     )
-    if ns and trace["wall_ns"]:
-        share = percent(ns / trace["wall_ns"])
-        said.append(f"most of the rest is {first.replace('_', ' ')}, {share}")
+    if not ns:
+        return []
+    said = [
+        f"most of the rest is {first.replace('_', ' ')}, {percent(ns / max(1, trace['wall_ns']))}"
+    ]
+    inside = [call for call in trace["startup"] if call["in_steps_ns"]]
+    if first == "startup" and inside:
+        return [*said, f"above all {max(inside, key=lambda c: c['in_steps_ns'])['name'][:120]}"]
     leaders = trace["starved_by"]["python"] or trace["starved_by"]["operator"]
-    if leaders:
-        said.append(f"above all in {leaders[0]['name'][:120]}")
-    return f"{name}: " + "; ".join(said)
+    return [*said, f"above all in {leaders[0]['name'][:120]}"] if leaders else said
 
 
 def _devices(timeline: Timeline) -> dict[str, dict[str, Any]]:
@@ -99,16 +154,22 @@ def _devices(timeline: Timeline) -> dict[str, dict[str, Any]]:
 
 
 def _steps(
-    timeline: Timeline, table: Ns, leaders: Sequence[dict[str, Any] | None]
+    timeline: Timeline,
+    table: Ns,
+    leaders: Sequence[dict[str, Any] | None],
+    steps: Sequence[Step],
+    ahead: Sequence[int | None],
+    doubt: Ns,
 ) -> list[dict[str, Any]]:
     windows = timeline.windows
     launched = windows.of(timeline.calls.start_ns[timeline.is_launch])
     launches = np.bincount(launched[launched >= 0], minlength=len(windows.names))
     found = []
-    for n, step in enumerate(timeline.steps()):
+    for n, step in enumerate(steps):
         start, end = step.device_start_ns, step.device_end_ns
-        share = _exactly(_busy(table[n]) / step.wall_ns) if step.wall_ns else None
         on_device = int(windows.device_ns[n])
+        share = _tax_share(table[n : n + 1], np.array([step.wall_ns])) if len(step) else None
+        judged = _judged(timeline, table[n], share, int(doubt[n]), [step], [ahead[n]])
         found.append(
             {
                 "name": step.name,
@@ -125,10 +186,43 @@ def _steps(
                 },
                 **_bill(table[n], timeline),
                 "starved_by": leaders[n],
-                "regime": gpu_regime(share) if share and len(step) else None,
+                "host_ahead_ns": ahead[n],
+                "regime": judged.regime,
+                "no_regime": judged.because,
             }
         )
     return found
+
+
+def _judged(
+    timeline: Timeline,
+    row: Ns,
+    share: Estimate | None,
+    doubt_ns: int,
+    steps: Sequence[Step],
+    ahead: Sequence[int | None],
+) -> Judged:
+    """Return the regime of steps; where the host was ahead throughout, of the device's own span.
+
+    Args:
+        timeline: of the trace.
+        row: the steps' bill.
+        share: the steps' tax share, None where nothing ran on a device.
+        doubt_ns: idle time of the steps in which unrecorded work may have run.
+        steps: themselves.
+        ahead: how far the host was ahead in each, ns.
+    """
+    own = [(step, lead) for step, lead in zip(steps, ahead, strict=True) if len(step)]
+    if own and all(lead is not None for _, lead in own):
+        start = np.concatenate([step.device_start_ns for step, _ in own])
+        end = np.concatenate([step.device_end_ns for step, _ in own])
+        span = int(end.max() - start.min())
+        return Judged(gpu_regime(_exactly(intervals.union_ns(start, end) / max(1, span))), None)
+    if share is None:
+        if not len(timeline.work):
+            return Judged(None, "no-device")
+        return Judged(None, "work-before-recording" if row[LINES.index("unknown")] else None)
+    return judge(timeline, row, one_minus(share), doubt_ns)
 
 
 def _sum(row: Ns, *lines: str) -> int:
@@ -153,33 +247,36 @@ def _bill(row: Ns, timeline: Timeline) -> dict[str, Any]:
 
 
 def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
-    """Return the share of the wall in which no device was busy; an interval from 5 steps on."""
-    if not walls.sum():
-        return None
+    """Return the share of the wall in which no device was busy; an interval from 5 steps on.
+
+    Time in which devices had work from before the recording is left out of both, and the interval
+    reaches from all of it busy to all of it idle.
+    """
     busy = table[:, [LINES.index("kernel"), LINES.index("copies")]].sum(axis=1)
-    value = 1 - float(busy.sum() / walls.sum())
+    unknown = table[:, LINES.index("unknown")]
+    seen = walls - unknown
+    if not seen.sum():
+        return None
+    value = 1 - float(busy.sum() / seen.sum())
     if len(walls) < MIN_STEPS:
-        return _exactly(value)
-    rng = np.random.default_rng(SEED)
-    drawn = np.array(
-        [
-            1 - busy[rows].sum() / max(1, walls[rows].sum())
-            for rows in (rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS))
-        ]
-    )
-    return percentile_interval(value, drawn, "steps (bootstrap)", len(walls))
+        found = _exactly(value)
+    else:
+        rng = np.random.default_rng(SEED)
+        drawn = np.array(
+            [
+                1 - busy[rows].sum() / max(1, seen[rows].sum())
+                for rows in (rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS))
+            ]
+        )
+        found = percentile_interval(value, drawn, "steps (bootstrap)", len(walls))
+    whole = float(walls.sum())
+    low = 1 - float((busy + unknown).sum()) / whole
+    high = 1 - float(busy.sum()) / whole
+    return replace(found, low=min(found.low, low), high=max(found.high, high))
 
 
 def _exactly(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, method="as recorded, no interval", n=1)
-
-
-def _regime(share: Estimate | None, total: Ns) -> Regime | None:
-    """Return what bounds the trace; without a device only what the operators cannot hide."""
-    if share is not None:
-        return gpu_regime(one_minus(share))
-    least = _sum(total, "framework", "python")
-    return "framework-bound" if least > CPU_FRAMEWORK * max(1, int(total.sum())) else None
 
 
 # --- what cannot be trusted ---------------------------------------------------------------------
@@ -211,7 +308,7 @@ def _notes(timeline: Timeline) -> list[Note]:
         note(
             "no-device-records",
             "no record of a device: operators hold kernels and their dispatch alike, so that "
-            "the tax is a lower figure",
+            "neither tax nor regime is known; frameworktax measure separates them",
         )
     if not windows.marked:
         note(
@@ -219,6 +316,9 @@ def _notes(timeline: Timeline) -> list[Note]:
             "no step marks: the whole trace is one step, set-up and pauses included; call "
             "profiler.step() after each",
         )
+    elif windows.others:
+        listed = ", ".join(f"{n} ({count})" for n, count in windows.others.items())
+        note("other-annotations", f"not taken as steps: {listed}; choose with --step REGEX")
     if windows.overlapping:
         text = f"{windows.overlapping} step marks overlap another and were left out"
         note("steps-overlap", text)
@@ -242,6 +342,15 @@ def _device_notes(timeline: Timeline) -> list[Note]:
     empty = steps - len(np.unique(timeline.step_of[timeline.step_of >= 0]))
     outside = int((timeline.step_of < 0).sum())
     crossed = _crossed(timeline)
+    until = timeline.backlog_until_ns
+    begin = int(timeline.windows.begin_ns[0])
+    backlog = []
+    if until is not None and until > begin:
+        text = (
+            f"devices had work from before the recording for its first {duration(until - begin)}: "
+            "where nothing recorded runs, that time is unknown and not idle"
+        )
+        backlog.append(Note("work-before-recording", text))
     counted = (
         (
             timeline.idle_calls,
@@ -273,7 +382,8 @@ def _device_notes(timeline: Timeline) -> list[Note]:
         )
         for device, ns in timeline.shift_ns.items()
     ]
-    return skewed + [Note(code, f"{count} {text}") for count, code, text in counted if count]
+    kept = [Note(code, f"{count} {text}") for count, code, text in counted if count]
+    return backlog + skewed + kept
 
 
 def _crossed(timeline: Timeline) -> int:

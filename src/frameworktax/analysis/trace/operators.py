@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.trace.bill import LINES, OPERATOR, STARVED, Bill, Thread
+from frameworktax.analysis.trace.bill import LINES, OPERATOR, STARVED, Bill, Thread, computing
 from frameworktax.traces import intervals
 from frameworktax.traces.nesting import Index
 from frameworktax.traces.timeline import Timeline, groups
@@ -26,16 +26,18 @@ VIEWS: Mapping[str, Callable[[Thread], Index]] = {
 
 
 def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
-    """Return operators by tax: time the device idled, or the host spent around others, for them.
+    """Return operators by tax, the time a device idled for them; without a device by own time.
 
-    An operator is the outermost of a nest (what the model's code called). Its ``kernel_ns`` is the
-    union of what was launched from inside it, all of its calls together; without a device it is
-    null, and ``tax_ns`` is the own time of operators around others.
+    With a device an operator is the outermost of a nest (what the model's code called), and its
+    ``kernel_ns`` is the union of what was launched from inside it, all of its calls together.
+    Without one it is each operator: ``self_ns`` is its own time, ``tax_ns`` the same where it does
+    not compute, and ``kernel_ns`` is null.
     """
-    cpu_only = not len(timeline.work)
-    name, chosen = _on(bill, VIEWS["operator"], ("framework",) if cpu_only else (*STARVED, "wait"))
+    if not len(timeline.work):
+        return _by_own_time(timeline, bill)
+    name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
     tax = _totals(name[chosen], bill.charged.ns[chosen])
-    busy = {} if cpu_only else _launched(timeline, bill.threads)
+    busy = _launched(timeline, bill.threads)
     calls: Counter[int] = Counter()
     host: Counter[int] = Counter()
     for thread in bill.threads.values():
@@ -50,12 +52,36 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             "tax_ns": tax.get(name, 0),
             "calls": calls[name],
             "host_ns": host[name],
-            "kernel_ns": None if cpu_only else busy.get(name, 0),
+            "kernel_ns": busy.get(name, 0),
         }
         for name in host
     ]
     found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
     return found[:SHOWN]
+
+
+def _by_own_time(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
+    computes = computing(bill.threads, len(timeline.events.names))
+    calls: Counter[int] = Counter()
+    host: Counter[int] = Counter()
+    own: Counter[int] = Counter()
+    for thread in bill.threads.values():
+        events = thread.events
+        inside = (events.category == OPERATOR) & (timeline.windows.of(events.start_ns) >= 0)
+        calls.update(events.name[inside].tolist())
+        host.update(_totals(events.name[inside], (events.end_ns - events.start_ns)[inside]))
+        own.update(_totals(events.name[inside], thread.own_ns[inside]))
+    return [
+        {
+            "name": timeline.events.names[name],
+            "self_ns": ns,
+            "tax_ns": 0 if computes[name] else ns,
+            "calls": calls[name],
+            "host_ns": host[name],
+            "kernel_ns": None,
+        }
+        for name, ns in own.most_common(SHOWN)
+    ]
 
 
 def causes(

@@ -1,0 +1,154 @@
+"""What to do about a trace: upper bounds, because it was recorded under a profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from frameworktax.analysis.advice import WORTH, ranked
+from frameworktax.analysis.estimates import duration, percent, times
+from frameworktax.analysis.trace.findings import slowed
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.replay import Change
+from frameworktax.errors import UsageError
+from frameworktax.records import Advice, Estimate
+from frameworktax.traces.timeline import Step, Timeline
+
+PART = 0.1
+"""Share of the wall from which on a part is worth an advice of its own."""
+METHOD = "of a recorded trace, at most"
+REMEDY = {
+    "memory": "keep device memory between calls",
+    "loading": "call the model once before it is timed",
+    "compilation": "compile before it is timed",
+    "initialisation": "initialise the device before it is timed",
+}
+
+
+def advise(
+    timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
+) -> tuple[Advice, ...]:
+    """Return what to do, the largest gain first; every gain is an upper bound.
+
+    Args:
+        timeline: of the trace.
+        trace: its document.
+        steps: of the trace.
+    """
+    found = _on_device(timeline, trace, steps) if len(timeline.work) else _on_cpu(timeline, trace)
+    return ranked(advice for advice in found if advice.gain.value >= WORTH)
+
+
+def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
+    gain = before / max(after, 1.0)
+    return Advice(
+        action=action,
+        evidence=evidence,
+        gain=Estimate(value=gain, low=gain, high=gain, method=METHOD, n=1),
+        kind="bound",
+    )
+
+
+def _on_device(
+    timeline: Timeline, trace: Mapping[str, Any], steps: Sequence[Step]
+) -> Iterator[Advice]:
+    wall, bill = trace["wall_ns"], trace["bill_ns"]
+    busy, begun = trace["busy_ns"], bill.get("startup", 0)
+    inside = [call for call in trace["startup"] if call["in_steps_ns"]]
+    if begun >= PART * wall and inside:
+        first = max(inside, key=lambda call: call["in_steps_ns"])
+        yield _bound(
+            f"{REMEDY[first['kind']]}: devices are idle for {duration(begun)} of "
+            f"{duration(wall)} in start-up calls",
+            f"{first['name']} takes {duration(first['in_steps_ns'])} inside steps; without such "
+            f"calls a device is busy {percent(busy / max(1, wall - begun))} of the rest. A warm "
+            "process does not repeat them; where every step does, memory is given back between "
+            "steps (torch.cuda.empty_cache) or shapes change",
+            wall,
+            wall - begun,
+        )
+        return  # what else the steps show is not what they do when warm
+    if trace["no_regime"] == "work-before-recording":
+        return
+    if (advice := _graphs(trace, steps)) is not None:
+        yield advice
+    elif busy:
+        yield _bound(
+            f"the same kernels without an idle device would give at most {times(wall / busy)}",
+            f"a device is busy {percent(busy / wall)} of the time; more needs other kernels",
+            wall,
+            busy,
+        )
+    copies = bill.get("copies", 0)
+    if copies >= PART * wall:
+        yield _bound(
+            "keep data on the device, or copy it from pinned memory beside the kernels",
+            f"only copies run for {percent(copies / wall)} of the time",
+            wall,
+            wall - copies,
+        )
+    idle = trace["idle_ns"]
+    host = idle["host_starvation"] - begun
+    least = wall - host * (1 - 1 / slowed(timeline))
+    if idle["host_starvation"] and least > busy:
+        yield _bound(
+            f"a faster device would give at most {times(least / (least - busy))}",
+            f"devices are idle {percent(1 - busy / wall)} of the time, and without the profiler "
+            f"at least {percent(1 - busy / least)}",
+            least,
+            least - busy,
+        )
+
+
+def _graphs(trace: Mapping[str, Any], steps: Sequence[Step]) -> Advice | None:
+    """Return the advice to launch a step as one graph, the most that it can give."""
+    try:
+        queues = [replay.queues_of(step) for step in steps if len(step)]
+    except UsageError:
+        return None
+    alone = [q for q in queues if int(np.count_nonzero(q.host_ns)) > 1]
+    if not alone or len(alone) < len(queues):
+        return None
+    before = sum(replay.run(q).latency_ns for q in queues)
+    free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
+    after = sum(replay.played(q, Change(graphs=True)) for q in free)
+    gain = before / max(after, 1.0)
+    if gain < WORTH:
+        return None
+    waits = [w["operator"] or w["call"] for w in trace["waits"]]
+    first = f"; first remove the wait in {waits[0]}, which no graph can hold" if waits else ""
+    return _bound(
+        "capture the step in a CUDA graph, or torch.compile(mode='reduce-overhead'): at most "
+        f"{times(gain)}{first}",
+        f"{trace['launches']} launches in {duration(trace['wall_ns'])}, of which a device is busy "
+        f"{duration(trace['busy_ns'])}; {replay.RECORDED}, a graph in place of every launch; the "
+        "profiler slows launches, so measure it",
+        before,
+        after,
+    )
+
+
+def _on_cpu(timeline: Timeline, trace: Mapping[str, Any]) -> Iterator[Advice]:
+    wall, work = trace["wall_ns"], trace["bill_ns"].get("operators", 0)
+    if not work:
+        return
+    yield _bound(
+        f"faster code around the operators would give at most {times(wall / work)}",
+        f"operators that compute take {percent(work / wall)} of the time, their dispatch "
+        "included; frameworktax measure separates the two",
+        wall,
+        work,
+    )
+    first = max(trace["operators"], key=lambda one: one["self_ns"], default=None)
+    if first is not None and PART * wall <= first["self_ns"] < wall:
+        rest = (wall - first["self_ns"]) / slowed(timeline)
+        yield _bound(
+            f"a faster {first['name']} would give at most {times(1 + first['self_ns'] / rest)}",
+            f"its own time is {percent(first['self_ns'] / wall)} of the time; the rest may be "
+            f"{slowed(timeline):g} times shorter without the profiler",
+            rest + first["self_ns"],
+            rest,
+        )

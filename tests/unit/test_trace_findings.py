@@ -1,0 +1,244 @@
+"""Steps, start-up calls, waits, traces of a CPU: what a reader of a trace would say, in numbers."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "data"
+sys.path.insert(0, str(DATA))
+import trace_cases as cases
+
+from frameworktax.errors import UsageError
+from frameworktax.explaining import explain_run
+
+US, MS = 1_000, 1_000_000
+
+
+def explained(tmp_path, *events, **options):
+    path = tmp_path / "t.json"
+    path.write_text(cases.trace(*events))
+    return explain_run(path, **options)
+
+
+def mark(name, start, end):
+    return cases.event("user_annotation", name, start, end)
+
+
+def call(at, correlation):
+    """Return a launch at a time and its kernel of 100 ns."""
+    return cases.launch(at, at + 10, correlation), cases.kernel(at + 20, at + 120, correlation)
+
+
+def names(run):
+    return [step["name"] for step in run.trace["steps"]]
+
+
+ANNOTATED = [
+    mark("everything", 0, 9_000),
+    mark("warmup forward 0", 100, 1_000),
+    mark("warmup forward 1", 1_000, 2_000),
+    mark("clear", 2_050, 2_950),
+    mark("forward 0", 2_000, 4_000),
+    mark("forward 0", 3_000, 3_900),  # what is measured lies inside a mark of the same name
+    mark("forward 1", 4_000, 5_000),
+    mark("attention", 4_100, 4_300),
+    mark("attention", 4_500, 4_700),
+    mark("clear", 6_000, 8_900),
+    mark("Optimizer.step#SGD", 5_100, 5_200),
+    mark("Optimizer.step#SGD", 5_300, 5_400),
+    *call(150, 1), *call(1_100, 2), *call(3_100, 3), *call(4_150, 4), *call(4_400, 5),
+]  # fmt: skip
+
+
+def test_repeated_annotations_are_steps(tmp_path):
+    run = explained(tmp_path, *ANNOTATED)
+    assert names(run) == ["forward 0", "forward 1"]
+    assert [step["wall_ns"] for step in run.trace["steps"]] == [900, 1_000]
+    (note,) = [n for n in run.notes if n.code == "other-annotations"]
+    assert "warmup forward N (2)" in note.text
+
+
+def test_the_profilers_own_steps_come_before_others(tmp_path):
+    assert names(explained(tmp_path, *ANNOTATED, mark("ProfilerStep#1", 0, 8_000))) == [
+        "ProfilerStep#1"
+    ]
+
+
+def test_an_expression_chooses_the_steps(tmp_path):
+    assert names(explained(tmp_path, *ANNOTATED, step="^att")) == ["attention"] * 2
+    assert names(explained(tmp_path, *ANNOTATED, step="warm.*0")) == ["warmup forward 0"]
+    with pytest.raises(UsageError, match="attention"):
+        explained(tmp_path, *ANNOTATED, step="nothing")
+    with pytest.raises(UsageError, match="regular expression"):
+        explained(tmp_path, *ANNOTATED, step="(")
+    with pytest.raises(UsageError, match="no trace"):
+        explain_run(DATA / "other_tools" / "framework_tax_figures.csv", step="x")
+
+
+def test_annotations_that_launch_nothing_are_no_steps(tmp_path):
+    run = explained(tmp_path, mark("load", 0, 90), mark("load", 100, 190), *call(200, 1))
+    assert not run.trace["marked"]
+
+
+def test_without_a_device_the_annotation_that_takes_the_most_time(tmp_path):
+    run = explained(
+        tmp_path,
+        *(mark(f"forward {n}", n * 1_000, n * 1_000 + 900) for n in range(3)),
+        *(mark("norm", n * 1_000 + 100, n * 1_000 + 200) for n in range(3)),
+    )
+    assert names(run) == ["forward 0", "forward 1", "forward 2"]
+
+
+def start_up(*calls):
+    """Return a step of 100 ms with these calls in it, 1 ms of kernels, and launches."""
+    return [
+        mark("ProfilerStep#1", 0, 100 * MS),
+        *calls,
+        cases.launch(90 * MS, 90 * MS + 9 * US, 1),
+        cases.kernel(90 * MS + 12 * US, 91 * MS + 12 * US, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "ns"),
+    [
+        (cases.launch(10 * MS, 40 * MS, 7, "cudaMalloc"), "memory", 30 * MS),
+        (cases.launch(10 * MS, 12 * MS, 7, "cuModuleLoadData"), "loading", 2 * MS),
+        (cases.launch(10 * MS, 25 * MS, 7), "loading", 15 * MS),
+        (cases.launch(10 * MS, 25 * MS, 7, "cudaStreamCreate"), "initialisation", 15 * MS),
+        (
+            cases.event("python_function", "torch/_inductor/compile_fx.py(9): f", 10 * MS, 80 * MS),
+            "compilation",
+            70 * MS,
+        ),
+    ],
+)
+def test_start_up_calls_are_named_and_carry_no_regime(tmp_path, call, kind, ns):
+    run = explained(tmp_path, *start_up(call))
+    (found,) = run.trace["startup"]
+    assert (found["kind"], found["ns"], found["in_steps_ns"]) == (kind, ns, ns)
+    assert run.trace["bill_ns"]["startup"] == ns
+    if ns > 50 * MS:
+        assert (run.trace["regime"], run.trace["no_regime"]) == (None, "start-up")
+    if ns >= 10 * MS:
+        assert run.advice[0].gain.value == pytest.approx(100 * MS / (100 * MS - ns))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        cases.launch(10 * MS, 15 * MS, 7),  # not long
+        cases.launch(10 * MS, 40 * MS, 7, "cudaDeviceSynchronize"),
+        cases.launch(10 * MS, 40 * MS, 7, "cudaMemcpyAsync"),
+    ],
+)
+def test_other_calls_are_no_start_up(tmp_path, call):
+    assert explained(tmp_path, *start_up(call)).trace["startup"] == []
+
+
+def test_a_launch_into_a_full_queue_is_no_start_up(tmp_path):
+    busy = [
+        cases.launch(5 * MS, 5 * MS + 9 * US, 6), cases.kernel(5 * MS + 12 * US, 45 * MS, 6),
+        cases.launch(10 * MS, 40 * MS, 7), cases.kernel(45 * MS, 46 * MS, 7),
+    ]  # fmt: skip
+    assert explained(tmp_path, *start_up(*busy)).trace["startup"] == []
+
+
+def test_a_wait_inside_a_step_is_named_with_its_operator(tmp_path):
+    run = explained(
+        tmp_path,
+        mark("ProfilerStep#1", 0, 10_000),
+        cases.launch(10, 20, 1, "cudaDeviceSynchronize"),  # before the step's first launch
+        *call(100, 2),
+        cases.event("python_function", "m.py(3): f", 300, 3_000),
+        cases.event("cpu_op", "aten::is_nonzero", 400, 1_400),
+        cases.event("cpu_op", "aten::item", 500, 1_300),
+        cases.launch(600, 620, 3, "cudaMemcpyAsync"),
+        cases.kernel(650, 700, 3, cat="gpu_memcpy", name="Memcpy DtoH"),
+        cases.launch(630, 1_200, 4, "cudaStreamSynchronize"),
+        cases.launch(640, 1_100, 4, "cuStreamSynchronize", cat="cuda_driver"),
+        *call(2_000, 5),
+        cases.launch(3_000, 9_000, 6, "cudaDeviceSynchronize"),  # after its last one
+    )
+    assert run.trace["waits"] == [
+        {
+            "operator": "aten::is_nonzero",
+            "line": "m.py(3): f",
+            "call": "cudaStreamSynchronize",
+            "calls": 1,
+            "ns": 570,
+            "waited_for": "Memcpy DtoH",
+        }
+    ]
+
+
+LINEARS = [
+    event
+    for n in range(2)
+    for at in [n * 1_000]
+    for event in (
+        mark(f"step {n}", at, at + 1_000),
+        cases.event("cpu_op", "aten::linear", at, at + 990),
+        cases.event("cpu_op", "aten::t", at + 5, at + 15),
+        cases.event("cpu_op", "aten::addmm", at + 20, at + 980),
+        cases.event("cpu_op", "aten::expand", at + 22, at + 30),
+        cases.event("cpu_op", "aten::copy_", at + 30, at + 80),
+        cases.event("cpu_op", "aten::resolve_conj", at + 82, at + 83),
+    )
+]
+"""Two steps with a large linear layer, as torch records it on a CPU."""
+
+
+def test_linear_layers_on_a_cpu_are_not_called_framework_bound(tmp_path):
+    run = explained(tmp_path, *LINEARS)
+    own = {o["name"]: (o["self_ns"], o["tax_ns"]) for o in run.trace["operators"]}
+    assert own["aten::addmm"] == (2 * (960 - 8 - 50 - 1), 0)
+    assert own["aten::copy_"] == (100, 0)
+    assert own["aten::linear"] == (40, 40)  # chooses what computes
+    assert own["aten::expand"] == (16, 16)  # a view
+    assert run.trace["bill_ns"] == {
+        "operators": 2 * 901 + 100,
+        "framework": 2 * (20 + 10 + 8 + 1),
+        "remainder": 20,
+    }
+    assert (run.trace["regime"], run.trace["no_regime"]) == (None, "no-device")
+    assert run.trace["tax_share"] is None
+    assert all(step["regime"] is None for step in run.trace["steps"])
+    gains = {a.gain.value for a in run.advice}
+    assert 2_000 / 1_902 in gains  # of everything around the operators
+
+
+def test_the_recorded_step_of_bert_small():
+    run = explain_run(DATA / "h100-bert-small-step.json")
+    assert run.trace["regime"] == "framework-bound"
+    (wait,) = run.trace["waits"]
+    assert (wait["operator"], wait["call"], wait["ns"]) == (
+        "aten::is_nonzero",
+        "cudaStreamSynchronize",
+        7_640,
+    )
+    assert wait["waited_for"] == "Memcpy DtoH (Device -> Pinned)"
+    graphs, device = run.advice
+    assert "aten::is_nonzero" in graphs.action
+    assert 5 < graphs.gain.value < 4_426 / 309  # no more than back to back
+    assert 1.07 < device.gain.value < 1.3
+
+
+def test_the_recorded_forward_pass_of_alexnet():
+    run = explain_run(DATA / "a100-alexnet.json")
+    (step,) = run.trace["steps"]
+    assert (step["name"].rpartition("|measure|")[2], step["wall_ns"]) == ("forward]", 36_356_000)
+    assert run.trace["devices"]["0"]["kernel_ns"] == 66_141_000
+    first = run.trace["startup"][0]
+    assert (first["name"], first["kind"], first["in_steps_ns"]) == (
+        "cudaDeviceGetStreamPriorityRange",
+        "initialisation",
+        0,
+    )
+    assert first["ns"] == 29_927_377_000
+    inside = {c["name"]: c["in_steps_ns"] for c in run.trace["startup"]}
+    assert inside["cudaMalloc"] > 32 * MS
+    assert (run.trace["regime"], run.trace["no_regime"]) == (None, "start-up")
+    (advice,) = run.advice
+    assert advice.gain.value == pytest.approx(36.356 / (36.356 - 30.257), rel=1e-3)
