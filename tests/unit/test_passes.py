@@ -290,6 +290,13 @@ def test_the_floor_can_be_asked_for(ran):
     rounds = {batch: [b.round for b in ran.of(Block) if b.point == keys[batch]] for batch in (1, 2)}
     assert all(len(found) == len(set(found)) >= 5 for found in rounds.values())
     assert not ran.of(LeftOut)
+    assert not ran.of(Attribution)
+
+
+def test_the_floor_has_its_first_blocks_however_noisy_it_is(ran):
+    ran.host.noise = 0.2
+    ran.run(runtimes=["null"], batches=[1], budget_s=600.0)
+    assert 5 <= len(ran.of(Block)) <= 8
 
 
 def test_a_linear_curve_stops(ran):
@@ -324,6 +331,16 @@ def test_what_is_at_work_is_stopped_while_a_block_is_timed():
     assert worker.signals == ["stop", "go on"]
     with gate.quiet():
         assert worker.signals == ["stop", "go on"]  # it has answered
+
+
+def test_templates_import_nothing_while_a_block_is_timed(monkeypatch):
+    templates, heard = Templates(), []
+    monkeypatch.setattr(templates, "pause", lambda: heard.append("pause"))
+    monkeypatch.setattr(templates, "go_on", lambda: heard.append("go on"))
+    with pytest.raises(KeyboardInterrupt), Gate(templates).quiet():
+        assert heard == ["pause"]
+        raise KeyboardInterrupt
+    assert heard == ["pause", "go on"]
 
 
 def test_a_process_that_has_not_answered_yet_is_at_work():

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from frameworktax.attribution.sampler import Ticks, sample
+from frameworktax.attribution import machine_code
+from frameworktax.attribution.sampler import Ticks, sample, separates_kernels
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
 
@@ -81,3 +82,12 @@ def test_the_wait_for_a_device_is_left_out():
 def test_a_sampler_that_cannot_pause_is_refused_for_a_device():
     with pytest.raises(WorkerError, match="perf-event"):
         sample(lambda: None, Counting(), settle=lambda: None, clock=FakeClock())
+
+
+@pytest.mark.parametrize("can_judge", [True, False])
+def test_without_symbols_kernels_are_told_by_machine_code_alone(monkeypatch, can_judge):
+    monkeypatch.setattr(machine_code, "is_available", lambda: can_judge)
+    assert separates_kernels("perf-event", has_symbols=False) is can_judge
+    assert separates_kernels("py-spy", has_symbols=False) is False
+    assert separates_kernels("py-spy", has_symbols=True) is True
+    assert separates_kernels(None, has_symbols=True) is False
