@@ -107,7 +107,7 @@ questions: trend operators architectures ablate ## these four
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
 gpu: ## everything that needs a GPU, within ten minutes
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu_suite.py
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

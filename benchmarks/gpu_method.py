@@ -59,7 +59,7 @@ def ratio(check: str, got: float, expected: float, within: float | None) -> Row:
 
 
 def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
-    from frameworktax.attribution.device import profile_device
+    from frameworktax.attribution.device_profile import profile_device
 
     run = profile_device(call, gpu.synchronize, calls, device=gpu)
     if run.notes:
@@ -68,7 +68,7 @@ def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
 
 
 def span_ns(gpu: Any, call: Callable[[], Any]) -> float:
-    from frameworktax.attribution.device import measure_span
+    from frameworktax.attribution.backlog import measure_span
 
     found = measure_span(call, gpu, host_ns=round(enqueue_ns(gpu, call)))
     if found.median_ns is None:
@@ -116,7 +116,7 @@ def big_chain() -> Callable[[], Any]:
 
 
 def check_spin(gpu: Any) -> list[Row]:
-    from frameworktax.attribution.device import calibrate
+    from frameworktax.attribution.backlog import calibrate
 
     wanted = 2_000_000
     cycles = round(wanted * calibrate(gpu))
@@ -202,7 +202,7 @@ def check_timing(gpu: Any) -> list[Row]:
 
 def check_sessions(gpu: Any) -> list[Row]:
     """Records lost over ten sessions with idling between, and what a profiler leaves behind."""
-    from frameworktax.attribution.device import profile_device
+    from frameworktax.attribution.device_profile import profile_device
 
     call = small_mlp()
     before = times(gpu, call)[0]

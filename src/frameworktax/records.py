@@ -336,7 +336,11 @@ class Attribution:
     others had the processor.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
-    memset intervals), ``kernels``, ``copies`` and ``launches``; ``span_ns`` from ``backlog`` runs.
+    memset intervals), ``kernels``, ``copies``, ``launches``, ``wait_ns`` (host time in synchronises
+    between two launches), ``sm_active_ns`` and ``warp_ns`` (kernel time × the share of the device
+    that a kernel fills, by its launch); ``kernel_names`` holds the records of one call by name;
+    ``span_ns`` is from ``backlog`` runs, ``empty_span_ns`` the same of an empty call;
+    ``device_state`` what ``host.nvml`` read while calls ran.
     """
 
     kind: ClassVar[str] = "attribution"
@@ -358,7 +362,13 @@ class Attribution:
     kernels: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
     launches: tuple[int, ...] = ()
+    wait_ns: tuple[int, ...] = ()
+    sm_active_ns: tuple[int, ...] = ()
+    warp_ns: tuple[int, ...] = ()
+    kernel_names: Mapping[str, int] = field(default_factory=dict)
     span_ns: tuple[int, ...] = ()
+    empty_span_ns: int | None = None
+    device_state: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     round: int = 0
 
@@ -632,6 +642,9 @@ class Measurement(HtmlRepr):
     sampler_inflation: float | None = None
     ratio_to_eager: Estimate | None = None
     launches: int | None = None
+    kernel_names: Mapping[str, int] = field(default_factory=dict)
+    sm_activity: Estimate | None = None
+    warp_occupancy: Estimate | None = None
     operators: int | None = None
     flops: int | None = None
     macs: int | None = None

@@ -13,6 +13,7 @@ f_{i−1} + g), f_i = s_i + k_i.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +102,7 @@ class FakeEvent:
 
     def record(self) -> None:
         """Enqueue the event."""
-        self.done_ns = max(self.device.clock.now_ns, self.device.free_ns(DEFAULT_STREAM))
+        self.done_ns = self.device.event_after()
 
     def query(self) -> bool:
         """Return whether the device has reached the event."""
@@ -122,6 +123,17 @@ class _Row:
     end_ns: int
     stream: int | None
     correlation: int
+    shape: tuple[int, int, int, int] | None = None
+
+
+LAUNCH_CALLS = {
+    "cuda-12": ("cudaLaunchKernel", "cudaLaunchKernelExC"),
+    "cuda-13": ("__cudaLaunchKernel", "cudaLaunchKernelExC"),
+    "cuda-13-unnamed": ("INVALID", "cudaLaunchKernelExC"),
+}
+"""What a profile calls the launches of ``<<<>>>`` and of a cluster: CUDA 12; CUDA 13, whose
+compiler launches in another way; CUDA 13 with a Kineto from before May 2026, which knows calls up
+to 12.2."""
 
 
 @dataclass
@@ -133,6 +145,11 @@ class FakeDevice:
         gap_ns: g, between two kernels of one stream.
         queue_depth: Q, launches that may be pending before the host blocks.
         cycles_per_ns: of the clock that spin kernels count.
+        rise_ns: of work after which the clock has risen; before, it counts ``idle_clock`` as fast.
+        idle_clock: share of ``cycles_per_ns`` at which the clock begins.
+        event_ns: device time that each event takes.
+        calls: which of ``LAUNCH_CALLS`` a profile shows.
+        properties: of the device, as Kineto writes them; None leaves them out.
         lose: kernel records a profile loses, given the number of the record in that profile.
     """
 
@@ -141,12 +158,25 @@ class FakeDevice:
     gap_ns: int = 0
     queue_depth: int = 1024
     cycles_per_ns: float = 1.0
+    rise_ns: int = 0
+    idle_clock: float = 1.0
+    event_ns: int = 0
+    calls: str = "cuda-12"
+    properties: dict[str, int] | None = None
     index: int = 0
     lose: Callable[[int], bool] = field(default=lambda number: False)
     _free: dict[int, int] = field(default_factory=dict)
     _pending: list[int] = field(default_factory=list)
     _rows: list[_Row] | None = None
     _correlation: int = 0
+    _worked_ns: int = 0
+
+    def event_after(self) -> int:
+        """Return when an event that is enqueued now completes."""
+        done = max(self.clock.now_ns, self.free_ns(DEFAULT_STREAM)) + self.event_ns
+        if self.event_ns:
+            self._free[DEFAULT_STREAM] = done
+        return done
 
     def free_ns(self, stream: int) -> int:
         """Return when the stream has done all that is enqueued."""
@@ -160,23 +190,46 @@ class FakeDevice:
         stream: int = DEFAULT_STREAM,
         category: str = events.KERNEL,
         name: str = "kernel",
+        cluster: bool = False,
+        shape: tuple[int, int, int, int] | None = None,
     ) -> None:
-        """Launch one kernel (or copy, or memset, by ``category``)."""
+        """Launch one kernel (or copy, or memset, by ``category``).
+
+        Args:
+            kernel_ns: on the device.
+            host_ns: of the launch call.
+            stream: on which it runs.
+            category: of ``traces.events.DEVICE``.
+            name: of the kernel.
+            cluster: launch it by the call that takes attributes, as clusters of blocks need.
+            shape: blocks, threads of a block, registers of a thread, bytes of shared memory.
+        """
         api = {
-            events.KERNEL: "cudaLaunchKernel",
+            events.KERNEL: LAUNCH_CALLS[self.calls][cluster],
             events.COPY: "cudaMemcpyAsync",
             events.MEMSET: "cudaMemsetAsync",
         }[category]
-        self._enqueue(api, [(category, name, kernel_ns)], host_ns, stream)
+        self._enqueue(api, [(category, name, kernel_ns)], host_ns, stream, shape)
 
     def replay(self, kernels_ns: Sequence[int], *, host_ns: int = 0) -> None:
         """Launch a graph: one launch, many kernels."""
         rows = [(events.KERNEL, f"node {i}", ns) for i, ns in enumerate(kernels_ns)]
         self._enqueue("cudaGraphLaunch", rows, host_ns, DEFAULT_STREAM)
 
+    def host_call(self, name: str, host_ns: int = 0) -> None:
+        """Make a call of the driver that launches nothing."""
+        self._correlation += 1
+        called = self.clock.now_ns
+        self.clock.work(host_ns)
+        self._note(_Row("cuda_runtime", name, called, self.clock.now_ns, None, self._correlation))
+
     def synchronize(self) -> None:
         """Wait for everything enqueued."""
+        self._correlation += 1
+        called = self.clock.now_ns
         self.clock.wait_until(max(self._free.values(), default=0))
+        name = "cudaDeviceSynchronize"
+        self._note(_Row("cuda_runtime", name, called, self.clock.now_ns, None, self._correlation))
 
     def event(self) -> FakeEvent:
         """Return a new event."""
@@ -184,7 +237,8 @@ class FakeDevice:
 
     def spin(self, cycles: int) -> None:
         """Enqueue a kernel that runs for so many cycles."""
-        self.launch(kernel_ns=round(cycles / self.cycles_per_ns), name="spin_kernel")
+        rate = self.cycles_per_ns * (self.idle_clock if self._worked_ns < self.rise_ns else 1)
+        self.launch(kernel_ns=round(cycles / rate), name="spin_kernel")
 
     def marker(self) -> None:
         """Enqueue the kernel that marks the border between two calls."""
@@ -200,7 +254,12 @@ class FakeDevice:
             self._rows = None
 
     def _enqueue(
-        self, api: str, rows: Sequence[tuple[str, str, int]], host_ns: int, stream: int
+        self,
+        api: str,
+        rows: Sequence[tuple[str, str, int]],
+        host_ns: int,
+        stream: int,
+        shape: tuple[int, int, int, int] | None = None,
     ) -> None:
         called = self.clock.now_ns
         self.clock.work(host_ns)
@@ -214,7 +273,8 @@ class FakeDevice:
             arrived = self.clock.now_ns + self.launch_latency_ns
             start = max(arrived, end + self.gap_ns) if stream in self._free else arrived
             end = self._free[stream] = start + duration
-            self._note(_Row(category, name, start, end, stream, self._correlation))
+            self._worked_ns += duration
+            self._note(_Row(category, name, start, end, stream, self._correlation, shape))
         self._pending.append(end)
 
     def _note(self, row: _Row) -> None:
@@ -226,6 +286,12 @@ class FakeDevice:
         for row in rows:
             on_device = row.stream is not None
             place = f'"device":{self.index},"stream":{row.stream},' if on_device else ""
+            if row.shape is not None:
+                blocks, threads, registers, shared = row.shape
+                place += (
+                    f'"grid":[{blocks},1,1],"block":[{threads},1,1],'
+                    f'"registers per thread":{registers},"shared memory":{shared},'
+                )
             start, length = row.start_ns, row.end_ns - row.start_ns
             lines.append(
                 f'{{"ph":"X","cat":"{row.category}","name":"{row.name}","pid":0,"tid":0,'
@@ -236,7 +302,9 @@ class FakeDevice:
         device = [i for i, row in enumerate(rows) if row.stream is not None]
         lost = {i for number, i in enumerate(device) if self.lose(number)}
         kept = (line for i, line in enumerate(lines) if i not in lost)
-        return '{"traceEvents": [' + ",\n".join(kept) + "]}"
+        devices = [{"id": self.index, **self.properties}] if self.properties else []
+        head = f'"deviceProperties": {json.dumps(devices)}'
+        return "{" + head + ', "traceEvents": [' + ",\n".join(kept) + "]}"
 
 
 class FakeLoaded(Loaded):

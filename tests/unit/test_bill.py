@@ -147,6 +147,38 @@ def test_gpu_bill_splits_starvation_and_gaps():
     assert found.notes == ()
 
 
+def test_beside_a_device_arithmetic_of_the_host_is_dispatch_and_waiting_is_no_launching():
+    host = cpu({"kernel": 200, "dispatch": 300, "launch": 500}, calls=10, wall_ns=10_000_000)
+    found = bill.from_device(
+        LATENCY, [device((1_000_000,) * 6, (2_000_000,) * 6, wait_ns=(400_000,) * 6), host]
+    )
+    # 0.4 of the host's 1 ms waits inside libcuda: 400 of the 500 samples there
+    assert found.lines == pytest.approx(
+        {"kernel": 1e6, "dispatch": 2e6 * 500 / 600, "launch": 2e6 * 100 / 600,
+         "device_gap": 1e6, "remainder": 0.0},
+        abs=1e-6,
+    )  # fmt: skip
+
+
+def test_how_full_the_device_was_is_by_the_whole_latency():
+    found = bill.from_device(
+        LATENCY, [device((1_000_000,) * 6, sm_active_ns=(800_000,) * 6, warp_ns=(100_000,) * 6)]
+    )
+    assert found.sm_activity.value == 0.2
+    assert found.warp_occupancy.value == 0.025
+    assert found.sm_activity.low < 0.2 < found.sm_activity.high
+    unknown = bill.from_device(LATENCY, [device((1_000_000,) * 6)])
+    assert (unknown.sm_activity, unknown.warp_occupancy) == (None, None)
+
+
+@pytest.mark.parametrize(("span_ns", "codes"), [(1_003_000, []), (1_001_000, ["gaps-below-floor"])])
+def test_gaps_below_what_two_events_take_are_said_to_be(span_ns, codes):
+    host = cpu({"dispatch": 10})
+    measured = device((1_000_000,) * 6, (span_ns,) * 6, empty_span_ns=2_000)
+    found = bill.from_device(LATENCY, [measured, host])
+    assert [note.code for note in found.notes] == codes
+
+
 def test_gpu_bill_without_span_or_host_samples_says_so():
     found = bill.from_device(LATENCY, [device((1_000_000,) * 6, kernels=(60,) * 5 + (59,))])
     assert found.lines == {"kernel": 1_000_000, "remainder": 3_000_000}

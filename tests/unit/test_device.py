@@ -4,23 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from frameworktax.attribution import device as gpu_time
-from frameworktax.attribution.device import (
-    HEAD_CALLS,
-    HEAD_MARKERS,
-    Clocks,
-    attribute_gpu,
-    clock_notes,
-    parse_clocks,
-    profile_device,
-)
+from frameworktax.attribution import backlog
+from frameworktax.attribution.device import attribute_gpu
+from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, profile_device
+from frameworktax.attribution.torch_device import MARKER
 from frameworktax.errors import TraceError
+from frameworktax.host.nvml import Reading
 from frameworktax.records import Attribution
-from frameworktax.testing import FakeClock, FakeDevice
+from frameworktax.testing import LAUNCH_CALLS, FakeClock, FakeDevice
 from frameworktax.traces.events import COPY, DEVICE
 
 EPOCH = 1_751_410_836_000_000_000
-STEADY = Clocks(1980, 2619)
+STEADY = Reading(sm_mhz=1980, memory_mhz=2619, power_mw=500_000, celsius=60, reasons=0)
 
 
 def make(**options):
@@ -225,12 +220,135 @@ def test_a_kernel_across_the_border_is_told():
     assert run.kernels == (2,) * 4
 
 
+# --- what CUDA 12 and 13 write --------------------------------------------------------------------
+
+EVERY = pytest.mark.parametrize("calls", list(LAUNCH_CALLS))
+
+
+def seven(device):
+    """Two kinds of launch, calls that launch nothing, a graph, a copy."""
+
+    def call():
+        device.host_call("INVALID" if "unnamed" in device.calls else "cudaStreamIsCapturing")
+        device.launch(host_ns=500, kernel_ns=2_000)
+        device.launch(host_ns=500, kernel_ns=2_000, cluster=True)
+        device.replay([100, 100, 100], host_ns=50)
+        device.host_call("cudaLaunchHostFunc")
+        device.launch(host_ns=500, kernel_ns=2_000)
+        device.launch(host_ns=300, kernel_ns=700, category=COPY)
+
+    return call
+
+
+@EVERY
+def test_launches_are_found_by_correlation_whatever_their_names(calls):
+    clock, device = make(calls=calls)
+    run = profile(clock, device, seven(device))
+    assert (run.kernels, run.launches, run.enqueued) == ((6,) * 4, (4,) * 4, (5,) * 4)
+    assert (run.copies, run.lost) == ((1,) * 4, 0)
+    assert codes(run.notes) == (["launches-unnamed"] if "unnamed" in calls else [])
+
+
+@EVERY
+def test_a_record_lost_in_one_call_is_seen_whatever_its_launch_is_named(calls):
+    in_call = HEAD_MARKERS + HEAD_CALLS * 7 + 8
+    clock, device = make(calls=calls, lose=lambda number: number == in_call + 1)
+    run = profile(clock, device, seven(device))
+    assert (run.kernels, run.launches, run.lost) == ((6, 5, 6, 6), (4,) * 4, 1)
+    assert {"kernel-counts-differ", "records-lost"} <= set(codes(run.notes))
+
+
+def test_a_loss_without_a_name_in_calls_that_differ_shows_as_different_counts():
+    clock, device = make(calls="cuda-13-unnamed", lose=lambda number: number == HEAD + CALL + 1)
+    made = 0
+
+    def call():
+        nonlocal made
+        made += 1
+        for _ in range(5 + (made == 5)):
+            device.launch(kernel_ns=100)
+        device.launch(kernel_ns=700, category=COPY)
+
+    run = profile(clock, device, call)
+    assert run.kernels == (5, 4, 6, 5)
+    assert "kernel-counts-differ" in codes(run.notes)
+    assert "launches-unnamed" in codes(run.notes)
+
+
+def test_the_head_of_a_session_may_lose_five_hundred_records():
+    clock, device = make(lose=lambda number: number < 500)
+    run = profile(clock, device, five_and_a_copy(device))
+    assert (run.kernels, run.lost, run.notes) == ((5,) * 4, 0, [])
+
+
+def test_waiting_between_two_launches_is_known_and_the_last_wait_is_not_in_it():
+    clock, device = make()
+
+    def call():
+        device.launch(host_ns=500, kernel_ns=20_000)
+        device.synchronize()
+        device.launch(host_ns=500, kernel_ns=2_000)
+
+    run = profile(clock, device, call)
+    assert run.wait_ns == (20_000,) * 4
+    assert run.wall_ns == (23_000,) * 4
+
+
+def test_kernels_are_named_and_long_names_stay_apart():
+    clock, device = make()
+    long = "void at::native::" + "x" * 200
+
+    def call():
+        device.launch(kernel_ns=1, name=long + "a")
+        device.launch(kernel_ns=1, name=long + "b")
+        device.launch(kernel_ns=1, name="gemm")
+        device.launch(kernel_ns=1, name="gemm")
+
+    names = profile(clock, device, call).names
+    assert sorted(names.values()) == [1, 1, 2]
+    assert max(map(len, names)) < 140
+
+
+H200 = {
+    "numSms": 132,
+    "maxThreadsPerMultiprocessor": 2048,
+    "regsPerMultiprocessor": 65536,
+    "sharedMemPerMultiprocessor": 233472,
+    "computeMajor": 9,
+    "computeMinor": 0,
+}
+
+
+def test_the_share_of_the_device_that_kernels_fill_is_weighted_by_their_time():
+    clock, device = make(properties=H200)
+
+    def call():
+        device.launch(kernel_ns=1_000, shape=(66, 256, 32, 0))  # half the SMs, an eighth of these
+        device.launch(kernel_ns=3_000, shape=(1320, 256, 32, 0))  # 8 of 10 blocks fit a SM
+        device.launch(kernel_ns=700, category=COPY)
+
+    run = profile(clock, device, call)
+    assert run.sm_active_ns == (500 + 3_000,) * 4
+    assert run.warp_ns == (round(1_000 / 16 + 3_000),) * 4
+
+
+def test_one_launch_that_is_not_described_leaves_both_unknown():
+    clock, device = make(properties=H200)
+
+    def call():
+        device.launch(kernel_ns=1_000, shape=(66, 256, 32, 0))
+        device.launch(kernel_ns=1_000)
+
+    run = profile(clock, device, call)
+    assert (run.sm_active_ns, run.warp_ns, run.kernels) == ((), (), (2,) * 4)
+
+
 # --- span -------------------------------------------------------------------------------------
 
 
 def span(clock, device, call, **options):
     options.setdefault("host_ns", 3_000)
-    return gpu_time.measure_span(call, device, clock=clock, repeats=3, **options)
+    return backlog.measure_span(call, device, clock=clock, repeats=3, **options)
 
 
 def test_span_is_kernels_and_gaps_and_not_the_host():
@@ -238,13 +356,25 @@ def test_span_is_kernels_and_gaps_and_not_the_host():
     found = span(clock, device, five_and_a_copy(device, host_ns=5_000))
     assert found.span_ns == (5 * 2_001 + 700 + 6 * 10,) * 3
     assert found.reason is None
-    assert found.spin_ns == gpu_time.MIN_SPIN_NS + 10
+    assert found.spin_ns == backlog.MIN_SPIN_NS + 10
     assert found.median_ns == 5 * 2_001 + 700 + 60
 
 
 def test_calibration_finds_the_rate_whatever_the_launch_costs():
     _, device = make(cycles_per_ns=1.75, launch_latency_ns=1_234)
-    assert gpu_time.calibrate(device) == pytest.approx(1.75, rel=1e-5)
+    assert backlog.calibrate(device) == pytest.approx(1.75, rel=1e-5)
+
+
+def test_calibration_waits_until_the_clock_of_an_idle_device_has_risen():
+    _, device = make(cycles_per_ns=1.98, rise_ns=60_000_000, idle_clock=0.2)
+    assert backlog.calibrate(device) == pytest.approx(1.98, rel=1e-5)
+
+
+def test_what_two_events_take_is_measured_with_an_empty_call():
+    clock, device = make(event_ns=800, gap_ns=0)
+    found = span(clock, device, five_and_a_copy(device))
+    assert found.empty_ns == 800
+    assert found.span_ns == (5 * 2_001 + 700 + 800,) * 3
 
 
 def test_a_spin_that_does_not_count_time_gives_no_span():
@@ -304,7 +434,7 @@ def test_a_graph_replay_has_the_span_of_its_kernels():
 
 
 def attribute(clock, device, call, **options):
-    options.setdefault("read_clocks", lambda: STEADY)
+    options.setdefault("read", lambda: STEADY)
     return attribute_gpu(call, device.synchronize, "cuda:0", 4, clock=clock, on=device, **options)
 
 
@@ -322,7 +452,19 @@ def test_all_fields_of_an_attribution_come_out_exact():
         "kernels": (5,) * 4,
         "copies": (1,) * 4,
         "launches": (5,) * 4,
+        "wait_ns": (0,) * 4,
+        "sm_active_ns": (),
+        "warp_ns": (),
+        "kernel_names": {"kernel": 5},
         "span_ns": (10_765,) * 4,
+        "empty_span_ns": 0,
+        "device_state": {
+            "sm_mhz": 1980,
+            "memory_mhz": 2619,
+            "power_mw": 500_000,
+            "celsius": 60,
+            "reasons": 0,
+        },
         "notes": [],
     }
     Attribution(session="s", point="p", process=0, **found)
@@ -373,22 +515,34 @@ def test_a_call_on_another_stream_has_no_span():
     assert "another stream" in found["notes"][0][1]
 
 
-def test_clocks_that_fall_or_cannot_be_read_are_noted():
+def test_the_state_of_the_device_is_read_while_calls_run():
     clock, device = make()
-    readings = iter([STEADY, Clocks(1200, 2619)])
-    found = attribute(clock, device, five_and_a_copy(device), read_clocks=lambda: next(readings))
-    assert found["notes"] == [
-        ("clocks-dropped", "the SM clock fell from 1980 to 1200 MHz; let the device cool")
-    ]
-    assert codes(clock_notes(None, STEADY)) == ["clocks-unread"]
-    assert clock_notes(STEADY, Clocks(1921, 2619)) == []
-    assert codes(clock_notes(STEADY, Clocks(1920, 2540))) == ["clocks-dropped", "clocks-dropped"]
+    moments = []
+
+    def read():
+        moments.append((clock.now_ns, device.free_ns(7)))
+        slow = len(moments) > 3
+        return Reading(sm_mhz=1200 if slow else 1980, reasons=0x40 if slow else 0x1)
+
+    found = attribute(clock, device, five_and_a_copy(device), read=read)
+    assert codes(found["notes"]) == ["clocks-dropped", "clocks-held-down"]
+    assert found["device_state"] == {"sm_mhz": 1200, "reasons": 0x40}
+    assert len(moments) == 6
+    assert all(now < busy_until for now, busy_until in moments)
 
 
-def test_nvidia_smi_is_read_or_refused():
-    assert parse_clocks("1980, 2619\n") == STEADY
-    for text in ("", "[N/A], [N/A]", "1980", "1980, 2619, 3", "No devices were found"):
-        assert parse_clocks(text) is None
+def test_a_device_whose_state_cannot_be_read_is_still_measured(monkeypatch):
+    from frameworktax.attribution import device as whole
+
+    def refuse(device):
+        raise OSError("it is AMD's, and NVML reads NVIDIA's alone")
+
+    monkeypatch.setattr(whole, "gpu_uuid", refuse)
+    clock, device = make()
+    found = attribute(clock, device, five_and_a_copy(device), read=None)
+    assert codes(found["notes"]) == ["clocks-unread"]
+    assert "AMD" in found["notes"][0][1]
+    assert (found["kernels"], found["device_state"]) == ((5,) * 4, {})
 
 
 def test_attribution_of_a_fake_device_agrees_with_its_script():
@@ -404,4 +558,4 @@ def test_attribution_of_a_fake_device_agrees_with_its_script():
     assert (latency, enqueue) == (5 * 50_000 + 2_001 + 10 + 700, 5 * 50_000 + 300)
     assert span - kernel == 6 * 10
     assert kernel == 5 * 2_001 + 700
-    assert gpu_time.MARKER == "nextafter"
+    assert MARKER == "nextafter"

@@ -1,6 +1,7 @@
 """What can be known of the GPU runtimes without a GPU: reasons, in words and without torch."""
 
 import gc
+import importlib
 import subprocess
 import sys
 import weakref
@@ -23,7 +24,7 @@ def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
     assert cuda_graph.missing_gpu(tmp_path).startswith("no GPU here")
 
 
-@pytest.mark.parametrize("file", cuda_graph.DRIVERS)
+@pytest.mark.parametrize("file", ["dev/nvidia3", "dev/dxg", "dev/kfd"])
 def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch, file):
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).touch()
@@ -49,6 +50,44 @@ def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch
 )
 def test_the_build_is_read_from_its_version_file(text, built):
     assert cuda_graph.built_for_gpu(text) is built
+
+
+def test_on_a_device_dense_text_comes_without_its_mask(monkeypatch):
+    pytest.importorskip("transformers")
+    from frameworktax import models
+    from frameworktax.records import Workload
+
+    finishing = importlib.import_module("frameworktax.models.finalize")
+    monkeypatch.setattr(finishing, "place", lambda model, *more, **named: model)
+    small = {"model": "bert-tiny", "length": 8}
+    there = models.build(Workload(**small), "cuda:0")
+    assert set(there.inputs(2).kwargs) == {"input_ids"} == {p[7:] for p in there.batch_dims}
+    assert "no-mask" in [code for code, _ in there.notes]
+    here = models.build(Workload(**small), "cpu")
+    assert set(here.inputs(2).kwargs) == {"input_ids", "attention_mask"}
+    ragged = models.build(Workload(**small, input="ragged", length_mean=5, length_sd=1), "cuda:0")
+    assert "attention_mask" in ragged.inputs(2).kwargs
+
+
+def test_the_floor_synchronises_on_a_device(monkeypatch):
+    from frameworktax.runtimes import null
+
+    waited = []
+    monkeypatch.setattr(null, "synchronize", waited.append)
+    loaded = null.Null().load(None, CUDA, None)
+    loaded.bind(1)()
+    assert waited == []
+    loaded.synchronize()
+    assert waited == [CUDA]
+
+
+def test_the_choice_of_convolutions_and_tf32_is_recorded():
+    model = Model(module=None, inputs=lambda batch: Inputs(), batch_dims={})
+    codes = [
+        [code for code, _ in torch_common.TorchLoaded(model, target, None, None).notes()]
+        for target in (CUDA, Target())
+    ]
+    assert codes == [["device-arithmetic"], []]
 
 
 GPU_ONLY = [

@@ -219,23 +219,36 @@ def test_turbo_of_both_drivers(tree, tmp_path):
 
 def test_gpus_are_read_from_nvidia_smi():
     text = (
-        "0, NVIDIA H200, 143771, 570.86, 9.0, 1980, 1980, 3201, Enabled\n"
-        "1, Tesla K80, 11441, 470.1, [N/A], 562, [Not Supported], 2505, Disabled\n"
+        "0, NVIDIA H200, 143771, 570.86, 9.0, 1980, 1980, 3201, Enabled, Default, Disabled, "
+        "00000000:3B:00.0\n"
+        "1, Tesla K80, 11441, 470.1, [N/A], 562, [Not Supported], 2505, Disabled, Prohibited, "
+        "[N/A], 00000000:AF:00.0\n"
     )
     assert inventory.parse_gpus(text) == (
         {"index": 0, "name": "NVIDIA H200", "memory_mib": 143771, "driver": "570.86",
          "compute_capability": "9.0", "sm_clock_mhz": 1980, "max_sm_clock_mhz": 1980,
-         "memory_clock_mhz": 3201, "persistence_mode": "Enabled"},
+         "memory_clock_mhz": 3201, "persistence_mode": "Enabled", "compute_mode": "Default",
+         "mig_mode": "Disabled", "pci_bus_id": "00000000:3B:00.0"},
         {"index": 1, "name": "Tesla K80", "memory_mib": 11441, "driver": "470.1",
          "compute_capability": None, "sm_clock_mhz": 562, "max_sm_clock_mhz": None,
-         "memory_clock_mhz": 2505, "persistence_mode": "Disabled"},
+         "memory_clock_mhz": 2505, "persistence_mode": "Disabled", "compute_mode": "Prohibited",
+         "mig_mode": None, "pci_bus_id": "00000000:AF:00.0"},
     )  # fmt: skip
     assert inventory.parse_gpus("") == ()
 
 
 def test_gpu_present(tree, tmp_path):
     assert host.gpu_present(tmp_path) is False
-    assert host.gpu_present(tree({"proc/driver/nvidia/gpus/0000:01/information": ""})) is True
+    assert host.gpu_present(tree({"dev/nvidiactl": "", "dev/nvidia-uvm": ""})) is False
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["proc/driver/nvidia/gpus/0000:01/information", "dev/nvidia0", "dev/nvidia7", "dev/nvidia12",
+     "dev/dxg", "dev/kfd"],
+)  # fmt: skip
+def test_a_device_of_any_driver_is_seen(tree, file):
+    assert host.gpu_present(tree({file: ""})) is True
 
 
 GOOD = Environment(
@@ -246,9 +259,9 @@ QUIET = host.Load(0.01, 0.0)
 SAMPLERS = [("perf-event", True, ""), ("py-spy", False, "not installed")]
 
 
-def findings(root, samplers=SAMPLERS, load=QUIET, which=str, **changes):
+def findings(root, samplers=SAMPLERS, load=QUIET, which=str, processes=lambda: None, **changes):
     found = dataclasses.replace(GOOD, **changes)
-    checks = doctor(samplers, root, found=found, load=load, which=which)
+    checks = doctor(samplers, root, found=found, load=load, which=which, processes=processes)
     return {check.code: check for check in checks}
 
 
@@ -284,7 +297,7 @@ def test_each_fault_is_found_with_its_remedy(tree):
     bad = {code: check for code, check in checks.items() if check.status != "ok"}
     assert set(bad) == {
         "cores", "load", "governor", "turbo", "smt", "virtualization", "cgroup-cpu", "memory",
-        "sampler", "compiler", "gpu",
+        "sampler", "compiler", "gpu", "gpu-state",
     } | {f"library-{name}" for name in inventory.EXTRAS if name != "py-spy"}  # fmt: skip
     assert all(check.remedy for check in bad.values())
     assert bad["load"].text == "others use 30% of the machine"
@@ -293,6 +306,33 @@ def test_each_fault_is_found_with_its_remedy(tree):
     assert bad["turbo"].remedy.endswith("intel_pstate/no_turbo")
     assert bad["library-openvino"].remedy == "pip install 'frameworktax[openvino]'"
     assert "2 processors" in bad["cgroup-cpu"].text
+
+
+def test_what_shares_a_device_or_is_far_from_it_is_found(tree):
+    files = {
+        "sys/bus/pci/devices/0000:3b:00.0/numa_node": "1",
+        "sys/devices/system/node/node1/cpulist": "8-15",
+        "tmp/nvidia-mps/control": "",
+    }
+    gpu = {"index": 0, "mig_mode": "Enabled", "compute_mode": "Exclusive_Process",
+           "pci_bus_id": "00000000:3B:00.0"}  # fmt: skip
+    libraries = {**GOOD.libraries, "nvidia-ml-py": "13"}
+    checks = findings(
+        tree({**MEMINFO, **files}), processes=lambda: 2, gpus=(gpu,), libraries=libraries
+    )
+    bad = {code for code, check in checks.items() if check.status != "ok"}
+    assert bad == {"gpu-mig", "gpu-compute-mode", "gpu-numa", "gpu-mps", "gpu-processes"}
+    fine = {"index": 0, "mig_mode": "Disabled", "compute_mode": "Default", "pci_bus_id": None}
+    checks = findings(tree(MEMINFO), processes=lambda: 0, gpus=(fine,), libraries=libraries)
+    assert "gpu-mps" in checks  # the file of above is still there
+    (tree({}) / "tmp/nvidia-mps/control").unlink()
+    checks = findings(tree(MEMINFO), processes=lambda: 0, gpus=(fine,), libraries=libraries)
+    assert {code for code, check in checks.items() if check.status != "ok"} == set()
+
+
+def test_a_device_that_is_not_listed_is_no_missing_device(tree):
+    assert findings(tree(MEMINFO))["gpu"].status == "ok"
+    assert findings(tree({**MEMINFO, "dev/kfd": ""}))["gpu"].status == "warning"
 
 
 def hinted(root, **more):
@@ -329,6 +369,7 @@ def test_each_hint_is_a_command_below_its_findings(tree):
         "sudo sysctl kernel.perf_event_paranoid=2",
         "sudo dnf install -y gcc-c++",
         "pip install 'frameworktax[onnxruntime]'",
+        "pip install nvidia-ml-py",
         "sudo nvidia-smi -pm 1",
     ]
     at = lines.index("pip install 'frameworktax[onnxruntime]'")

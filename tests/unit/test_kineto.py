@@ -31,6 +31,10 @@ SHARED = Path(
 )  # fmt: skip
 
 
+def launches(trace, *names):
+    return trace.events.where(trace.events.launching(*names))
+
+
 def trace_of(*events):
     return kineto.parse(json.dumps({"traceEvents": list(events)}))
 
@@ -63,14 +67,14 @@ def test_one_step_of_bert_small_on_an_h100():
     trace = kineto.read(DATA / "h100-bert-small-step.json")
     check_h100(trace)
     assert cases.busy_ns(trace) == {0: 309_437}
-    launches = trace.events.launches(*KERNEL_LAUNCHES)
-    assert len(launches) == 60
-    assert sorted(launches.correlation) == sorted(trace.device().of("kernel").correlation)
+    found = launches(trace, *KERNEL_LAUNCHES)
+    assert len(found) == 60
+    assert sorted(found.correlation) == sorted(trace.device().of("kernel").correlation)
     assert (
-        len(trace.events.launches(*COPY_LAUNCHES)),
-        len(trace.events.launches(*MEMSET_LAUNCHES)),
+        len(launches(trace, *COPY_LAUNCHES)),
+        len(launches(trace, *MEMSET_LAUNCHES)),
     ) == (1, 22)
-    assert len(trace.events.launches(*GRAPH_LAUNCHES)) == 0
+    assert len(launches(trace, *GRAPH_LAUNCHES)) == 0
     assert len(marks(trace, "user_annotation")) == 1
     assert (len(trace.events.of("cpu_op")), len(trace.events.of("python_function"))) == (6, 3)
 
@@ -178,10 +182,10 @@ def test_kinds_of_launches_are_told_apart():
     def found(events):
         return [events.name_of(i) for i in range(len(events))]
 
-    assert found(trace.events.launches(*KERNEL_LAUNCHES)) == names[:3]
-    assert found(trace.events.launches(*GRAPH_LAUNCHES)) == ["cudaGraphLaunch"]
-    assert found(trace.events.launches(*COPY_LAUNCHES)) == ["cudaMemcpyAsync"]
-    assert found(trace.events.launches(*MEMSET_LAUNCHES)) == ["cudaMemsetAsync"]
+    assert found(launches(trace, *KERNEL_LAUNCHES)) == names[:3]
+    assert found(launches(trace, *GRAPH_LAUNCHES)) == ["cudaGraphLaunch"]
+    assert found(launches(trace, *COPY_LAUNCHES)) == ["cudaMemcpyAsync"]
+    assert found(launches(trace, *MEMSET_LAUNCHES)) == ["cudaMemsetAsync"]
 
 
 def test_odd_arguments_do_no_harm():
@@ -196,7 +200,7 @@ def test_odd_arguments_do_no_harm():
 def test_a_trace_without_events_is_empty():
     trace = trace_of()
     assert (len(trace.events), cases.busy_ns(trace), trace.invalid) == (0, {}, 0)
-    assert (len(marks(trace, "user_annotation")), len(trace.events.launches(*KERNEL_LAUNCHES))) == (
+    assert (len(marks(trace, "user_annotation")), len(launches(trace, *KERNEL_LAUNCHES))) == (
         0,
         0,
     )

@@ -17,6 +17,7 @@ from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_S, DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
+    BLOCK_NS,
     MAX_BLOCKS,
     by_place,
     narrowing,
@@ -25,6 +26,7 @@ from frameworktax.measure.schedule import (
 )
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.template import Templates
+from frameworktax.measure.timing import calls_for
 from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
 from frameworktax.stats import process_interval, relative_half_width
 from frameworktax.testing import FakeClock, FakeRuntime
@@ -204,20 +206,80 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
         rounds.precise()
         rounds.profile()
         rounds.profile()
-    for worker in series.workers.values():
-        told = [do for do in worker.asked if do in ("block", "sample", "device")]
-        assert told[-2:] == ["device", "device"] and "device" not in told[:-2]
+    told = [
+        [do for do in worker.asked if do in ("block", "sample", "device")]
+        for worker in series.workers.values()
+    ]
+    # Each point in one process: the device does the same in all of them.
+    assert told[0][-2:] == ["device", "device"] and "device" not in told[0][:-2]
+    assert "device" not in told[1]
+
+
+def on_device(tmp_path, batches, script=(100,)):
+    point = Point(workload=Workload(model="m"), runtime="fake", platform="cuda:0")
+    series = series_of(tmp_path, point, [script])
+    series.runs.clear()
+    for batch in batches:
+        series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
+        series.runs[batch, 0] = PointRun(series.points[batch], 0, calls=5, call_ns=1)
+    return series
+
+
+def test_telling_batches_are_profiled_first_and_the_budget_ends_it(tmp_path):
+    series = on_device(tmp_path, [1, 2, 4, 8, 16, 64])
+    asked = []
+    with rounds_of(tmp_path, [series], budget_s=10.0) as rounds:
+        answer = series.workers[0].request
+
+        def request(wanted, timeout_s):
+            if wanted.step == "device":
+                asked.append(wanted.batch)
+                rounds._clock.work(3_000_000_000)
+            return answer(wanted, timeout_s)
+
+        series.workers[0].request = request
+        rounds.profile()
+    assert asked == [1, 8, 64, 2]
+    left = {run.point.workload.batch: [n.code for n in run.notes] for run in series.runs.values()}
+    assert {batch for batch, codes in left.items() if "not-profiled" in codes} == {4, 16}
+
+
+def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_warm_up(tmp_path):
+    series = on_device(tmp_path, [1], [1_000_000])
+    series.runs[1, 0].call_ns = 40_000_000
+    with rounds_of(tmp_path, [series]) as rounds:
+        rounds.first(rounds.groups()[0], 0, rounds=1)
+    run = series.runs[1, 0]
+    assert (run.call_ns, run.calls) == (1_000_000, calls_for(1_000_000, BLOCK_NS))
+    assert run.calls > 5
+
+
+@pytest.mark.parametrize(("processes", "others"), [(1, 0), (3, 2), (None, 0)])
+def test_processes_of_others_on_the_device_are_noted(tmp_path, processes, others):
+    series = on_device(tmp_path, [1])
+    state = {} if processes is None else {"processes": processes}
+    found = Attribution(
+        session="", point="", process=0, method="device-profile", calls=1, wall_ns=1, latency_ns=1,
+        device_state=state,
+    )  # fmt: skip
+    series.workers[0].request = lambda wanted, timeout_s: found
+    with rounds_of(tmp_path, [series]) as rounds:
+        rounds.profile()
+    records, _ = store.read(tmp_path / "s")
+    (written,) = [r for r in records if isinstance(r, Attribution)]
+    assert [n.code for n in written.notes] == ["device-shared"] * bool(others)
+    assert not others or written.notes[0].text.startswith(f"{others} other")
 
 
 def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake", platform="cuda:0")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], budget_s=60.0) as rounds:
-        assert rounds.left_s == 60.0 - 2 * DEVICE_S
+        assert rounds.left_s == 60.0 - DEVICE_S  # both processes hold the same point
         for cell in series.runs.values():
             cell.profiled = True
         assert rounds.left_s == 60.0
-    series = series_of(tmp_path, point, [[100]] * 100)
+    series = on_device(tmp_path, range(1, 101))
     with rounds_of(tmp_path / "many", [series], budget_s=60.0) as rounds:
         assert rounds.left_s == pytest.approx(60.0 - DEVICE_SHARE * 60.0)
 

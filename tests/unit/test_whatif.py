@@ -274,6 +274,19 @@ def test_another_runtime_on_a_device_brings_its_host_time():
     assert found[0].latency_ns.value == pytest.approx(70_000, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [({"gemm": 2}, False), ({}, False), ({"gemm": 1}, True), ({"gemm": 2, "fused": 1}, True)],
+)
+def test_kernels_are_compared_by_name_and_number_before_they_are_called_the_same(names, refused):
+    times = {"runtime": "torchscript", "enqueue_ns": estimate(60_000.0, 500)}
+    other = replace(device_point(batch=2, **times), kernel_names=names)
+    own = replace(device_point(batch=2), kernel_names={"gemm": 2})
+    found = ask(WhatIf(runtime="torchscript"), device_point(), own, other)[0]
+    assert (found.latency_ns is None) is refused
+    assert refused is bool(found.reason and "other kernels here" in found.reason)
+
+
 def test_steps_of_a_trace_are_replayed():
     rng = np.random.default_rng(4)
     programs = [random_program(rng, launches=80, host_ns=9_000, kernel_ns=3_000) for _ in range(5)]

@@ -50,6 +50,9 @@ class Bill:
     shares: Mapping[str, Estimate] = field(default_factory=dict)
     inflation: float | None = None
     launches: int | None = None
+    kernel_names: Mapping[str, int] = field(default_factory=dict)
+    sm_activity: Estimate | None = None
+    warp_occupancy: Estimate | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -180,7 +183,10 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
 
     Host starvation is L − D, or L − K where no span D was measured (it then includes the device
     gaps); device gaps are D − K. Host samples, where there are any, split the starvation by their
-    shares; what they do not place, and all of it without them, is ``remainder``.
+    shares; what they do not place, and all of it without them, is ``remainder``. A sample inside
+    a math library or a vectorised loop of the host is ``dispatch`` here: what computes is the
+    device. Waiting for it between two launches, which a sample cannot tell from launching, is
+    left out of ``launch`` by the profile's own times.
 
     Args:
         latency: unprofiled, one synchronise per call, ns.
@@ -197,11 +203,15 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     lines = {"kernel": kernel.value}
     if span is not None:
         lines["device_gap"] = span.value - kernel.value
-    host = [_known(s) for a in attributions if not a.kernel_ns for s in a.samples]
-    counts = {name: sum(s.get(name, 0) for s in host) for name in HOST_LINES}
-    total = sum(sum(s.values()) for s in host) - sum(s.get("wait", 0) for s in host)
-    notes = []
-    if total:
+    sampled = [a for a in attributions if not a.kernel_ns and a.samples]
+    host = [_known(s) for a in sampled for s in a.samples]
+    counts: dict[str, float] = {name: sum(s.get(name, 0) for s in host) for name in HOST_LINES}
+    counts["dispatch"] += sum(s.get("kernel", 0) for s in host)
+    waited = _waited(device, sampled) * sum(sum(s.values()) for s in host)
+    counts["launch"] -= waited
+    total = sum(sum(s.values()) - s.get("wait", 0) for s in host) - waited
+    notes = _device_notes(device, span, kernel)
+    if total > 0:
         lines |= {n: starvation * count / total for n, count in counts.items() if count}
     else:
         notes.append(Note("starvation-not-split", "no host samples: host starvation is one line"))
@@ -216,5 +226,31 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
         share=one_minus(quotient(kernel, latency, DEVICE)),
         span=span,
         launches=round(median(launches)) if launches else None,
+        kernel_names=device[-1].kernel_names,
+        sm_activity=_filled([ns for a in device for ns in a.sm_active_ns], latency),
+        warp_occupancy=_filled([ns for a in device for ns in a.warp_ns], latency),
         notes=tuple(notes),
     )
+
+
+def _waited(device: Sequence[Attribution], sampled: Sequence[Attribution]) -> float:
+    """Return the share of the sampled host time that waits for the device inside the call."""
+    waits = [ns for a in device for ns in a.wait_ns]
+    calls, wall_ns = sum(a.calls for a in sampled), sum(a.wall_ns for a in sampled)
+    return median(waits) * calls / wall_ns if waits and wall_ns else 0.0
+
+
+def _filled(filled_ns: Sequence[int], latency: Estimate) -> Estimate | None:
+    """Return how full the device was over a call: kernel time × fullness over latency."""
+    found = median_interval(filled_ns, "launch-data")
+    return None if found is None else quotient(found, latency, "launch-data")
+
+
+def _device_notes(
+    device: Sequence[Attribution], span: Estimate | None, kernel: Estimate
+) -> list[Note]:
+    empty = [a.empty_span_ns for a in device if a.empty_span_ns is not None]
+    if span is None or not empty or span.value - kernel.value >= median(empty):
+        return []
+    text = f"device gaps are below {median(empty) / 1e3:.1f} µs, the span of a call without work"
+    return [Note("gaps-below-floor", text)]

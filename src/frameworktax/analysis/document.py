@@ -214,6 +214,9 @@ def _reading(
         if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)
         else None,
         launches=bill.launches if bill else None,
+        kernel_names=bill.kernel_names if bill else {},
+        sm_activity=bill.sm_activity if bill else None,
+        warp_occupancy=bill.warp_occupancy if bill else None,
         operators=subject.operators,
         flops=subject.flops,
         macs=subject.macs,

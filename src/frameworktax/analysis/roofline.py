@@ -1,7 +1,8 @@
 """Memory-bound by roofline: is moving the weights what a busy device spends its time on?
 
 Only for devices whose peak numbers are written down here, from their makers' data sheets: dense,
-without sparsity, at the tensor cores' rate for half precision and without TF32 for single.
+without sparsity, at the tensor cores' rate for half precision and without TF32 for single. The
+H200's cache is what the driver reports; its data sheet gives none.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Device:
 
 
 DEVICES: Mapping[str, Device] = {
-    "H200": Device(4.8e12, 66.9e12, 989e12, 50 << 20),
+    "H200": Device(4.8e12, 66.9e12, 989e12, 60 << 20),
     "H100 PCIe": Device(2.0e12, 51.2e12, 756e12, 50 << 20),
     "H100": Device(3.35e12, 66.9e12, 989e12, 50 << 20),
     "A100-PCIE-40GB": Device(1.555e12, 19.5e12, 312e12, 40 << 20),

@@ -115,6 +115,13 @@ _LIBRARIES = _rules(
     (r"^lib(stdc\+\+|gcc_s|pthread|dl|c\+\+)|^ld-(linux|musl)", "", "support"),
     (r"onnxruntime|^libopenvino|^openvino|^_pyopenvino", "", "engine"),
     (r"^lib(cuda|cudart|amdhip64|hsa-runtime64)(\.|-)", "launch", ""),
+    # What these compute runs on the device: on the host they choose kernels and prepare launches.
+    (
+        r"^lib(cu(blas|dnn|fft|rand|solver|sparse|pti|dss|tensor)|nv(rtc|JitLink|infer)|nccl|rccl"
+        r"|(roc|hip)(blas|fft|rand|solver|sparse)|MIOpen)",
+        "dispatch",
+        "",
+    ),
 )
 
 # Modules of the standard library whose time is work on buffers rather than the interpreter's.

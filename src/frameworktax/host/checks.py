@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from frameworktax.host import machine
-from frameworktax.host.inventory import EXTRAS, environment
+from frameworktax.host.inventory import (
+    EXTRAS,
+    environment,
+    gpu_present,
+    gpu_processes,
+    numa_node,
+)
 from frameworktax.host.machine import ROOT, Load
 from frameworktax.records import Environment
 
@@ -21,6 +27,8 @@ MAX_STOLEN = 0.01
 MIN_FREE_BYTES = 2 * 1024**3
 """What eager BERT-base and its library take together."""
 HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+MPS = "tmp/nvidia-mps/control"
+"""The pipe of CUDA's multi-process service, where nothing else is set."""
 ROOMY = 4
 """Processors from which two can be set aside for services."""
 PARANOID = "sudo sysctl kernel.perf_event_paranoid=2"
@@ -220,10 +228,18 @@ def _libraries(found: Environment) -> list[Check]:
     return checks
 
 
-def _gpus(found: Environment) -> list[Check]:
+def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> list[Check]:
     if not found.gpus:
-        return [_ok("gpu", "none")]
-    checks = []
+        if not gpu_present(root):
+            return [_ok("gpu", "none")]
+        text = "a device that nvidia-smi does not list: its clocks and its state are not read"
+        remedy = "NVIDIA: install nvidia-smi; AMD: look at rocm-smi while measuring"
+        return [_warning("gpu", text, remedy)]
+    checks = _sharing(found, root, processes)
+    if "nvidia-ml-py" not in found.libraries:
+        text = "nvidia-ml-py is not installed: clocks are not read while calls run"
+        remedy = "pip install nvidia-ml-py"
+        checks.append(Check("gpu-state", "missing", text, remedy, remedy))
     for gpu in found.gpus:
         clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
         text = (
@@ -238,6 +254,34 @@ def _gpus(found: Environment) -> list[Check]:
     return checks
 
 
+def _sharing(found: Environment, root: Path, processes: Callable[[], int | None]) -> list[Check]:
+    """Return what makes a device not this process's alone, or far from it."""
+    checks = []
+    for gpu in found.gpus:
+        number = gpu.get("index")
+        if gpu.get("mig_mode") == "Enabled":
+            text = f"{number}: MIG is on: measured is a part of the card, whose peaks are not known"
+            checks.append(_warning("gpu-mig", text, f"sudo nvidia-smi -i {number} -mig 0"))
+        if gpu.get("compute_mode") in ("Prohibited", "Exclusive_Process"):
+            text = f"{number}: compute mode {gpu['compute_mode']}: processes cannot share the card"
+            remedy = f"sudo nvidia-smi -i {number} -c DEFAULT"
+            checks.append(_warning("gpu-compute-mode", text, remedy, remedy))
+        node = numa_node(gpu, root)
+        if node is not None and node[1] and not set(node[1]) & set(found.affinity):
+            text = f"{number}: on NUMA node {node[0]}, of which no processor is usable here"
+            remedy = f"numactl --cpunodebind={node[0]}"
+            checks.append(_warning("gpu-numa", text, remedy))
+    if (root / MPS).exists():
+        text = "an MPS server runs: processes share the device at the same time"
+        command = "echo quit | nvidia-cuda-mps-control"
+        checks.append(_warning("gpu-mps", text, command, command))
+    others = processes()
+    if others:
+        text = f"{others} processes hold a device: their work is in every number"
+        checks.append(_warning("gpu-processes", text, "end them; nvidia-smi lists them"))
+    return checks
+
+
 def doctor(
     samplers: Sequence[tuple[str, bool, str]],
     root: Path = ROOT,
@@ -245,6 +289,7 @@ def doctor(
     found: Environment | None = None,
     load: Load | None = None,
     which: Callable[[str], str | None] = shutil.which,
+    processes: Callable[[], int | None] = gpu_processes,
 ) -> list[Check]:
     """Return what speaks for and against measuring on this machine.
 
@@ -254,6 +299,7 @@ def doctor(
         found: the machine, if it was looked at already.
         load: the load by others, if it was measured already; otherwise it is now, in 0.2 s.
         which: finds a command.
+        processes: counts those that hold a GPU.
     """
     found = environment(root) if found is None else found
     load = machine.foreign_load(root=root) if load is None else load
@@ -271,7 +317,7 @@ def doctor(
         *_sampler(found, samplers, root),
         _compilers(which),
         *_libraries(found),
-        *_gpus(found),
+        *_gpus(found, root, processes),
     ]
 
 

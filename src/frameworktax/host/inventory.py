@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ EXTRAS: dict[str, str] = {
     "py-spy": "py-spy",
 }
 """Packages that ``doctor`` looks for → the extra that installs each."""
-_ALSO = ("capstone", "frameworktax", "numpy", "scipy")
+_ALSO = ("capstone", "frameworktax", "numpy", "nvidia-ml-py", "scipy")
 
 _GPU_FIELDS = {
     "index": "index",
@@ -42,8 +42,13 @@ _GPU_FIELDS = {
     "clocks.max.sm": "max_sm_clock_mhz",
     "clocks.mem": "memory_clock_mhz",
     "persistence_mode": "persistence_mode",
+    "compute_mode": "compute_mode",
+    "mig.mode.current": "mig_mode",
+    "pci.bus_id": "pci_bus_id",
 }
 _GPU_NUMBERS = ("index", "memory_mib", "sm_clock_mhz", "max_sm_clock_mhz", "memory_clock_mhz")
+GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "dev/dxg", "dev/kfd")
+"""What the drivers of NVIDIA, WSL and AMD put there for a device; a container may have card 3."""
 _CPU = "sys/devices/system/cpu"
 
 
@@ -63,8 +68,8 @@ def libraries(packages: Iterable[str] = ()) -> dict[str, str]:
 
 
 def gpu_present(root: Path = ROOT) -> bool:
-    """Return whether an NVIDIA driver shows a device here; cheap, imports nothing."""
-    return any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists()
+    """Return whether a driver of NVIDIA, WSL or AMD shows a device here; imports nothing."""
+    return any(match for pattern in GPU_FILES for match in root.glob(pattern))
 
 
 def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
@@ -85,19 +90,39 @@ def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
 
 def gpus(timeout_s: float = 10.0) -> tuple[dict[str, Any], ...]:
     """Return the GPUs that ``nvidia-smi`` lists; none where it is absent or fails."""
+    return parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}", timeout_s) or "")
+
+
+def gpu_processes(timeout_s: float = 10.0) -> int | None:
+    """Return how many processes hold a compute context on any device; None where not known."""
+    listed = _smi("--query-compute-apps=pid", timeout_s)
+    return None if listed is None else len(listed.split())
+
+
+def numa_node(gpu: Mapping[str, Any], root: Path = ROOT) -> tuple[int, tuple[int, ...]] | None:
+    """Return the NUMA node that a GPU of ``gpus()`` hangs on, and its processors."""
+    # nvidia-smi writes eight digits of the domain, sysfs four.
+    address = str(gpu.get("pci_bus_id") or "").lower()[-12:]
+    node = read_int(root, f"sys/bus/pci/devices/{address}/numa_node") if address else None
+    if node is None or node < 0:
+        return None
+    listed = read(root, f"sys/devices/system/node/node{node}/cpulist") or ""
+    return node, tuple(machine.parse_cpu_list(listed))
+
+
+def _smi(question: str, timeout_s: float) -> str | None:
+    """Return what ``nvidia-smi`` answers; None where it is absent or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
-        return ()
-    arguments = [
-        command, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits",
-    ]  # fmt: skip
+        return None
+    arguments = [command, question, "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(
             arguments, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired):  # a driver that hangs is as good as none
-        return ()
-    return parse_gpus(result.stdout) if result.returncode == 0 else ()
+        return None
+    return result.stdout if result.returncode == 0 else None
 
 
 def cpu_model(root: Path = ROOT) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from frameworktax.attribution import METHODS, separates_kernels
@@ -33,6 +34,7 @@ from frameworktax.measure.protocol import (
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import (
+    BLOCK_NS,
     FIRST_ROUNDS,
     SAMPLE_NS,
     Group,
@@ -43,7 +45,8 @@ from frameworktax.measure.schedule import (
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.records import FLOOR, By, Note
+from frameworktax.measure.timing import calls_for
+from frameworktax.records import Attribution, By, Note
 from frameworktax.stats import MIN_BLOCKS, MIN_PROCESSES
 
 SPACING_S = 0.5
@@ -61,11 +64,17 @@ PLACING = METHODS[0]
 """The sampler that carries times, by which a sample is given to a layer."""
 DEVICE_CALLS = 10
 DEVICE_S = 2.0
-"""What asking a device about one point takes: twice half a second under load, a profile, spans."""
+"""What asking a device about one point takes: calls under load, a profile, spans."""
 DEVICE_SHARE = 0.4
-"""Share of the time budget that asking devices may take."""
+"""Share of the time budget that is kept for asking devices."""
+TELLING = (1, 8, 64)
+"""Batch sizes that are asked about first: where the time ends, they say most."""
 
 Runs = list[tuple[Series, PointRun]]
+
+
+def _telling(batch: int) -> tuple[bool, int]:
+    return batch not in TELLING, batch
 
 
 class Rounds:
@@ -174,13 +183,19 @@ class Rounds:
                 self._attribute(series, run, request)
 
     def profile(self) -> None:
-        """Ask every point on a device, once, what the device does.
+        """Ask about every point on a device, in one process, what the device does.
 
-        Nothing is to be timed in these processes afterwards: a device profile leaves hooks on the
-        launch path, which made what followed 10 to 20 % slower (pytorch/pytorch#146604).
+        Batches of ``TELLING`` first; what the time budget does not reach gets a note. Nothing is to
+        be timed in these processes afterwards: a device profile leaves hooks on the launch path,
+        which made what followed 10 to 20 % slower (pytorch/pytorch#146604).
         """
         for series, run in self._unprofiled():
             run.profiled = True
+            if self._effort.measured_s >= self._plan.budget_s:
+                option = self._plan.budget_option
+                text = f"kernel time was not measured: the time budget was spent; raise {option}"
+                run.notes.append(Note("not-profiled", text))
+                continue
             request = ProfileDevice(batch=run.point.workload.batch, calls=DEVICE_CALLS)
             with self._gate.quiet():
                 self._attribute(series, run, request)
@@ -291,6 +306,10 @@ class Rounds:
             self._recorder.fail(series, run.process, [batch], error)
             return
         self._recorder.block(run, self._round, timed)
+        if series.target.is_cuda and len(run.medians) == 1:
+            # Others used the device while this warmed up; now it had it alone.
+            run.call_ns = max(1, round(run.medians[0]))
+            run.calls = calls_for(run.call_ns, BLOCK_NS)
         if not series.is_floor:
             self._effort.called(timed)
 
@@ -327,14 +346,30 @@ class Rounds:
                 self._sample(series, run, SAMPLE_NS[0])
 
     def _unprofiled(self) -> Runs:
-        return [
-            (series, run)
-            for series in list(self._series)
-            for run in series.runs.values()
-            if series.target.is_cuda
-            and not (series.is_twin or series.runtime.name == FLOOR or run.profiled)
-            and run.process in series.workers
-        ]
+        """Return one run of each point that no device was asked about, the telling ones first."""
+        found: Runs = []
+        for series in list(self._series):
+            if not series.target.is_cuda or series.is_twin or series.is_floor:
+                continue
+            runs = sorted(series.runs.values(), key=lambda run: run.process)
+            asked = {run.point for run in runs if run.profiled}
+            for run in runs:
+                if run.process in series.workers and run.point not in asked:
+                    asked.add(run.point)
+                    found.append((series, run))
+        return sorted(found, key=lambda one: _telling(one[1].point.workload.batch))
+
+    def _with_others(self, series: Series, found: Any) -> Any:
+        """Note processes that hold the same device and are none of this session's."""
+        if not isinstance(found, Attribution):
+            return found
+        device = series.target.device
+        mine = sum(len(s.workers) for s in list(self._series) if s.target.device == device)
+        others = found.device_state.get("processes", 0) - mine
+        if others <= 0:
+            return found
+        text = f"{others} other processes hold the device: their work is in every number"
+        return replace(found, notes=(*found.notes, Note("device-shared", text)))
 
     def _unplaced(self) -> list[tuple[Series, PointRun, By, int]]:
         """Return what is still to be broken down by place, and for how long it is to be sampled."""
@@ -359,6 +394,6 @@ class Rounds:
             if not worker.alive:
                 self._recorder.fail(series, run.process, [run.point.workload.batch], error)
             return False
-        self._recorder.attribution(run, self._round, found)
+        self._recorder.attribution(run, self._round, self._with_others(series, found))
         self._effort.called(found)
         return True

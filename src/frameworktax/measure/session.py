@@ -51,6 +51,8 @@ THREADS = 8
 """Most threads of set-up; each waits for a process of its own."""
 BIND_S = 5.0
 """A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
+DEVICE_BIND_S = 30.0
+"""The same on a device, where TorchScript compiles its fused kernels for each new shape."""
 
 
 class MeasuringSession:
@@ -388,7 +390,8 @@ class MeasuringSession:
             return self._plan.setup_limit_s
         nearest = max((b for b in series.call_ns if b <= batch), default=min(series.call_ns))
         expected_s = series.call_ns[nearest] * batch / nearest * 2 * timing.WARMUP_CALLS / 1e9
-        return min(self._plan.setup_limit_s, max(BIND_S, 10 * expected_s))
+        least_s = DEVICE_BIND_S if series.target.is_cuda else BIND_S
+        return min(self._plan.setup_limit_s, max(least_s, 10 * expected_s))
 
     def _revive(self, series: Series, process: int) -> None:
         """Start a process anew after one batch size ended it, for the sake of the others."""

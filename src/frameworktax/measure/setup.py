@@ -277,7 +277,7 @@ class Setup:
     def _add_floor(self) -> None:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
-            point = replace(self._plan.points[0], runtime=FLOOR, platform="cpu")
+            point = replace(self._plan.points[0], runtime=FLOOR)  # it synchronises as others do
             (floor,) = series_of((point,), self._plan.folder, self._scratch, None)
             floor.is_beside = True
             self._series.append(floor)

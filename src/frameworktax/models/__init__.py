@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
-from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place
+from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place, unmasked
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry, with_plugins
 from frameworktax.models.torchvision_operators import declare
@@ -237,4 +237,7 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
     with torch.device("meta" if device == "meta" else "cpu"):
         model = family(workload.model, workload)
+    is_dense = workload.input == "dense" and workload.phase == "forward"
+    if device.startswith("cuda") and is_dense and module.endswith((".language", ".hugging_face")):
+        model = unmasked(model)
     return finalize(model, workload, device, entry.default_length)

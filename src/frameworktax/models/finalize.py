@@ -45,6 +45,31 @@ def finalize(model: Model, workload: Workload, device: str, length: int | None =
     return place(model, workload.precision, device, channels_last=workload.channels_last)
 
 
+def unmasked(model: Model) -> Model:
+    """Return a model whose dense input comes without the mask, which is all ones.
+
+    Transformers asks ``attention_mask.all()`` before it drops such a mask. On a device that is a
+    synchronise inside the call, which no graph may hold, and under capture or tracing another way
+    through attention is taken than in eager.
+    """
+    path = f"kwargs.{ragged.MASK}"
+    if path not in model.batch_dims:
+        return model
+
+    def inputs(batch: int) -> Inputs:
+        given = model.inputs(batch)
+        kwargs = {name: value for name, value in given.kwargs.items() if name != ragged.MASK}
+        return replace(given, kwargs=kwargs)
+
+    text = "dense input has no padding: on a device it is given without attention_mask"
+    return replace(
+        model,
+        inputs=inputs,
+        batch_dims={name: dim for name, dim in model.batch_dims.items() if name != path},
+        notes=[*model.notes, ("no-mask", text)],
+    )
+
+
 def _decoding(model: Model, workload: Workload) -> Model:
     name, tokens = workload.model, workload.new_tokens
     own = getattr(model.module, "can_generate", None)  # what transformers says of a user's own

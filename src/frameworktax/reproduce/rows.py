@@ -97,6 +97,8 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         "tax": m.tax_ns,
         "tax_share": m.tax_share,
         "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
+        "sm_active": m.sm_activity,
+        "warp_occupancy": m.warp_occupancy,
     }
     found = {name: estimate for name, estimate in numbers.items() if estimate is not None}
     depth = layers.get(m.workload.model)

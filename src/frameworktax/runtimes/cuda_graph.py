@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
@@ -26,8 +27,6 @@ from frameworktax.runtimes.torch_common import (
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
-DRIVERS = ("dev/nvidiactl", "dev/dxg", "dev/kfd")
-"""Device files of NVIDIA's driver, of WSL and of AMD's driver."""
 WARM_CALLS = 3
 """Calls before capture, on a side stream: libraries set themselves up, which no graph may hold."""
 
@@ -139,7 +138,7 @@ def missing_gpu(root: Path = Path("/")) -> str | None:
 
     ``root`` is where device files are looked for.
     """
-    if not any((root / file).exists() for file in DRIVERS) and shutil.which("nvidia-smi") is None:
+    if not host.gpu_present(root) and shutil.which("nvidia-smi") is None:
         return "no GPU here (no driver found); run it on a machine that has one"
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

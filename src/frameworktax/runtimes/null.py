@@ -1,4 +1,7 @@
-"""The floor: a call that does nothing, so that its time is the harness's own."""
+"""The floor: a call that does nothing, so that its time is the harness's own.
+
+On a device that includes the synchronise which ends every call there.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.records import KV_CACHES, PRECISIONS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
+from frameworktax.runtimes.torch_common import synchronize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +23,13 @@ def _nothing() -> None:
 
 
 class _NullLoaded(Loaded):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def synchronize(self) -> None:
+        """Wait for the device, as every call there does."""
+        synchronize(self._target)
+
     def bind(self, batch: int) -> Call:
         return _nothing
 
@@ -39,4 +50,4 @@ class Null(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Return the call that does nothing."""
-        return _NullLoaded()
+        return _NullLoaded(target)

@@ -22,7 +22,7 @@ from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.cuda_graph import missing_gpu
 from frameworktax.runtimes.onnxruntime import OnnxLoaded, OnnxRuntime
-from frameworktax.runtimes.torch_common import synchronize
+from frameworktax.runtimes.torch_common import NO_TF32, synchronize
 
 PROVIDER = "CUDAExecutionProvider"
 LIBRARY = "libonnxruntime_providers_cuda.so"
@@ -107,9 +107,14 @@ class OnnxCudaLoaded(OnnxLoaded):
         synchronize(self._target)
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return what export had to say, and what runs on the CPU."""
+        """Return what export had to say, what decides the arithmetic, and what runs on the CPU."""
+        arithmetic = f"cuDNN's convolutions are chosen by timing all of them; {NO_TF32}"
         texts = dict.fromkeys(self._fallback.values())
-        return [*super().notes(), *(("cpu-fallback", text) for text in texts)]
+        return [
+            *super().notes(),
+            ("device-arithmetic", arithmetic),
+            *(("cpu-fallback", text) for text in texts),
+        ]
 
 
 class OnnxCudaGraphLoaded(OnnxCudaLoaded):

@@ -24,6 +24,9 @@ FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
 
 
+NO_TF32 = "float32 is computed without TF32"
+
+
 class TorchRuntime(Runtime):
     """What needs torch alone, on any device that it reaches."""
 
@@ -189,8 +192,11 @@ class TorchLoaded(OnTorch):
         return self._module
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return the notes given at the start."""
-        return list(self._notes)
+        """Return the notes given at the start, and what decides the arithmetic on a device."""
+        if not self._target.is_cuda:
+            return list(self._notes)
+        text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
+        return [*self._notes, ("device-arithmetic", text)]
 
 
 class TorchDecodingLoaded(TorchLoaded):

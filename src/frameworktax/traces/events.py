@@ -35,6 +35,7 @@ STEP = "ProfilerStep"
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 KERNEL_LAUNCHES = (
     "cudaLaunch",  # cudaLaunchKernel, …ExC, cudaLaunchCooperativeKernel, cudaLaunchDevice
+    "__cudaLaunch",  # what nvcc 13 makes of <<<>>>
     "cuLaunch",  # cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel
     "hipLaunch",
     "hipExtLaunch",
@@ -108,10 +109,9 @@ class Events:
         """Return a mask: the pattern is found in the name."""
         return self._by_name([pattern.search(n) is not None for n in self.names])
 
-    def launches(self, *prefixes: str) -> Events:
-        """Return the host calls that launch something and whose name starts with one of these."""
-        calls = self.of(*HOST_CALLS)
-        return calls.where(calls.named(*prefixes) & ~calls.named(*NOT_LAUNCHES))
+    def launching(self, *prefixes: str) -> NDArray[np.bool_]:
+        """Return a mask: the name starts with one of these, and is not a host function's launch."""
+        return self.named(*prefixes) & ~self.named(*NOT_LAUNCHES)
 
     def name_of(self, index: int) -> str:
         """Return the name of one event."""
@@ -135,6 +135,9 @@ class Trace:
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
         device_names: by number, as far as the file has them.
+        shapes: (start_ns, device, stream) of a kernel → blocks, threads of a block, registers of
+            a thread, bytes of shared memory of a block; of Kineto's files that were read whole.
+        properties: of devices by number, as Kineto writes them; likewise.
     """
 
     events: Events
@@ -145,6 +148,8 @@ class Trace:
     malformed: int = 0
     cut: str | None = None
     device_names: Mapping[int, str] = field(default_factory=dict)
+    shapes: Mapping[tuple[int, int, int], tuple[int, int, int, int]] = field(default_factory=dict)
+    properties: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def device(self, index: int | None = None) -> Events:
         """Return kernels, copies and memsets, of one device or of all."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -63,6 +64,8 @@ ALIASES = {
     "operator": "cpu_op",
 }
 """Names that versions before 2021 and other vendors' back ends give the same categories."""
+Shape = tuple[int, int, int, int]
+"""Blocks, threads of a block, registers of a thread, bytes of shared memory of a block."""
 NAME_SIGNS = 200
 """Of a name that is no text, as many signs are kept."""
 
@@ -136,15 +139,48 @@ def parse(data: bytes | str, where: str = "trace") -> Trace:
         document = json.loads(data, parse_float=DecimalText)
     except (ValueError, RecursionError) as error:  # also bad UTF-8, numbers of 5,000 digits
         raise TraceError(f"{where}: not JSON, or cut off: {error}") from error
+    devices: Any = None
     if isinstance(document, dict):
-        document = document.get("traceEvents")
+        devices, document = document.get("deviceProperties"), document.get("traceEvents")
     if not isinstance(document, list):
         raise TraceError(f"{where}: no list of traceEvents; export it with torch.profiler")
     if not all(isinstance(event, dict) for event in document):
         raise TraceError(f"{where}: traceEvents holds something other than events")
     columns = Columns()
     add_plain(columns, document)
-    return columns.trace("kineto", len(document))
+    return columns.trace(
+        "kineto",
+        len(document),
+        shapes=_shapes(document),
+        properties={
+            int(one["id"]): one
+            for one in (devices if isinstance(devices, list) else ())
+            if isinstance(one, dict) and isinstance(one.get("id"), int)
+        },
+    )
+
+
+def _shapes(events: Iterable[dict[str, Any]]) -> dict[tuple[int, int, int], Shape]:
+    """Return how each kernel was launched, as far as the trace says it."""
+    found = {}
+    for event in events:
+        args = event.get("args")
+        start = to_ns(event.get("ts"))
+        if CODES.get(str(event.get("cat"))) != 0 or not isinstance(args, dict) or start is None:
+            continue
+        values = [
+            *(_volume(args.get(name)) for name in ("grid", "block")),
+            *(args.get(name) for name in ("registers per thread", "shared memory")),
+        ]
+        if all(isinstance(value, int) and value >= 0 for value in values):
+            where = (start, index(args.get("device")), index(args.get("stream")))
+            found[where] = tuple(values)
+    return found  # type: ignore[return-value] # four numbers, checked above
+
+
+def _volume(sides: Any) -> int | None:
+    whole = isinstance(sides, list) and sides and all(isinstance(n, int) for n in sides)
+    return math.prod(sides) if whole else None
 
 
 # --- events -------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from frameworktax.traces.events import (
     HOST_CALLS,
     KERNEL,
     KERNEL_LAUNCHES,
-    NOT_LAUNCHES,
     STEP,
     Events,
     Trace,
@@ -526,7 +525,7 @@ def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
     correlation are launches that point nowhere.
     """
     calls = events.of(*HOST_CALLS)
-    kernels = calls.named(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES) & ~calls.named(*NOT_LAUNCHES)
+    kernels = calls.launching(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
     ran = work.where(work.category == CATEGORIES.index(KERNEL)).correlation
     kernels |= np.isin(calls.correlation, ran) & (calls.correlation > 0)
     pointed = np.isin(calls.correlation, work.correlation) & (calls.correlation > 0)

@@ -128,11 +128,26 @@ def answers(m: Measurement, relatives: Sequence[Measurement], asked: WhatIf) -> 
 
 def _runtime(m: Measurement, point: Totals, relatives: Sequence[Measurement], name: str) -> Answer:
     check_kernels(m, name, SAME_KERNELS, RUNTIME)
+    _check_names(m, relatives, name)
     hosts = [o.enqueue_ns for o in batches(relatives, name) if o.enqueue_ns is not None]
     if not hosts:
         reason = f"the host time of {name} is not known; measure it at any batch"
         raise Refused(RUNTIME, reason)
     return Answer(RUNTIME, point.after(Change(), hosts[0]))
+
+
+def _check_names(m: Measurement, relatives: Sequence[Measurement], name: str) -> None:
+    """Refuse a runtime that was seen, at any batch, to run other kernels, or another number."""
+    own = {o.workload.batch: o.kernel_names for o in (*relatives, m) if o.runtime == m.runtime}
+    for other in relatives:
+        mine, theirs = own.get(other.workload.batch), other.kernel_names
+        if other.runtime == name and mine and theirs and mine != theirs:
+            odd = sorted(dict(mine.items() ^ theirs.items()))
+            reason = (
+                f"{name} runs other kernels here, {len(odd)} differ in name or number "
+                f"({odd[0][:60]}); measure, do not predict"
+            )
+            raise Refused(RUNTIME, reason)
 
 
 def _batch(m: Measurement, point: Totals, relatives: Sequence[Measurement], batch: int) -> Answer:

@@ -1,0 +1,386 @@
+"""Kernel time of a call from a profile of the device, and how full its kernels make it.
+
+The profile holds device activity and nothing else, so there are no host operators to assign
+kernels to. Calls are separated on the device itself: a marker kernel, with a synchronise on either
+side, lies between two calls, and what ran between two markers belongs to the call between them. No
+host clock is compared with the device's clock (they are skewed against each other: kineto#1380).
+
+Records get lost: the profiler garbles the first kernel records of a session, one more with each
+session of the process (pytorch#192021; CUPTI mended it in 13.1), and cuts off what its clock puts
+outside the session. So a session begins with markers and calls that do not count and ends with one
+more call; and each launch inside a call must have its record inside the same call, or the call is
+flagged.
+
+**Launches are found by correlation**, because names do not serve: CUDA 13 launches through
+``__cudaLaunchKernel``, and Kineto before May 2026 writes ``INVALID`` for every runtime call newer
+than CUDA 12.2. A host call that a kernel record points to is a launch. One without a record is a
+lost launch if its name says so, or if the call in the same place of another call launched.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frameworktax.attribution import occupancy
+from frameworktax.attribution.torch_device import MARKER, Device
+from frameworktax.clock import REAL, Clock
+from frameworktax.errors import TraceError
+from frameworktax.traces import intervals
+from frameworktax.traces.events import (
+    CATEGORIES,
+    COPY_LAUNCHES,
+    GRAPH_LAUNCHES,
+    HOST_CALLS,
+    KERNEL,
+    KERNEL_LAUNCHES,
+    LIMIT,
+    MEMSET_LAUNCHES,
+    Events,
+    Trace,
+)
+from frameworktax.traces.timeline import is_wait
+
+HEAD_MARKERS = 512
+"""Kernels sacrificed at the start of a session: what is lost there grows with the time that the
+process has idled."""
+HEAD_CALLS = 2
+"""Calls that do not count, so that the device is warm when the first that counts begins."""
+NAME_SIGNS = 120
+"""Of a kernel's name; a longer one ends in a check sum of the whole."""
+
+Notes = list[tuple[str, str]]
+Ns = NDArray[np.int64]
+Pairs = set[tuple[int, int]]
+"""(call, correlation)"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRun:
+    """What the device did in each call of the profiled run; one entry per call.
+
+    Attributes:
+        wall_ns: wall time of the call with its synchronise, under the profiler.
+        kernel_ns: union of kernel, copy and memset intervals.
+        kernels: kernel records, those of a graph each on its own.
+        copies: copy and memset records.
+        launches: host calls that launched a kernel, or a whole graph; empty where the profile
+            does not hold them.
+        enqueued: entries of the launch queue: launches, copies and memsets; likewise.
+        wait_ns: host time in synchronises between two launches of the call; likewise.
+        sm_active_ns: kernel time × the share of multiprocessors that get a block, summed over
+            kernels; empty where a kernel's launch, or the device, is not described.
+        warp_ns: kernel time × warp occupancy, summed over kernels; likewise.
+        names: kernel's name → records in the first call.
+        lost: launches in all calls whose record is missing.
+    """
+
+    wall_ns: tuple[int, ...]
+    kernel_ns: tuple[int, ...]
+    kernels: tuple[int, ...]
+    copies: tuple[int, ...]
+    launches: tuple[int, ...]
+    enqueued: tuple[int, ...]
+    wait_ns: tuple[int, ...]
+    sm_active_ns: tuple[int, ...]
+    warp_ns: tuple[int, ...]
+    names: dict[str, int]
+    lost: int
+    notes: Notes
+
+
+def profile_device(
+    call: Callable[[], Any],
+    synchronize: Callable[[], None],
+    calls: int = 10,
+    clock: Clock = REAL,
+    *,
+    device: Device,
+) -> DeviceRun:
+    """Profile ``calls`` calls and return what the device did in each.
+
+    Args:
+        call: what is measured; warm.
+        synchronize: waits for the call's outputs, as in timing.
+        calls: how many count; three more are made.
+        clock: to read time from.
+        device: what the call runs on.
+
+    Raises:
+        TraceError: the profile holds no device activity, or calls cannot be separated in it.
+    """
+    walls: list[int] = []
+
+    def mark() -> None:
+        device.synchronize()
+        device.marker()
+        device.synchronize()
+
+    def work() -> None:
+        for _ in range(HEAD_MARKERS):
+            device.marker()
+        for _ in range(HEAD_CALLS):
+            call()
+            synchronize()
+        for _ in range(calls):
+            mark()
+            begin = clock.wall_ns()
+            call()
+            synchronize()
+            walls.append(clock.wall_ns() - begin)
+        mark()
+        call()
+        synchronize()
+        device.synchronize()
+
+    trace = device.profile(work)
+    return split_calls(trace, tuple(walls), device.index)
+
+
+def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRun:
+    """Take a profile with markers apart; ``wall_ns`` has an entry for each call that counts.
+
+    Raises:
+        TraceError: the markers are not there, or more of them than were launched.
+    """
+    calls = len(wall_ns)
+    records = trace.device(device)
+    records = records.take(np.argsort(records.start_ns, kind="stable"))
+    is_marker = records.containing(MARKER)
+    markers, work = records.where(is_marker), records.where(~is_marker)
+    expected = HEAD_MARKERS + calls + 1
+    if not len(records):
+        raise TraceError("the profile holds no device activity; is CUPTI in use by another tool?")
+    if len(markers) > expected:
+        raise TraceError("the model itself runs the kernel that marks the borders between calls")
+    if len(markers) < calls + 1:
+        raise TraceError(f"{expected - len(markers)} marker records were lost; profile again")
+    markers = markers.take(np.arange(len(markers))[-calls - 1 :])
+    # The border is the marker's interval: what starts after one and before the next is the call's.
+    lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
+    in_call = _place(work.start_ns, markers.start_ns)
+    counted = in_call >= 0
+    is_kernel = work.category == CATEGORIES.index(KERNEL)
+    everywhere = trace.device()
+    host = _host_calls(trace, markers, everywhere)
+    full = _fullness(trace, work.where(counted & is_kernel), in_call[counted & is_kernel], calls)
+    named = work.where(is_kernel & (in_call == 0))
+    run = DeviceRun(
+        wall_ns=wall_ns,
+        kernel_ns=_ints(intervals.union_within_ns(work.start_ns, work.end_ns, lows, highs)),
+        kernels=_per_call(in_call[counted & is_kernel], calls),
+        copies=_per_call(in_call[counted & ~is_kernel], calls),
+        launches=_count(host.launches, calls) if host else (),
+        enqueued=_count(host.launches | host.copies, calls) if host else (),
+        wait_ns=host.wait_ns if host else (),
+        sm_active_ns=full[0],
+        warp_ns=full[1],
+        names=dict(Counter(short_name(named.name_of(i)) for i in range(len(named)))),
+        lost=len(host.lost) if host else 0,
+        notes=[],
+    )
+    crossing = int(
+        (work.end_ns[counted] > highs[in_call[counted]]).sum()
+        + (work.start_ns[counted] < lows[in_call[counted]]).sum()
+    )
+    elsewhere = int((everywhere.device != device).sum())
+    run.notes.extend(_notes(run, trace, host, crossing, elsewhere))
+    return run
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name, a long one cut and told from others by a check sum."""
+    if len(name) <= NAME_SIGNS:
+        return name
+    return f"{name[:NAME_SIGNS]}#{zlib.crc32(name.encode()):08x}"
+
+
+# --- the host's calls ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _HostCalls:
+    """Calls of the host inside the counted calls.
+
+    Attributes:
+        launches: what enqueued kernels or graphs.
+        copies: what enqueued copies or memsets.
+        lost: launches without a record inside their call.
+        unrecorded: copies and memsets without one.
+        wait_ns: per call, in synchronises between two launches.
+        nameless: launches are among calls whose name does not say so.
+    """
+
+    launches: Pairs
+    copies: Pairs
+    lost: Pairs
+    unrecorded: Pairs
+    wait_ns: tuple[int, ...]
+    nameless: bool
+
+
+def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | None:
+    """Return the host's calls, placed on its clock: between the launches of two markers.
+
+    None where the launch of a marker is not in the profile.
+    """
+    host = trace.events.of(*HOST_CALLS)
+    host = host.take(np.argsort(host.start_ns, kind="stable"))
+    own = markers.correlation
+    started = dict(zip(host.correlation.tolist(), host.start_ns.tolist(), strict=True))
+    if not all(c in started for c in own.tolist()):
+        return None
+    borders = np.array([started[c] for c in own.tolist()], np.int64)
+    calls = len(borders) - 1
+    host = host.where(~np.isin(host.correlation, own))
+    in_call = _place(host.start_ns, borders)
+    host, in_call = host.where(in_call >= 0), in_call[in_call >= 0]
+    is_kernel = records.category == CATEGORIES.index(KERNEL)
+    recorded = host.correlation > 0
+    ran = recorded & np.isin(host.correlation, records.correlation[is_kernel])
+    copied = recorded & np.isin(host.correlation, records.correlation[~is_kernel])
+    says_launch = host.launching(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
+    says_copy = host.launching(*COPY_LAUNCHES, *MEMSET_LAUNCHES)
+    speechless = ~says_launch & ~says_copy & ~is_wait(host)
+    missed = _missed(host, in_call, speechless, ran, calls)
+    launches = _pairs(host.where(ran | says_launch | missed), in_call[ran | says_launch | missed])
+    is_copy = (copied | says_copy) & ~ran
+    copies = _pairs(host.where(is_copy), in_call[is_copy])
+    there = _pairs(records, _place(records.start_ns, markers.start_ns))
+    waits = is_wait(host)
+    queued, of_call = host.start_ns[ran | copied], in_call[ran | copied]
+    first, last = np.full(calls, LIMIT), np.full(calls, -1)
+    np.minimum.at(first, of_call, queued)
+    np.maximum.at(last, of_call, queued)
+    inside = waits & (host.start_ns > first[in_call]) & (host.start_ns < last[in_call])
+    waited = intervals.union_within_ns(
+        host.start_ns[inside], host.end_ns[inside], borders[:-1], borders[1:]
+    )
+    return _HostCalls(
+        launches=launches,
+        copies=copies,
+        lost=launches - there,
+        unrecorded=copies - there,
+        wait_ns=_ints(waited),
+        nameless=bool((ran & ~says_launch).any()),
+    )
+
+
+def _missed(
+    host: Events, in_call: Ns, speechless: NDArray[np.bool_], ran: NDArray[np.bool_], calls: int
+) -> NDArray[np.bool_]:
+    """Return which calls of unknown name must have launched, although no kernel points to them.
+
+    Calls of the model are the same work: the n-th host call of a name in one of them does what the
+    n-th does in another. Nothing is concluded where their numbers differ.
+    """
+    found = np.zeros(len(host), bool)
+    for name in np.unique(host.name[speechless & ran]).tolist():
+        rows = np.flatnonzero(speechless & (host.name == name))
+        counts = np.bincount(in_call[rows], minlength=calls)
+        if len(set(counts.tolist())) == 1:
+            places = rows.reshape(calls, -1)
+            found[places[:, ran[places].any(axis=0)]] = True
+    return found & ~ran
+
+
+def _notes(
+    run: DeviceRun, trace: Trace, host: _HostCalls | None, crossing: int, elsewhere: int
+) -> Notes:
+    notes: Notes = []
+    for what, counts in (("kernels", run.kernels), ("copies", run.copies)):
+        if len(set(counts)) > 1:
+            text = f"{min(counts)} to {max(counts)} {what} a call: calls are not all the same work"
+            notes.append(("kernel-counts-differ", text))
+    if host is None:
+        text = "launch calls were not recorded: lost records would go unseen"
+        notes.append(("launches-unrecorded", text))
+    elif host.nameless:
+        text = "launch calls have no names here: a record lost in every call would go unseen"
+        notes.append(("launches-unnamed", text))
+    if run.lost:
+        text = f"{run.lost} launches have no record inside their call: kernel time is too low"
+        notes.append(("records-lost", text))
+    if host is not None and host.unrecorded:
+        text = (
+            f"{len(host.unrecorded)} copies or memsets in {len(run.wall_ns)} calls left no record"
+        )
+        notes.append(("copies-unrecorded", text))
+    if crossing:
+        text = f"{crossing} kernels ran across the border between calls; only parts were counted"
+        notes.append(("kernels-cross-calls", text))
+    if elsewhere:
+        text = f"{elsewhere} records are of other devices and were not counted"
+        notes.append(("other-devices", text))
+    if trace.invalid:
+        text = f"{trace.invalid} records have impossible times and were not counted"
+        notes.append(("records-invalid", text))
+    if trace.resolution_ns >= 1000 and any(run.kernels):
+        text = f"this profiler writes times in steps of {trace.resolution_ns} ns"
+        notes.append(("coarse-clock", text))
+    return notes
+
+
+# --- how full the device is -----------------------------------------------------------------------
+
+
+def _fullness(
+    trace: Trace, kernels: Events, in_call: Ns, calls: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return, per call, SM activity and warp occupancy times kernel time, ns; empty if unknown.
+
+    Kernels of several streams that overlap are added up: together they fill more of the device.
+    """
+    nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    sums = np.zeros((2, calls))
+    for i in range(len(kernels)):
+        place = (int(kernels.start_ns[i]), int(kernels.device[i]), int(kernels.stream[i]))
+        shape = trace.shapes.get(place)
+        limits = occupancy.limits_of(trace.properties.get(place[1], {}))
+        if shape is None or limits is None:
+            return nothing
+        launch = occupancy.Launch(*shape)
+        took = int(kernels.end_ns[i] - kernels.start_ns[i])
+        shares = (
+            occupancy.sm_activity(launch, limits),
+            occupancy.warp_occupancy(launch, limits),
+        )
+        sums[:, in_call[i]] += took * np.array(shares)
+    active, warps = np.rint(sums).astype(np.int64)
+    return _ints(active), _ints(warps)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def _place(times: Ns, borders: Ns) -> Ns:
+    """Return which stretch between two borders each time falls in; -1 before or after all."""
+    place = np.searchsorted(borders, times, side="right") - 1
+    return np.asarray(np.where(place < len(borders) - 1, place, -1), dtype=np.int64)
+
+
+def _pairs(events: Events, in_call: Ns) -> Pairs:
+    """Return call and correlation of events inside calls.
+
+    A runtime call and the driver call inside it share a correlation: one launch.
+    """
+    pairs = zip(in_call.tolist(), events.correlation.tolist(), strict=True)
+    return {(n, c) for n, c in pairs if n >= 0 and c >= 0}
+
+
+def _count(pairs: Pairs, calls: int) -> tuple[int, ...]:
+    return _per_call(np.array([n for n, _ in pairs], np.int64), calls)
+
+
+def _per_call(in_call: Ns, calls: int) -> tuple[int, ...]:
+    return _ints(np.bincount(in_call, minlength=calls))
+
+
+def _ints(values: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(values.tolist())
