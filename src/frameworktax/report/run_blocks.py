@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.estimates import times, times_range
+from frameworktax.analysis.where import Where, where
 from frameworktax.records import (
     BILL,
     Advice,
@@ -60,6 +61,8 @@ CHANGING = frozenset(
 )
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 REUSED = "set-up-reused"
+PATH = 24
+"""Width to which the path of a layer is cut at its head where space is short."""
 OUTPUTS = {
     "=": ("equal", "equal", "outputs equal eager's"),
     "≠": ("differs", "different", "outputs differ from eager's"),
@@ -88,8 +91,9 @@ def result_blocks(family: Family) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
     blocks: list[Block] = []
     if family.measured:
-        made = (latencies, recommended, breakdown, every_breakdown, tokens, padding, set_up)
-        blocks += [one for make in made if (one := make(family)) is not None]
+        blocks += [one for make in FIRST if (one := make(family)) is not None]
+        blocks += places(family)
+        blocks += [one for make in FURTHER if (one := make(family)) is not None]
     return [*blocks, *not_measured(family)]
 
 
@@ -270,6 +274,38 @@ def every_breakdown(family: Family) -> Table | None:
     )
 
 
+def places(family: Family) -> list[Table]:
+    """Return where in the model the tax arises: a table of the first runtime that says, open."""
+    found: list[Table] = []
+    for m in family.measured:
+        rows = where(m.layers)
+        if rows:
+            found.append(
+                table(
+                    f"Where the tax arises: {m.runtime} at batch {m.workload.batch}, ms in a call",
+                    ["layer", right("tax"), right("share"), "mostly", "source"],
+                    [_place(place) for place in rows],
+                    hint="* without the modules inside it" if any(p.alone for p in rows) else "",
+                    folded=bool(found),
+                )
+            )
+    return found
+
+
+def _place(place: Where) -> tuple[Cell | str, ...]:
+    name, star = place.name or place.class_, " *" if place.alone else ""
+    short = name
+    while len(short) > PATH and "." in short.strip("…."):
+        short = f"…{short.lstrip('…').partition('.')[2]}"
+    return (
+        Cell(f"{short}{star}", exact=f"{name}{star}"),
+        replace(_estimate(place.tax_ns), text=milliseconds(place.tax_ns.value)),
+        percent(place.share),
+        label(place.line),
+        Cell(place.source.rpartition("/")[2], exact=place.source),
+    )
+
+
 # --- what not every point has ---------------------------------------------------------------------
 
 
@@ -352,6 +388,10 @@ def not_measured(family: Family) -> list[Block]:
         for who, status, reason in family.lost
     ]
     return [Items("Not measured", tuple(items))]
+
+
+FIRST = (latencies, recommended, breakdown, every_breakdown)
+FURTHER = (tokens, padding, set_up)
 
 
 # --- advice and trust -----------------------------------------------------------------------------

@@ -1,0 +1,220 @@
+"""Where in a model the tax arises: its layers put together into a few places.
+
+Layers that differ in a number alone, as those of a stack do, are one place: ``encoder.layer.0–11``.
+A layer that pays more than its siblings stays a place of its own. A place that pays much is shown
+by the modules inside it, and what it pays by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from frameworktax.records import Estimate, Layer
+
+MOST = 8
+"""Places that are shown at most."""
+OPENED = 0.15
+"""Share of the tax from which a place is shown by what is inside it."""
+STANDS_OUT = 1.5
+"""Times the median of its siblings from which a layer is a place of its own."""
+METHOD = "sum over layers"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place, its modules included.
+
+    Attributes:
+        name: path, numbers of several layers put together; ``""`` is the model itself.
+        class_: of the module; empty for what lies outside of all, and for the rest.
+        source: ``file:line`` of what is called, empty where not known.
+        tax_ns: latency less kernel time of all of it, ns in a call.
+        share: of the tax of the call.
+        line: of the breakdown, which most of its tax is.
+        alone: whether the modules inside it are left out.
+    """
+
+    name: str
+    class_: str
+    source: str
+    tax_ns: Estimate
+    share: float
+    line: str
+    alone: bool = False
+
+
+@dataclass
+class _Node:
+    """A module, with everything below it."""
+
+    path: str
+    own: Layer | None
+    children: list[_Node]
+
+    def layers(self) -> list[Layer]:
+        own = [self.own] if self.own is not None else []
+        return [*own, *(layer for child in self.children for layer in child.layers())]
+
+
+@dataclass
+class _Group:
+    """Modules of one shape, alone or with everything below them."""
+
+    nodes: list[_Node]
+    alone: bool
+
+    def layers(self) -> list[Layer]:
+        if self.alone:
+            return [node.own for node in self.nodes if node.own is not None]
+        return [layer for node in self.nodes for layer in node.layers()]
+
+    def tax_ns(self) -> float:
+        return sum(map(tax_ns, self.layers()))
+
+    def inside(self) -> list[_Group]:
+        return [
+            _Group(self.nodes, alone=True),
+            *_grouped([child for node in self.nodes for child in node.children]),
+        ]
+
+
+def tax_ns(layer: Layer) -> float:
+    """Return what a layer costs besides its kernels, ns in a call."""
+    return sum(ns for line, ns in layer.bill_ns.items() if line != "kernel")
+
+
+def where(layers: Sequence[Layer]) -> list[Where]:
+    """Return the places at which a call's tax arises, most first, the rest together as the last.
+
+    Args:
+        layers: of one point; none give no places.
+    """
+    whole = sum(map(tax_ns, layers))
+    if whole <= 0:
+        return []
+    outside = [
+        _Group([_Node("", layer, [])], alone=False) for layer in layers if layer.path is None
+    ]
+    closed, groups = outside, _grouped(_tree(layers))
+    while groups:
+        group = groups.pop()
+        has_inside = not group.alone and any(node.children for node in group.nodes)
+        if has_inside and group.tax_ns() > OPENED * whole:
+            groups += group.inside()
+        else:
+            closed.append(group)
+    closed.sort(key=_Group.tax_ns, reverse=True)
+    shown = [group for group in closed if group.tax_ns() > 0][:MOST]
+    rest = [group for group in closed if group not in shown]
+    if len(rest) > 1 and len(shown) == MOST:
+        rest.append(shown.pop())
+    found = [_place(group, whole) for group in shown]
+    if rest and len(shown) < len(closed):
+        found.append(_rest([layer for group in rest for layer in group.layers()], whole, len(rest)))
+    return found
+
+
+def _tree(layers: Iterable[Layer]) -> list[_Node]:
+    """Return the modules of the highest level, the model itself where it was called."""
+    nodes: dict[str, _Node] = {}
+    tops: list[_Node] = []
+    for layer in layers:
+        if layer.path is None:
+            continue
+        node = nodes[layer.path] = _Node(layer.path, layer, [])
+        above = layer.path
+        while above:
+            above = above.rpartition(".")[0]
+            if above in nodes:
+                nodes[above].children.append(node)
+                break
+        else:
+            tops.append(node)
+    return tops
+
+
+def _grouped(nodes: Iterable[_Node]) -> list[_Group]:
+    """Return nodes of one class whose paths differ in numbers alone together."""
+    alike: dict[tuple[str, str], list[_Node]] = defaultdict(list)
+    for node in nodes:
+        name = node.own.class_ if node.own is not None else ""
+        alike[re.sub(r"\b\d+\b", "#", node.path), name].append(node)
+    groups = []
+    for same in alike.values():
+        each = [_Group([node], alone=False).tax_ns() for node in same]
+        middle = median(each)
+        out = [
+            node
+            for node, ns in zip(same, each, strict=True)
+            if len(same) > 2 and ns - _half(node.layers()) > STANDS_OUT * middle
+        ]
+        groups += [_Group([node], alone=False) for node in out]
+        groups.append(_Group([node for node in same if node not in out], alone=False))
+    return groups
+
+
+def _half(layers: Sequence[Layer]) -> float:
+    """Return the half-width of the tax of layers: theirs add in squares, as shares of the time."""
+    time = sum(layer.time_ns.value for layer in layers)
+    if time <= 0:
+        return 0.0
+    halves = [(layer.time_ns.high - layer.time_ns.low) / 2 for layer in layers]
+    return math.hypot(*halves) * sum(map(tax_ns, layers)) / time
+
+
+def _estimate(layers: Sequence[Layer]) -> Estimate:
+    value, half = sum(map(tax_ns, layers)), _half(layers)
+    n = min((layer.time_ns.n for layer in layers), default=0)
+    return Estimate(value=value, low=value - half, high=value + half, method=METHOD, n=n)
+
+
+def _most(layers: Iterable[Layer]) -> str:
+    lines: dict[str, float] = defaultdict(float)
+    for layer in layers:
+        for line, ns in layer.bill_ns.items():
+            if line != "kernel":
+                lines[line] += ns
+    return max(lines, key=lambda line: lines[line], default="")
+
+
+def _place(group: _Group, whole: float) -> Where:
+    layers = group.layers()
+    first = group.nodes[0].own
+    known = first if first is not None and first.path is not None else None
+    estimate = _estimate(layers)
+    return Where(
+        name=numbered([node.path for node in group.nodes]) if known else "outside the model",
+        class_=known.class_ if known else "",
+        source=f"{known.file}:{known.line}" if known and known.file else "",
+        tax_ns=estimate,
+        share=estimate.value / whole,
+        line=_most(layers),
+        alone=group.alone and any(node.children for node in group.nodes),
+    )
+
+
+def _rest(layers: Sequence[Layer], whole: float, count: int) -> Where:
+    estimate = _estimate(layers)
+    name = f"{count} other places"
+    return Where(name, "", "", estimate, estimate.value / whole, _most(layers))
+
+
+def numbered(paths: Sequence[str]) -> str:
+    """Return paths that differ in numbers as one: ``layer.0–11.attention``, ``block.0,3``."""
+    if len(paths) == 1:
+        return paths[0]
+    parts = []
+    for column in zip(*(path.split(".") for path in paths), strict=True):
+        if len(set(column)) == 1:
+            parts.append(column[0])
+            continue
+        numbers = sorted({int(number) for number in column})
+        first, last = numbers[0], numbers[-1]
+        whole = numbers == list(range(first, last + 1))
+        parts.append(f"{first}–{last}" if whole else ",".join(map(str, numbers)))
+    return ".".join(parts)

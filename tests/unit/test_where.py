@@ -1,0 +1,65 @@
+import pytest
+
+from frameworktax.analysis.where import MOST, numbered, where
+from frameworktax.records import Estimate, Layer
+
+
+def layer(path, python, kernel=0.0, name="Block", half=0.1):
+    value = python + kernel
+    return Layer(
+        path=path, class_=name, file="net.py", line=7, calls=1.0,
+        time_ns=Estimate(value=value, low=value * (1 - half), high=value * (1 + half), n=3),
+        bill_ns={"kernel": kernel, "python": python, "dispatch": 0.0},
+    )  # fmt: skip
+
+
+def stack(spin=0.0):
+    """Six blocks of two layers; the third block may spin by itself."""
+    found = [layer("", 10.0, name="Net")]
+    for i in range(6):
+        found.append(layer(f"layers.{i}", 20.0 + (spin if i == 2 else 0.0)))
+        found.append(layer(f"layers.{i}.a", 30.0, 50.0, "Linear"))
+        found.append(layer(f"layers.{i}.b", 40.0, 50.0, "Linear"))
+    return [*found, layer(None, 5.0, name="")]
+
+
+def test_equal_layers_are_one_place_and_all_places_are_the_tax():
+    found = where(stack())
+    assert [(one.name, one.tax_ns.value, one.alone) for one in found] == [
+        ("layers.0–5.b", 240.0, False),
+        ("layers.0–5.a", 180.0, False),
+        ("layers.0–5", 120.0, True),
+        ("", 10.0, True),
+        ("outside the model", 5.0, False),
+    ]
+    assert sum(one.share for one in found) == pytest.approx(1)
+    assert found[0].source == "net.py:7"
+    # six layers of 90 ± 10 %, 40 of 90 of it tax
+    assert found[0].tax_ns.high - 240.0 == pytest.approx(9.0 * 6**0.5 * 240 / 540)
+
+
+def test_a_layer_that_pays_more_than_its_siblings_stands_alone():
+    found = {(one.name, one.alone): one.tax_ns.value for one in where(stack(spin=400.0))}
+    assert found["layers.2", True] == 420.0
+    assert found["layers.0,1,3,4,5", True] == 100.0
+    assert sum(found.values()) == pytest.approx(sum(one.bill_ns["python"] for one in stack(400.0)))
+
+
+def test_a_spread_within_the_intervals_does_not_separate_layers():
+    found = [layer(f"l.{i}", 30.0 if i == 2 else 18.0, half=0.6) for i in range(6)]
+    assert [one.name for one in where(found)] == ["l.0–5"]
+
+
+def test_the_rest_is_one_place():
+    found = where([layer(name, 100.0 - i, name=name) for i, name in enumerate("abcdefghijkl")])
+    assert len(found) == MOST
+    assert found[-1].name == "5 other places"
+    assert sum(one.share for one in found) == pytest.approx(1)
+
+
+def test_no_layers_no_places():
+    assert where([]) == []
+
+
+def test_paths_with_several_numbers():
+    assert numbered(["a.0.b.1", "a.1.b.1", "a.3.b.1"]) == "a.0,1,3.b.1"
