@@ -217,7 +217,8 @@ def _counted(document: Mapping[str, Any]) -> str:
     checks = document["checks"]
     left = sum(not check["counted"] for check in checks)
     return (
-        f"{len(checks)} checks; {left} not counted, because what was measured is itself uncertain; "
+        f"{len(checks)} checks; {left} not counted, because what was measured is uncertain by more "
+        "than 5 % and by more than the error; "
         f"a formula predicts with errors up to {_percent(MEDIAN)} at the median and "
         f"{_percent(P95)} at the 95th percentile"
     )

@@ -104,6 +104,7 @@ def whatif(
     *,
     device_speed: float | None = None,
     host_speed: float | None = None,
+    cpu_speed: float | None = None,
     graphs: bool = False,
     batch: int | None = None,
     width: float | None = None,
@@ -113,13 +114,14 @@ def whatif(
 ) -> Predictions:
     """Predict what changes would give, each with its formula and the error that has shown.
 
-    Each change is answered alone; those of the machine (the first three) also together.
+    Each change is answered alone; those of the machine (the first four) also together.
 
     Args:
         source: what ``measure`` or ``sweep`` returned, or the path of a store, a document, a trace
             or anything else that ``explain`` takes.
         device_speed: factor on the device's speed.
-        host_speed: factor on the host's speed.
+        host_speed: factor on the speed of the framework's part; kernels stay.
+        cpu_speed: factor on the speed of the CPU, of kernels too where they run on it.
         graphs: replay captured graphs instead of single kernel launches.
         batch: samples a call.
         width: factor on the layer widths.
@@ -135,6 +137,7 @@ def whatif(
     asked = WhatIf(
         device_speed=device_speed,
         host_speed=host_speed,
+        cpu_speed=cpu_speed,
         graphs=graphs,
         batch=batch,
         width=width,

@@ -719,6 +719,7 @@ class Prediction(HtmlRepr):
             with the number of cases: ``{"median": 0.03, "p95": 0.07, "n": 11}``; None if never
             checked.
         reason: why it is refused.
+        scales: what of the latency the change scales, and what it keeps.
     """
 
     change: str
@@ -728,6 +729,7 @@ class Prediction(HtmlRepr):
     factor: Estimate | None = None
     shown_error: Mapping[str, float] | None = None
     reason: str | None = None
+    scales: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

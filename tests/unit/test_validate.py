@@ -152,6 +152,24 @@ def test_uncertain_truths_are_kept_and_not_counted():
     assert cpu.DEPTH in whole.formulas
 
 
+@pytest.mark.parametrize(
+    ("error", "uncertainty", "counted"),
+    [(0.01, 0.02, True), (0.08, 0.02, True), (0.08, 0.1, False), (-0.59, 0.1, True)],
+)
+def test_no_miss_is_left_out_for_an_uncertain_truth(error, uncertainty, counted):
+    assert checks_of.counts(error, uncertainty) == counted
+
+
+def test_the_committed_errors_are_those_of_its_checks():
+    document = json.loads(validate.TABLE.read_text())
+    for check in document["checks"]:
+        assert check["counted"] == checks_of.counts(check["error"], check["uncertainty"])
+    for name, shown in document["formulas"].items():
+        errors = [c["error"] for c in document["checks"] if c["formula"] == name and c["counted"]]
+        assert shown == validate.summary(errors)
+    assert validate.PAGE.read_text() == validate.markdown(document)
+
+
 def test_only_the_last_session_is_judged():
     late = [
         replace(r, started="2026-11-21T10:00:00+00:00") if isinstance(r, Session) else r

@@ -48,6 +48,29 @@ def test_a_faster_host_takes_its_share_of_the_tax():
     assert found.shown_error is None and found.reason is None
 
 
+def test_a_faster_cpu_takes_its_share_of_tax_and_kernels():
+    found = one(WhatIf(cpu_speed=2), point())
+    assert found.latency_ns.value == pytest.approx(500)
+    assert found.factor.value == pytest.approx(2)
+    # kernels that memory bounds stay: 0.41 / 2 + 0.59
+    assert found.factor.low == pytest.approx(1 / (1 - 0.39 / 2))
+    assert found.factor.high == pytest.approx(2)
+    assert found.scales != one(WhatIf(host_speed=2), point()).scales != ""
+    slower = one(WhatIf(cpu_speed=0.5), point()).factor
+    assert (slower.low, slower.value) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert slower.high == pytest.approx(1 / (1 + 0.39))
+
+
+def test_without_a_tax_share_a_faster_cpu_may_gain_nothing():
+    found = one(WhatIf(cpu_speed=2), point(tax_share=None, bill_method=None))
+    assert (found.factor.low, found.factor.value) == (1, 2)
+
+
+def test_on_a_device_a_faster_cpu_is_a_faster_host():
+    both = [one(asked, device_point()) for asked in (WhatIf(cpu_speed=2), WhatIf(host_speed=2))]
+    assert both[0].latency_ns == both[1].latency_ns
+
+
 def test_width_scales_matrix_products_by_its_square():
     found = one(WhatIf(width=2), point())
     assert found.latency_ns.value == pytest.approx(400 + 4 * 450 + 2 * 150)

@@ -35,7 +35,14 @@ def explain_command(
         float | None, typer.Option(help="Predict latency with a device N× as fast.")
     ] = None,
     host_speed: Annotated[
-        float | None, typer.Option(help="Predict latency with a host N× as fast.")
+        float | None,
+        typer.Option(
+            help="Predict latency with the framework's part N× as fast, kernels as they are."
+        ),
+    ] = None,
+    cpu_speed: Annotated[
+        float | None,
+        typer.Option(help="Predict latency with a CPU N× as fast: kernels too, if they run on it."),
     ] = None,
     graphs: Annotated[
         bool, typer.Option("--graphs", help="Predict latency with captured CUDA graphs.")
@@ -68,6 +75,7 @@ def explain_command(
     asked = WhatIf(
         device_speed=device_speed,
         host_speed=host_speed,
+        cpu_speed=cpu_speed,
         graphs=graphs,
         batch=batch,
         width=width,

@@ -206,7 +206,8 @@ def prediction_item(p: Prediction) -> Item:
         return Item(p.change, "refused", f"{subject}: {cut(p.reason)}", style="strong")
     gain = f"{factor(p.factor)} as fast, " if p.factor is not None else ""
     latency = latency_text(p.latency_ns)
-    return Item(p.change, f"{gain}{latency}", f"{subject}: {proof_text(p)}", style="strong")
+    scaled = f"; scales {p.scales}" if p.scales and p.formula != MEASURED else ""
+    return Item(p.change, f"{gain}{latency}", f"{subject}: {proof_text(p)}{scaled}", style="strong")
 
 
 def latency_text(estimate: Estimate | None) -> str:

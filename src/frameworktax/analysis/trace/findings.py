@@ -176,15 +176,15 @@ def judge(timeline: Timeline, row: Ns, rho: Estimate, doubt_ns: int) -> Judged:
     if line["unknown"]:  # its interval is what of it may be busy, and no noise
         seen = replace(rho, value=rho.low, high=rho.low)
     unseen = replace(rho, value=rho.high, low=rho.high) if line["unknown"] else rho
-    others: tuple[tuple[Open, Estimate], ...] = (
-        ("start-up", _shifted(seen, factor=_over(wall, line["startup"]))),
-        ("work-before-recording", _shifted(unseen, more=doubt_ns / max(1, wall))),
-        ("profiler", _shifted(seen, factor=_over(wall, host * (1 - 1 / slowed(timeline))))),
-    )
+    others: dict[Open, Estimate] = {
+        "start-up": _shifted(seen, factor=_over(wall, line["startup"])),
+        "work-before-recording": _shifted(unseen, more=doubt_ns / max(1, wall)),
+        "profiler": _shifted(seen, factor=_over(wall, host * (1 - 1 / slowed(timeline)))),
+    }
     if line["startup"] > wall / 2:
         return Judged(None, "start-up")  # what is left is no picture of a warm step
     regime = gpu_regime(seen)
-    because = next((why for why, other in others if gpu_regime(other) != regime), None)
+    because = next((why for why, other in others.items() if gpu_regime(other) != regime), None)
     return Judged(regime if because is None else None, because)
 
 

@@ -18,6 +18,7 @@ from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, 
 from frameworktax.records import Estimate, Measurement
 
 HOST = "tax / host speed + kernels"
+CPU = "latency / CPU speed"
 RUNTIME = "kernels + warm overhead"
 IN_SITU = "kernels + tax between warm overheads"
 WIDTH = "tax + width² × gemm + width × rest"
@@ -39,6 +40,20 @@ POINTS = 3
 def faster_host(tax_share: Estimate, speed: float) -> Estimate:
     """Return the ratio on a host whose overhead takes 1 / speed: T / (speed · L) + K / L."""
     return propagate(lambda s: s / speed + 1 - s, HOST, tax_share)
+
+
+def faster_cpu(tax_share: Estimate | None, cpu: float, host: float = 1.0) -> Estimate:
+    """Return the ratio on a CPU on which all takes 1 / cpu: T / (cpu · host · L) + K / (cpu · L).
+
+    The interval reaches to kernels that stay as they are: what bounds them may be memory. Without
+    a tax share nothing is known to shrink.
+    """
+    if tax_share is None:
+        ends = (1 / (cpu * host), 1 / cpu, 1.0)
+        return Estimate(value=1 / cpu, low=min(ends), high=max(ends), method=CPU, n=1)
+    found = propagate(lambda s: s / (cpu * host) + (1 - s) / cpu, CPU, tax_share)
+    kept = propagate(lambda s: s / (cpu * host) + 1 - s, CPU, tax_share)
+    return replace(found, low=min(found.low, kept.low), high=max(found.high, kept.high))
 
 
 def other_runtime(tax_share: Estimate, warm_over_latency: Estimate) -> Estimate:
@@ -189,7 +204,7 @@ def answers(
     """
     if asked.device_speed or asked.graphs:
         option = "--graphs" if asked.graphs else "--device-speed"
-        reason = f"{option} needs a device: this point ran on the CPU; ask --host-speed"
+        reason = f"{option} needs a device: this point ran on the CPU; ask --cpu-speed"
         raise Refused("none", reason)
     if asked.runtime:
         return _runtime(m, relatives, asked.runtime)
@@ -197,6 +212,9 @@ def answers(
         return [_batch(m, relatives, asked.batch)]
     if asked.depth:
         return [_depth(m, everything, asked.depth)]
+    if asked.cpu_speed:
+        share = None if m.bill_method == TWIN else m.tax_share
+        return [_scaled(m, faster_cpu(share, asked.cpu_speed, asked.host_speed or 1.0), CPU)]
     return [_from_share(m, asked)]
 
 

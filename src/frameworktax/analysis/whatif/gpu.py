@@ -23,7 +23,7 @@ def change_of(asked: WhatIf) -> Change:
     """Return a change of the machine as the replay takes it."""
     return Change(
         device_speed=asked.device_speed or 1.0,
-        host_speed=asked.host_speed or 1.0,
+        host_speed=(asked.host_speed or 1.0) * (asked.cpu_speed or 1.0),
         graphs=asked.graphs or asked.runtime == "cuda-graph",
     )
 

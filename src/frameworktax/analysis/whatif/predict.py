@@ -20,6 +20,7 @@ from frameworktax.analysis.whatif.request import (
     WhatIf,
     changes,
     check,
+    scales,
 )
 from frameworktax.errors import UsageError
 from frameworktax.records import (
@@ -85,7 +86,9 @@ def predict(
         for one in changes(asked) if alone else [asked]:
             if one.runtime == m.runtime or one.batch == m.workload.batch:
                 continue  # the change leaves the point as it is
-            made = Prediction(change=one.words(), subject=point_name(m.point), formula="")
+            scaled = scales(one, on_device=device_of(m.platform) != "cpu")
+            name = point_name(m.point)
+            made = Prediction(change=one.words(), subject=name, formula="", scales=scaled)
             try:
                 answers = _answers(m, families[m.point.family()], measured, one)
             except Refused as refused:
@@ -111,7 +114,7 @@ def _answers(
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
     """Return the point that was asked for, where it was measured: then nothing is predicted."""
-    if asked.host_speed or asked.device_speed:
+    if asked.host_speed or asked.device_speed or asked.cpu_speed:
         return None
     w = m.workload
     workload = replace(
@@ -157,7 +160,8 @@ def _of_steps(
     except UsageError as error:
         queues, unusable = [], str(error)
     for one in changes(asked):
-        made = Prediction(change=one.words(), subject=subject, formula=formula)
+        scaled = scales(one, on_device=True)
+        made = Prediction(change=one.words(), subject=subject, formula=formula, scales=scaled)
         reason = (gpu.unanswerable_from_trace(one) if queues else None) or unusable
         if reason is None and one.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"

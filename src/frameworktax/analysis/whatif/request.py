@@ -12,7 +12,7 @@ from frameworktax.records import Estimate, Measurement
 MEASURED = "measured"
 """The formula of an answer that was measured: nothing was predicted."""
 ZERO = "its interval reaches zero; measure it for longer"
-REPLAYED = ("device_speed", "host_speed", "graphs")
+REPLAYED = ("device_speed", "host_speed", "cpu_speed", "graphs")
 """Changes of the machine, which can be combined; the others change the work itself."""
 
 
@@ -22,7 +22,8 @@ class WhatIf:
 
     Attributes:
         device_speed: factor on the device's speed, 2 = twice as fast.
-        host_speed: factor on the speed of the host.
+        host_speed: factor on the speed of the framework's part, kernels left as they are.
+        cpu_speed: factor on the speed of the CPU: of all that runs on it.
         graphs: replay of captured graphs in place of single launches.
         batch: samples a call.
         width: factor on the layer widths.
@@ -32,6 +33,7 @@ class WhatIf:
 
     device_speed: float | None = None
     host_speed: float | None = None
+    cpu_speed: float | None = None
     graphs: bool = False
     batch: int | None = None
     width: float | None = None
@@ -51,6 +53,33 @@ class WhatIf:
                     f"{option} {value:g}" if not isinstance(value, str) else f"{option} {value}"
                 )
         return " ".join(parts)
+
+
+SCALED_ON_CPU = {
+    "host_speed": "the tax; kernels stay, though they run on this CPU (--cpu-speed scales both)",
+    "cpu_speed": "tax and kernels; the interval reaches to kernels that stay, bound by memory",
+    "runtime": "the tax; kernels stay",
+    "width": "matrix products by width², other kernels by width; the tax stays",
+    "batch": "the latency, along a line through measured batches",
+    "depth": "the latency, along a line through measured depths",
+}
+SCALED_ON_DEVICE = {
+    "device_speed": "kernels and copies; the host, launch latency and gaps stay",
+    "host_speed": "the host's time; kernels, launch latency and gaps stay",
+    "cpu_speed": "the host's time; kernels, launch latency and gaps stay",
+    "graphs": "launches, to one; kernels and gaps stay",
+    "runtime": "the host's time; kernels stay",
+    "width": "kernels, by the width to its square; the host stays",
+    "batch": "kernels, along a line through measured batches; the host stays",
+}
+"""By change: what of the latency it scales, and what it keeps."""
+
+
+def scales(asked: WhatIf, *, on_device: bool) -> str:
+    """Return what a change scales and what it keeps; of several changes each, in brackets."""
+    known = SCALED_ON_DEVICE if on_device else SCALED_ON_CPU
+    said = [known[f.name] for f in fields(asked) if getattr(asked, f.name) and f.name in known]
+    return said[0] if len(said) == 1 else " and ".join(f"({one})" for one in said)
 
 
 @dataclass(frozen=True, slots=True)
