@@ -83,6 +83,8 @@ def made(
                 kernel_ns=(round(kernel_ns),) * 6,
                 kernels=(60,) * 6,
                 launches=(61,) * 6,
+                sm_active_ns=(round(kernel_ns / 2),) * 6,
+                warp_ns=(round(kernel_ns / 8),) * 6,
             )
         )
     return records

@@ -311,7 +311,34 @@ def test_a_missing_runtime_leaves_the_other_claims_judged():
     }
     reasons = {claim.id: claim.reason for claim in found.claims}
     assert "runs on cuda only" in reasons["C13.serialised"]
-    assert "counters" in reasons["C13.utilisation"]
+    assert "runs on cuda only" in reasons["C13.utilisation"]
+
+
+def test_table_3_has_how_full_the_device_was_beside_the_papers():
+    study = studies.load("table-3")
+    speed = {"eager": 4.0, "torchscript": 3.0, "onnxruntime": 2.0, "cuda-graph": 1.0}
+    records = made.made(
+        study,
+        lambda point: speed.get(point.runtime, 1.0) * MS,
+        scale="full",
+        platform="cuda:0",
+        kernel_ns=0.8 * MS,
+        environment=machine("H200", "Intel Xeon"),
+    )
+    found = evaluate_studies([study], records, Path("store"), "full")
+    (result,) = found.studies
+    by_runtime = {row.at["runtime"]: row.numbers for row in result.rows}
+    assert by_runtime["eager"]["sm_active"].value == pytest.approx(0.1)
+    assert by_runtime["cuda-graph"]["sm_active"].value == pytest.approx(0.4)
+    assert by_runtime["cuda-graph"]["warp_occupancy"].value == pytest.approx(0.1)
+    assert verdicts(result)["C13.utilisation"] == "holds"
+    table = page._lines(result)
+    assert len(table.columns) == 8
+    cells = next(
+        row for row in table.rows if "CUDA graphs" in row[0].text and "ONNX" not in row[0].text
+    )
+    assert [cell.text for cell in cells[3:5]] == ["40 %", "10 %"]
+    assert [cell.text for cell in cells[6:]] == ["57 %", "9.2 %"]
 
 
 def machine(gpu, host):

@@ -271,7 +271,9 @@ def _by_data(value: float | None, verdict: str | None, unit: str) -> str:
 
 def _lines(study: StudyResult) -> Block:
     """Return the lines of a table of the paper, ours beside the printed numbers."""
-    heads = ["", "ours, ms", "tax share", "the paper's, ms", "SM activity", "warp occupancy"]
+    filled = ("SM activity", "warp occupancy")
+    printed = ("the paper's, ms", *(f"the paper's {name}" for name in filled))
+    heads = ["", "ours, ms", "tax share", *filled, *printed]
     theirs = paper.rows(study.file.name)
     rows = [
         [
@@ -281,22 +283,30 @@ def _lines(study: StudyResult) -> Block:
         ]
         for line in study.file.line
     ]
-    width = len(heads) if any(row[4:] != ["–", "–"] for row in rows) else 4
-    return blocks.table("", heads[:width], [row[:width] for row in rows])
+    shown = [i for i in range(len(heads)) if i < 3 or any(row[i] != "–" for row in rows)]
+    return blocks.table("", [heads[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _measured(rows: list[Row]) -> list[str]:
     if not rows or "latency" not in rows[0].numbers:
-        return [rows[0].reason or "–" if rows else "–", "–"]
+        return [rows[0].reason or "–" if rows else "–", "–", "–", "–"]
     share = rows[0].numbers.get("tax_share")
-    return [interval(rows[0].numbers["latency"]), percent(share.value if share else None)]
+    return [
+        interval(rows[0].numbers["latency"]),
+        percent(share.value if share else None),
+        *_filled(rows[0]),
+    ]
 
 
 def _printed(rows: list[Row]) -> list[str]:
-    numbers = rows[0].numbers if rows else {}
-    latency = numbers.get("latency")
-    shares = [numbers.get(name) for name in ("sm_active", "warp_occupancy")]
+    latency = rows[0].numbers.get("latency") if rows else None
     return [
         f"{latency.value / 1e6:.4g}" if latency else "–",
-        *(f"{100 * share.value:.3g} %" if share else "–" for share in shares),
+        *(_filled(rows[0]) if rows else ["–", "–"]),
     ]
+
+
+def _filled(row: Row) -> list[str]:
+    """Return how full the device was, in words."""
+    shares = [row.numbers.get(name) for name in ("sm_active", "warp_occupancy")]
+    return [f"{100 * share.value:.3g} %" if share else "–" for share in shares]
