@@ -273,7 +273,11 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is known of a point before it is timed."""
+    """What is known of a point beside its times.
+
+    Before anything is written of a point, one that is not ``final`` says which point it is; a
+    session that is not killed writes the final one when its model is known.
+    """
 
     kind: ClassVar[str] = "subject"
     session: str
@@ -287,6 +291,7 @@ class Subject:
     artifact_bytes: int | None = None
     padding_share: float | None = None
     notes: tuple[Note, ...] = ()
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -523,7 +528,7 @@ def to_json(record: Record) -> dict[str, Any]:
 _IDENTITY = {
     kind: tuple(
         name
-        for name in ("session", "point", "process", "round", "method")
+        for name in ("session", "point", "process", "round", "method", "final")
         if name in {f.name for f in fields(cls)}
     )
     for kind, cls in RECORDS.items()

@@ -10,12 +10,20 @@ from frameworktax.errors import UsageError
 from frameworktax.host import cache
 from frameworktax.host.cache import (
     VARIABLE,
+    alone,
     cache_folder,
     entries,
+    hold,
+    is_own,
     keep_from_pruning,
+    own_entry,
+    private_file,
     prune_cache,
 )
+from frameworktax.measure import orphans
+from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.series import series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.records import Point, Workload
 
@@ -49,7 +57,7 @@ def test_what_is_not_this_users_alone_is_refused(tmp_path, monkeypatch):
         cache_folder()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").chmod(0o770)
-    with pytest.raises(UsageError, match="chmod go-w"):
+    with pytest.raises(UsageError, match="remove it, or name another folder in FRAMEWORKTAX_CACHE"):
         cache_folder()
     (tmp_path / "elsewhere").chmod(0o700)
     uid = os.getuid()
@@ -60,6 +68,90 @@ def test_what_is_not_this_users_alone_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Not a directory; name another folder in FRAMEWORKTAX"):
         cache_folder()
+
+
+def test_a_folder_that_others_may_replace_is_refused(tmp_path, monkeypatch):
+    above = tmp_path / "above"
+    above.mkdir()
+    monkeypatch.setenv(VARIABLE, str(above / "cache"))
+    above.chmod(0o777)
+    with pytest.raises(UsageError, match=f"{above} is not this user's alone"):
+        cache_folder()
+    above.chmod(0o1777)  # as /tmp: nobody renames what is another's
+    assert cache_folder() == above / "cache"
+
+
+def foreign_file(entry: Path) -> None:
+    (entry / "artifact" / "model").chmod(0o666)
+
+
+def foreign_folder(entry: Path) -> None:
+    (entry / "artifact").chmod(0o770)
+
+
+def foreign_link(entry: Path) -> None:
+    (entry / "link").symlink_to("artifact/model")
+
+
+def linked_entry(entry: Path) -> None:
+    entry.rename(entry.with_name("elsewhere"))
+    entry.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("change", [foreign_file, foreign_folder, foreign_link, linked_entry])
+def test_an_entry_that_another_could_have_written_is_removed(tmp_path, change):
+    prepared(tmp_path, "entry", 1, 1)
+    assert own_entry(tmp_path / "entry").exists()
+    change(tmp_path / "entry")
+    assert not own_entry(tmp_path / "entry").exists()
+
+
+def test_an_entry_of_another_user_is_removed(tmp_path, monkeypatch):
+    prepared(tmp_path, "entry", 1, 1)
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert not is_own(tmp_path / "entry")
+    assert not own_entry(tmp_path / "entry").exists()
+
+
+def test_no_session_loads_what_another_could_have_written(tmp_path):
+    point = Point(workload=Workload(model="mlp", batch=1), runtime="torchscript")
+    cache, scratch = tmp_path / "cache", tmp_path / "scratch"
+    known = KnownModels(cache)
+    opens = (
+        lambda: series_of((point,), cache, scratch, None)[0].folder,
+        lambda: known._folder(point),
+    )
+    for folder in opens:
+        folder().mkdir(mode=0o700, parents=True)
+        planted = folder() / "planted.py"
+        planted.touch(mode=0o600)
+        assert folder().exists()
+        planted.chmod(0o666)
+        assert not folder().exists()
+
+
+def test_what_is_kept_is_closed_to_others_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        with alone(tmp_path / "entry", 1), private_file(tmp_path / "entry" / "file") as partial:
+            partial.write_text("x")
+    finally:
+        os.umask(before)
+    assert is_own(tmp_path / "entry")
+
+
+def test_what_a_dead_session_left_is_removed_and_a_living_ones_is_not(tmp_path):
+    dead, alive = tmp_path / "scratch-dead", tmp_path / "scratch-alive"
+    for folder in (dead, alive):
+        os.close(hold(folder))
+        (folder / "file").write_text("x")
+    held = hold(alive)
+    orphans.end_of_dead(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["scratch-alive"]
+    os.close(held)
+    orphans.end_of_dead(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_loses_what_was_not_used_for_longest(tmp_path):

@@ -1,5 +1,6 @@
 """When a point is done, what is asked of whom, and what a dying process leaves behind."""
 
+import json
 import random
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from frameworktax import store
+from frameworktax.analysis.grouping import gather
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.protocol import TimedBlock
+from frameworktax.measure.protocol import Described, Facts, TimedBlock
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_S, DEVICE_SHARE, Rounds
@@ -27,9 +29,23 @@ from frameworktax.measure.schedule import (
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.template import Templates
 from frameworktax.measure.timing import calls_for
-from frameworktax.records import Attribution, Block, Calibration, Outcome, Point, Workload
+from frameworktax.records import (
+    Attribution,
+    Block,
+    Calibration,
+    Environment,
+    Outcome,
+    Point,
+    Session,
+    Workload,
+    to_json,
+)
 from frameworktax.stats import process_interval, relative_half_width
+from frameworktax.store import upkeep
+from frameworktax.store.columns import columns
 from frameworktax.testing import FakeClock, FakeRuntime
+
+HERE = Environment(host="h", system="Linux", python="3", cpu="c", cores=1)
 
 
 class FakeWorker:
@@ -135,6 +151,29 @@ def test_first_rounds_sample_in_between(tmp_path):
     records, _ = store.read(tmp_path / "s")
     (found, *_) = [r for r in records if isinstance(r, Attribution)]
     assert found.samples == ({"kernel": 1},) and found.notes[0].code == "a-code"
+
+
+def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
+    """A point is described before anything is said of it, and once more when more is known."""
+    point = Point(workload=Workload(model="m", batch=1), runtime="fake")
+    series = series_of(tmp_path, point, [[100], [101]])
+    with rounds_of(tmp_path, [series]) as rounds:
+        rounds.first([(series, run) for run in series.runs.values()], 0)
+        rounds._recorder.subjects(series, Described(facts={1: Facts(flops=7)}, has_twin=False))
+        rounds._recorder.outcome(series, 1, 0, None, series.runs[1, 0])
+    (shard,) = (tmp_path / "s").iterdir()
+    header, *lines = shard.read_bytes().splitlines(keepends=True)
+    session = Session(session="session", started="", version="", command=(), environment=HERE)
+    begin = header + json.dumps(to_json(session)).encode() + b"\n"
+    for count in range(len(lines) + 1):
+        shard.write_bytes(begin + b"".join(lines[:count]))
+        assert upkeep.check(shard.parent).damage == ()
+        points, _ = gather(store.read(shard)[0])
+        kinds = [json.loads(line)["record"] for line in lines[:count]]
+        assert sum(len(p.blocks) for p in points) == kinds.count("block")
+    assert kinds.count("subject") == 2
+    assert points[0].subject.final and points[0].subject.flops == 7
+    assert columns(shard.parent).subjects["session", point.key()].flops == 7
 
 
 def test_a_noisy_point_goes_on_to_the_limit(tmp_path):

@@ -316,6 +316,17 @@ def test_copies_and_running_sessions_are_no_damage(tmp_path):
     assert health.records["block"] == 4
 
 
+@pytest.mark.parametrize("size", [0, 20, -9])
+def test_a_killed_writer_is_no_damage(tmp_path, size):
+    """Killed before the first record, in the middle of its header, in the middle of a record."""
+    fill(tmp_path, 10)
+    path = fill(tmp_path, 11)
+    path.write_bytes(path.read_bytes()[:size])
+    health = check(tmp_path)
+    assert health.damage == ()
+    assert ["is torn" in remark for remark in health.remarks] == [True]
+
+
 def damaged(folder: Path, how: str) -> None:
     records = session(10)
     if how == "no session":
@@ -327,8 +338,6 @@ def damaged(folder: Path, how: str) -> None:
     if how == "differs":
         records.append(Calibration(session=name(10), round=0, latency_ns=(6,)))
     path = fill(folder, 10, records)
-    if how == "torn":
-        path.write_bytes(path.read_bytes()[:-9])
     if how == "bad":
         path.write_text(path.read_text() + "rubbish\n")
     if how == "version":
@@ -338,7 +347,6 @@ def damaged(folder: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("torn", "line 9 is torn; one record at most is lost"),
         ("bad", "line 10 is no record; what it was is lost"),
         ("no session", "its environment is lost"),
         ("no subject", f"2 block records of point {SLOW.key()}, which nothing describes"),

@@ -64,3 +64,14 @@ def test_a_session_has_one_writer(tmp_path):
     assert told == ["mine", "refused", "refused", "refused"]
     with pytest.raises(StoreError, match="holds this session"):
         store.Writer(tmp_path, "the-same")
+
+
+def test_a_session_begun_on_a_full_disk_leaves_no_shard(tmp_path, monkeypatch):
+    def full(self, data):
+        self._file.write(b'{"sch')
+        raise StoreError("no space left on device")
+
+    monkeypatch.setattr(store.Writer, "_line", full)
+    with pytest.raises(StoreError, match="no space"):
+        store.Writer(tmp_path, "s")
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from frameworktax.cli.sweep import ENDINGS, Ended, _ends_once
+from frameworktax.cli.endings import ENDINGS, Ended, ends_once
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,14 @@ def test_an_interrupt_that_a_library_makes_its_own_keeps_its_signal(number) -> N
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None  # as Ray does
 
-    with pytest.raises(Ended) as ended, _ends_once():
+    with pytest.raises(Ended) as ended, ends_once():
         library()
     assert ended.value.number == number
 
 
 def test_an_interrupt_without_a_signal_is_not_ours() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt) as ended, _ends_once():
+    with pytest.raises(KeyboardInterrupt) as ended, ends_once():
         raise KeyboardInterrupt
     assert not isinstance(ended.value, Ended)
     assert signal.getsignal(signal.SIGTERM) is before

@@ -119,7 +119,7 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         if not group[Subject.kind]:
             orphans += 1
             continue
-        subject = group[Subject.kind][-1]
+        subject = max(group[Subject.kind], key=lambda s: s.final)
         points[key].append(
             PointRecords(
                 point=subject.point,

@@ -26,8 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from frameworktax.host.cache import cache_folder
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import cache_folder, own_entry, private_file
 
 Work = Literal["kernel", "copy", "other", "unknown"]
 """What an instruction belongs to; ``unknown`` where nothing can be disassembled."""
@@ -206,6 +205,7 @@ class Known:
         self._file = cache_folder() / "machine-code" / f"{name}-{size}.json"
         self._judged: dict[int, Judged] = {}
         self._is_new = False
+        own_entry(self._file.parent)
         with contextlib.suppress(OSError, ValueError, TypeError):
             for start, judged in json.loads(self._file.read_bytes()).items():
                 self._judged[int(start)] = [(int(address), work) for address, work in judged]
@@ -222,6 +222,6 @@ class Known:
         if self._is_new:
             with contextlib.suppress(OSError):
                 self._file.parent.mkdir(mode=0o700, exist_ok=True)
-                with atomic_path(self._file) as partial:
+                with private_file(self._file) as partial:
                     partial.write_text(json.dumps(self._judged))
             self._is_new = False

@@ -10,14 +10,15 @@ import importlib.util
 import io
 import json
 import os
-import select
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
+from frameworktax.cli.endings import ENDINGS, Ended, ends_once, writable
 from frameworktax.errors import UsageError, flat, shortened
 
 if TYPE_CHECKING:
@@ -194,15 +195,15 @@ class Output:
             partial: whether results that are not whole are delivered before.
         """
         try:
-            with self.view(budget_s) as view:
+            with ends_once(), self.view(budget_s) as view:
                 yield view
-        except KeyboardInterrupt as stopped:
+        except KeyboardInterrupt as ended:
             from frameworktax.api import Interrupted
 
+            stopped = ended.__cause__ if isinstance(ended, Ended) else ended
             if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
                 self.results(stopped.results)
-            steps = "; ".join(then)
-            fail(f"interrupted; what was measured is kept in {store}. {steps}", INTERRUPTED)
+            leave(ended, store, *then)
 
 
 def print_list(
@@ -230,6 +231,18 @@ def fail(message: str, code: int) -> NoReturn:
     except OSError:  # no reader: the exit code remains
         into_nothing(2)
     sys.exit(code)
+
+
+def leave(ended: KeyboardInterrupt, store: Path, *then: str) -> NoReturn:
+    """Say by what a session was ended, where its results are and what to do next; leave."""
+    number = signal.SIGINT
+    if isinstance(ended, Ended):
+        number = signal.Signals(ended.number)
+        into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
+        for one in ENDINGS:
+            signal.signal(one, signal.SIG_IGN)  # all that is left is to leave
+    by = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    fail(f"{by}; what was measured is kept in {store}. {'; '.join(then)}", 128 + number)
 
 
 def this_command(*without: str) -> str:
@@ -264,13 +277,6 @@ def into_nothing(descriptor: int) -> None:
     """Let what is still to be written to a descriptor go nowhere: its reader has left."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-
-
-def writable(descriptor: int) -> bool:
-    """Return whether a line can be written at once: no full pipe, no stopped terminal."""
-    with suppress(OSError, ValueError):
-        return bool(select.select((), (descriptor,), (), 0)[1])
-    return False
 
 
 class Aside:

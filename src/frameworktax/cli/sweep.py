@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import (
-    Output,
-    console,
-    fail,
-    into_nothing,
-    this_command,
-    writable,
-)
+from frameworktax.cli.deliver import Output, console, leave, this_command
+from frameworktax.cli.endings import Ended, ends_once
 from frameworktax.cli.options import (
     STORE,
     DryRun,
@@ -32,17 +21,6 @@ from frameworktax.cli.options import (
     Verbose,
 )
 from frameworktax.errors import flat
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a sweep from outside: Ctrl-C, a scheduler or a shutdown, a terminal that is closed."""
-
-
-class Ended(KeyboardInterrupt):
-    """A sweep is ended from outside; ``number`` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 @app.command()
@@ -87,7 +65,7 @@ def sweep(
     from frameworktax.sweep.words import summary
 
     try:
-        with _ends_once():
+        with ends_once():
             with out.view() as view:
                 options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
                 results = run_sweep(study, *(overrides or []), **options)
@@ -97,17 +75,8 @@ def sweep(
                 for line in summary(results):
                     aside.print(flat(line), soft_wrap=True, markup=False)
     except Ended as ended:
-        into_nothing(1)  # its reader may be stuck: do not wait for the rest of the output
-        for number in ENDINGS:
-            signal.signal(number, signal.SIG_IGN)  # all that is left is to leave
-        name = signal.Signals(ended.number).name
-        by = "interrupted" if ended.number == signal.SIGINT else f"ended by {name}"
-        fail(
-            f"{by}; what was measured is kept in {store}. "
-            f"See it: frameworktax report {store}; "
-            f"go on: {this_command('--no-resume')}",
-            128 + ended.number,
-        )
+        see = f"See it: frameworktax report {store}"
+        leave(ended, store, see, f"go on: {this_command('--no-resume')}")
 
 
 def _dry_run(
@@ -122,44 +91,3 @@ def _dry_run(
     plan = plan_sweep(study, *overrides, platforms=platforms, **options)
     out.document(plan.as_data())
     out.blocks(plan_blocks(plan))
-
-
-@contextmanager
-def _ends_once() -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end the sweep and the second not disturb the ending."""
-    came: list[int] = []
-
-    def first(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        for one in before:
-            signal.signal(one, second)
-        raise Ended(number)
-
-    def second(number: int, frame: FrameType | None) -> None:
-        restore()  # a third one ends a sweep that hangs
-        if writable(2):  # not print: this may be in the middle of one
-            with suppress(OSError):
-                os.write(2, b"ending the measuring processes\n")
-
-    def restore() -> None:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    # What is ignored stays so: nohup is a wish that the closing of a terminal ends nothing.
-    before = {
-        one: signal.getsignal(one)
-        for one in ENDINGS
-        if one == signal.SIGINT or signal.getsignal(one) != signal.SIG_IGN
-    }
-    for one in before:
-        signal.signal(one, first)
-    try:
-        yield
-    except Ended:
-        raise  # the caller still says what to do next, without being disturbed
-    except BaseException as error:
-        if came and isinstance(error, KeyboardInterrupt):  # Ray raises one of its own for ours
-            raise Ended(came[0]) from error
-        restore()
-        raise
-    restore()

@@ -19,12 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.host.files import atomic_path
 
 VARIABLE = "FRAMEWORKTAX_CACHE"
 """Names another folder for the cache."""
 LIMIT_BYTES = 5_000_000_000
 """What the cache may hold when a session ends; BERT-base as ONNX, exported twice, is 0.9 GB."""
 POLL_S = 0.1
+BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+SYSTEM = (0, 65534)
+"""Root, and what root of the host is called inside a container that maps users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +58,62 @@ def cache_folder() -> Path:
         above = Path()
     folder = Path(named).absolute() if named else above / "frameworktax"
     private_folder(folder, VARIABLE, parents=True)
-    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if folder.stat().st_mode & BY_OTHERS:
         raise UsageError(
-            f"others may write in {folder}, whose files are run; chmod go-w it, "
-            f"or name another folder in {VARIABLE}"
+            f"others may write in {folder}, whose files are run: one of them may have done so; "
+            f"remove it, or name another folder in {VARIABLE}"
         )
+    for parent in folder.resolve().parents:
+        found = parent.stat()
+        if not found.st_mode & stat.S_ISVTX and (
+            found.st_mode & stat.S_IWOTH or found.st_uid not in (os.getuid(), *SYSTEM)
+        ):
+            raise UsageError(
+                f"others may replace {folder}, as {parent} is not this user's alone; "
+                f"name another folder in {VARIABLE}"
+            )
     return folder
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a file, or a folder with all in it, is this user's alone to write in.
+
+    What lies in the cache is loaded and run. A link leads elsewhere, so it is nobody's.
+    """
+    if not path.exists():
+        return False
+    try:
+        return all(map(_is_own, (path, *path.rglob("*"))))
+    except OSError:
+        return False
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:  # a partial file that got its name meanwhile
+        return True
+    plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    return plain and found.st_uid == os.getuid() and not found.st_mode & BY_OTHERS
+
+
+def own_entry(entry: Path) -> Path:
+    """Return the path of an entry; what lies there and is not this user's alone is removed.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    if entry.is_symlink() or (entry.exists() and not is_own(entry)):
+        remove(entry)
+    return entry
+
+
+@contextlib.contextmanager
+def private_file(path: Path) -> Iterator[Path]:
+    """Do as ``atomic_path``; the file is for this user alone to read and write."""
+    with atomic_path(path) as partial:
+        yield partial
+        partial.chmod(0o600)
 
 
 def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
@@ -102,7 +156,7 @@ def alone(entry: Path, timeout_s: float) -> Iterator[None]:
     Raises:
         WorkerError: another one is still at it when the time is over.
     """
-    entry.mkdir(parents=True, exist_ok=True)
+    entry.mkdir(mode=0o700, parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -134,6 +188,35 @@ def _locked(folder: Path, how: int) -> int:
     except OSError as error:  # some network file systems have no locks; go on without one
         logging.getLogger("frameworktax").info("no lock on %s: %s", folder, error)
     return descriptor
+
+
+def hold(folder: Path) -> int | None:
+    """Make a folder and return a descriptor that shows that its maker lives.
+
+    None where the file system has no locks. Close it before the folder is removed.
+    """
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            return None
+        if folder.exists():  # another session has not removed it meanwhile as a dead one's
+            return descriptor
+        os.close(descriptor)
+
+
+def remove_of_dead(folder: Path) -> None:
+    """Remove a folder whose maker, see ``hold``, has ended; where that is not known it stays."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def entries(cache: Path) -> list[Entry]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host, runtimes
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import own_entry, private_file
 from frameworktax.measure import parity, protocol
 from frameworktax.measure.protocol import Describe, Described, Facts
 from frameworktax.measure.series import artifact_key, is_fixed
@@ -59,8 +59,8 @@ class KnownModels:
         facts = {batch: f for batch, f in described.facts.items() if not _gave_up(f)}
         whole = replace(described, facts={**(known.facts if known else {}), **facts})
         with contextlib.suppress(OSError):  # a full cache keeps nothing more
-            folder.mkdir(exist_ok=True)
-            with atomic_path(folder / DESCRIPTION) as partial:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with private_file(folder / DESCRIPTION) as partial:
                 partial.write_bytes(protocol.encode_answer(whole))
 
     def _read(self, point: Point) -> Described | None:
@@ -95,10 +95,10 @@ class KnownModels:
             return
         kept = folder / f"outputs-{point.workload.batch}.npz"
         with contextlib.suppress(OSError):  # as above
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             if not repeatable:
-                kept.with_suffix(".differs").touch()
-            with atomic_path(kept) as partial:
+                kept.with_suffix(".differs").touch(mode=0o600)
+            with private_file(kept) as partial:
                 shutil.copyfile(path, partial)
 
     def _folder(self, point: Point, *, on_cpu: bool = False) -> Path | None:
@@ -109,7 +109,7 @@ class KnownModels:
             return None
         if self._libraries is None:
             self._libraries = host.libraries(runtimes.distributions())
-        return self._cache / artifact_key(eager, [], self._libraries)
+        return own_entry(self._cache / artifact_key(eager, [], self._libraries))
 
 
 def _gave_up(facts: Facts) -> bool:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from frameworktax.host.cache import remove_of_dead
+
 MEASURES = b"frameworktax.measure.worker"
 NAME = "scratch-"
 """How the ``TMPDIR`` of a session is called, with the session behind it."""
@@ -47,7 +49,7 @@ def end(folder: Path) -> None:
 
 
 def end_of_dead(cache: Path) -> None:
-    """End what sessions left that have no measuring process any more: they were killed.
+    """End and remove what sessions left that were killed: processes, and temporary files.
 
     Args:
         cache: where sessions have the folders that are their ``TMPDIR``.
@@ -55,6 +57,9 @@ def end_of_dead(cache: Path) -> None:
     found = list(_all(cache.resolve()))
     alive = {one.folder for one in found if one.kept}
     _end([one for one in found if one.folder not in alive])
+    for folder in cache.resolve().glob(f"{NAME}*"):
+        if folder not in alive:
+            remove_of_dead(folder)
 
 
 def _end(processes: list[Process]) -> None:

@@ -50,13 +50,14 @@ class Tail:
         self._thread.start()
 
     def _drain(self) -> None:
-        fd = self._stream.fileno()
-        while chunk := os.read(fd, KEEP_BYTES):
-            self.total_bytes += len(chunk)
-            self._chunks.append(chunk)
-            self._kept += len(chunk)
-            while self._kept - len(self._chunks[0]) > KEEP_BYTES:
-                self._kept -= len(self._chunks.popleft())
+        with self._stream:
+            fd = self._stream.fileno()
+            while chunk := os.read(fd, KEEP_BYTES):
+                self.total_bytes += len(chunk)
+                self._chunks.append(chunk)
+                self._kept += len(chunk)
+                while self._kept - len(self._chunks[0]) > KEEP_BYTES:
+                    self._kept -= len(self._chunks.popleft())
 
     def text(self, wait_s: float = 1.0) -> str:
         """Return the end of what was written; waits for the writer's end for ``wait_s``."""

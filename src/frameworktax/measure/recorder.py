@@ -41,6 +41,7 @@ class Recorder:
         self._writer = writer
         self._session = session
         self._ended: set[tuple[str, int]] = set()
+        self._introduced: set[str] = set()
         self._closing = False
 
     def effort(self, effort: EffortClock) -> None:
@@ -60,6 +61,7 @@ class Recorder:
         if not (is_reference or series.is_floor):
             known += comparison_notes(series.workload)
         for batch, point in series.points.items():
+            self._introduced.add(point.key())
             facts = described.facts.get(batch, Facts()) if described else Facts()
             if series.is_floor or series.is_twin:
                 facts = Facts()
@@ -82,6 +84,20 @@ class Recorder:
                 )
             )
 
+    def _introduce(self, point: Point) -> str:
+        """Write which point it is before anything is said of it; return its key.
+
+        The session may be killed at any time, and records of a point that nothing describes are
+        lost.
+        """
+        key = point.key()
+        if key not in self._introduced:
+            self._introduced.add(key)
+            self._writer.write(
+                Subject(session=self._session, point=point, paradigm="unknown", final=False)
+            )
+        return key
+
     def calibration(self, round_: int, timed: TimedBlock) -> None:
         """Write a block of the calibrator."""
         self._writer.write(
@@ -93,7 +109,7 @@ class Recorder:
         self._writer.write(
             Block(
                 session=self._session,
-                point=run.point.key(),
+                point=self._introduce(run.point),
                 process=run.process,
                 round=round_,
                 latency_ns=timed.latency_ns,
@@ -112,7 +128,7 @@ class Recorder:
             replace(
                 found,
                 session=self._session,
-                point=run.point.key(),
+                point=self._introduce(run.point),
                 process=run.process,
                 round=round_,
             )
@@ -140,7 +156,12 @@ class Recorder:
             found = replace(found, within_tolerance=None, reason=reason)
         against = "eager, float32" if workload.precision == "int8" else "eager"
         self._writer.write(
-            Parity(session=self._session, point=point.key(), reference=against, **asdict(found))
+            Parity(
+                session=self._session,
+                point=self._introduce(point),
+                reference=against,
+                **asdict(found),
+            )
         )
 
     def left_out(self, point: Point, reason: str) -> None:
@@ -156,10 +177,10 @@ class Recorder:
         run: PointRun | None = None,
     ) -> None:
         """Write how a process of a point ended; later outcomes of the same are dropped."""
-        point = series.points[batch].key()
-        if not series.timed or self._closing or (point, process) in self._ended:
+        point = series.points[batch]
+        if not series.timed or self._closing or (point.key(), process) in self._ended:
             return
-        self._ended.add((point, process))
+        self._ended.add((point.key(), process))
         worker = series.workers.get(process)
         notes = list(run.notes) if run else []
         notes += worker.notes if worker is not None else ()
@@ -169,7 +190,7 @@ class Recorder:
         self._writer.write(
             Outcome(
                 session=self._session,
-                point=point,
+                point=self._introduce(point),
                 process=process,
                 status="ok" if error is None else error.status,
                 reason=None if error is None else str(error),

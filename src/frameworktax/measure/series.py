@@ -13,8 +13,7 @@ from typing import Any
 
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
-from frameworktax.host.cache import alone, remove
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
@@ -223,7 +222,7 @@ class Series:
         self.setup_ns = setup_ns
         self.artifact_bytes = sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
         known = {"setup_ns": self.setup_ns, "artifact_bytes": self.artifact_bytes}
-        with atomic_path(self.folder / READY) as partial:
+        with private_file(self.folder / READY) as partial:
             partial.write_text(json.dumps(known))
 
     def bind(
@@ -281,7 +280,8 @@ def series_of(
         runtime = runtimes.get(point.runtime)
         makes = runtime.prepares or runtime.compiles
         kept = makes and live is None and is_fixed(point)
-        folder = (cache if kept else scratch) / artifact_key(point, sorted(group), made_with)
+        key = artifact_key(point, sorted(group), made_with)
+        folder = own_entry(cache / key) if kept else scratch / key
         found.append(Series(runtime, group, folder, timed=timed, live=live))
     return found
 

@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from frameworktax.attribution import best_sampler
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
-from frameworktax.host.cache import keep_from_pruning, prune_cache
+from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, schedule, timing
 from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.gate import Gate
@@ -76,12 +77,17 @@ class MeasuringSession:
         templates: Templates | None = None,
         clock: Clock = REAL,
     ) -> None:
-        self._plan = plan
         self._session = session
+        self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
+        self._sent: Path | None = None
+        if isinstance(plan.live, str):  # it goes with the scratch folder, however the session ends
+            self._sent = Path(plan.live)
+            plan = replace(plan, live=str(self._scratch / self._sent.name))
+        self._plan = plan
         self._templates = templates or Templates()
         self._keeps_templates = templates is not None
         self._reporter = reporter or Reporter()
-        self._scratch = plan.folder.absolute() / f"{orphans.NAME}{session}"
+        self._held: int | None = None
         self._spawned: list[AnyWorker] = []
         self._stopping = False
         self._spawning = threading.Lock()
@@ -481,7 +487,9 @@ class MeasuringSession:
 
     def _make_scratch(self) -> None:
         try:
-            self._scratch.mkdir(mode=0o700)
+            self._held = hold(self._scratch)
+            if self._sent is not None:
+                self._sent.replace(str(self._plan.live))
         except OSError as error:
             raise StoreError(
                 f"cannot write in the cache {self._plan.folder}: {error.strerror}; "
@@ -504,6 +512,8 @@ class MeasuringSession:
                 self._templates.close()
             orphans.end(self._scratch)
             self._pool.shutdown(wait=True, cancel_futures=True)
+            if self._held is not None:
+                os.close(self._held)
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._rounds.begun:
             self._recorder.effort(self._effort)

@@ -6,12 +6,13 @@ or a compiler has begun there. The templates, which made it quick to start, may 
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from frameworktax.errors import StoreError
+from frameworktax.host.cache import hold
 from frameworktax.measure import orphans
 from frameworktax.measure.process import AnyWorker
 
@@ -33,6 +34,7 @@ class SetupProcess:
         self._process: AnyWorker | None = None
         self._python: Path | None = None
         self._temporary: Path | None = None
+        self._held: int | None = None
 
     def get(self, python: Path | None = None, *, fresh: bool = False) -> AnyWorker:
         """Return the process of this interpreter, a new one where none is well.
@@ -48,7 +50,8 @@ class SetupProcess:
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             prefix = f"{orphans.NAME}set-up-"
-            self._temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=self._cache))
+            self._temporary = self._cache / f"{prefix}{os.urandom(8).hex()}"
+            self._held = hold(self._temporary)
         except OSError as error:
             raise StoreError(
                 f"cannot write in the cache {self._cache}: {error.strerror}; free space"
@@ -63,5 +66,8 @@ class SetupProcess:
         self._process = None
         if self._temporary is not None:
             orphans.end(self._temporary)
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
             shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary = None

@@ -335,6 +335,7 @@ def run(channel: int, memory_bytes: int) -> NoReturn:
     os.set_inheritable(channel, False)  # children of the model must not hold the socket open
     die_with_parent()
     faulthandler.enable()
+    os.umask(os.umask(0o077) | 0o022)  # what is kept in the cache is for this user alone to write
     # OpenVINO reports its use to a server and to the home folder, unless this package is missing.
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # None: do not import
     if memory_bytes:

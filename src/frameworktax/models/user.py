@@ -135,7 +135,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
 
 def _from_package(name: str, where: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))  # last: a local onnx.py must not stand for the engine
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:

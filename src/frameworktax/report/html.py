@@ -25,8 +25,7 @@ from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
 from frameworktax.errors import UsageError, flat
-from frameworktax.host.cache import cache_folder
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import cache_folder, is_own, private_file
 from frameworktax.records import BILL, Measurement, Run
 from frameworktax.report import (
     charts,
@@ -375,11 +374,11 @@ def _bundle() -> str:
     kept: Path | None = None
     with suppress(UsageError, OSError):
         kept = cache_folder() / f"plotting-{engine.__version__}.js"
-        if kept.exists():
+        if is_own(kept):
             return kept.read_bytes().decode("utf-8")
     made: str = engine.javascript_bundle().replace("</script", "<\\/script")
     if kept is not None:
-        with suppress(OSError), atomic_path(kept) as partial:
+        with suppress(OSError), private_file(kept) as partial:
             partial.write_bytes(made.encode("utf-8"))
     return made
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from frameworktax.errors import UsageError, WorkerError
+from frameworktax.host.cache import BY_OTHERS
 
 FOLDER_VARIABLE = "FRAMEWORKTAX_ENVIRONMENTS"
 MARKER = "frameworktax-environment.json"
@@ -75,7 +77,17 @@ def python_of(name: str) -> Path | None:
     """Return the interpreter of a finished environment, or None if there is none."""
     folder = base() / name
     python = folder / "bin" / "python"
-    return python if (folder / MARKER).is_file() and python.exists() else None
+    if not ((folder / MARKER).is_file() and python.exists()):
+        return None
+    run = (folder, python.parent, python, folder / MARKER)
+    return python if all(map(_is_trusted, run)) else None
+
+
+def _is_trusted(path: Path) -> bool:
+    """Return whether only this user or root could have put it there: it will be run."""
+    found = path.lstat()
+    is_link = stat.S_ISLNK(found.st_mode)  # its own mode means nothing
+    return found.st_uid in (os.getuid(), 0) and (is_link or not found.st_mode & BY_OTHERS)
 
 
 def installed(name: str) -> dict[str, str]:
@@ -123,6 +135,8 @@ def create(name: str, wanted: Recipe, say: Callable[[str], None]) -> Path:
     _install(python, wanted)
     versions = _versions(python, wanted)
     (folder / MARKER).write_text(json.dumps({"versions": versions}), encoding="utf-8")
+    for made in (folder, python.parent, folder / MARKER):
+        made.chmod(made.stat().st_mode & ~BY_OTHERS)
     return python
 
 

@@ -65,7 +65,9 @@ def columns(folder: Path) -> Columns:
                 calls.append(len(record.latency_ns))
                 median_ns.append(block_median(record.latency_ns))
             elif type(record) is Subject:
-                subjects.setdefault((record.session, record.point.key()), record)
+                known = subjects.setdefault((record.session, record.point.key()), record)
+                if record.final and not known.final:
+                    subjects[record.session, record.point.key()] = record
             else:
                 others.setdefault(record_id(record), record)
     order = _first_of_each(group, process, round_)

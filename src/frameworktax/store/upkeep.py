@@ -111,18 +111,23 @@ def check(folder: Path) -> Health:
         f"{name}: {count} records are copies of others; they are read once"
         for name, count in copies.items()
     ]
+    remarks += [
+        f"{fault.shard}: line {fault.line} is torn: its writer was killed, or the copy was cut; "
+        "one record at most is lost of it"
+        for fault in faults
+        if fault.kind == "torn"
+    ]
+    lost = [
+        f"{fault.shard}: line {fault.line} is no record; what it was is lost"
+        for fault in faults
+        if fault.kind == "bad"
+    ]
     return Health(
         shards=len(found),
         records=dict(kinds),
-        damage=(*map(_damage, faults), *damage, *references.dangling()),
+        damage=(*lost, *damage, *references.dangling()),
         remarks=tuple(remarks),
     )
-
-
-def _damage(fault: Fault) -> str:
-    if fault.kind == "torn":
-        return f"{fault.shard}: line {fault.line} is torn; one record at most is lost"
-    return f"{fault.shard}: line {fault.line} is no record; what it was is lost"
 
 
 class _References:

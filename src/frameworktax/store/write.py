@@ -59,6 +59,8 @@ class Writer:
             self._line(HEADER)
         except StoreError:
             self.close()
+            with suppress(OSError):
+                self.path.unlink()  # nothing was written: it is no shard
             raise
 
     def _line(self, data: Mapping[str, Any]) -> None:

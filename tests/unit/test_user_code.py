@@ -1,0 +1,22 @@
+"""The user's own code beside the engines: whose module a name means."""
+
+import sys
+
+import pytest
+
+from frameworktax.errors import UserModelError
+from frameworktax.models import user
+
+
+def test_a_package_in_the_current_folder_stands_for_no_engine(tmp_path, monkeypatch):
+    (tmp_path / "own_package.py").write_text("def build():\n    return 7\n")
+    (tmp_path / "email.py").write_text("raise SystemExit('a local file was imported')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_package", raising=False)
+    before = list(sys.path)
+    assert user._function("own_package:build")() == 7
+    assert sys.path == [*before, str(tmp_path)]
+    monkeypatch.delitem(sys.modules, "email")
+    with pytest.raises(UserModelError, match="has no function 'build'"):
+        user._function("email:build")
