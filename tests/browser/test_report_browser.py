@@ -224,6 +224,18 @@ def test_a_box_of_the_flame_is_looked_at_alone(light):
     assert kernel.bounding_box()["width"] == pytest.approx(before)
 
 
+def test_a_search_says_how_much_of_the_call_it_found(light):
+    flame = light.locator(".flame").first
+    search, found = flame.locator("input[type=search]"), flame.locator(".find output")
+    search.fill("KERNEL")
+    share = float(flame.locator("li[data-name=kernel]").first.get_attribute("data-share"))
+    assert found.text_content() == f"{100 * share:.1f} % of the call"
+    assert flame.locator(".box.missed").count() > 0
+    search.fill("")
+    assert found.text_content() == ""
+    assert flame.locator(".box.missed").count() == 0
+
+
 def test_any_axis_can_be_chosen(light):
     axis = light.locator("#explore-axis")
     assert axis.locator("option").all_inner_texts() == ["batch size", "length, tokens"]

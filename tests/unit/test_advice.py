@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+sys.path.insert(0, str(Path(__file__).parent))
 import sample_records as data
+from test_where import stack as layer_stack
 
-from frameworktax.analysis.advice import difference, either, recommend, without
+from frameworktax.analysis.advice import Reading, _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
 from frameworktax.records import Attribution, Block, Estimate, Parity, Point, Subject
 from frameworktax.runtimes import variants
@@ -232,3 +234,18 @@ def test_a_recommendation_changes_with_the_batch():
         ((1, 2), ("a",)), ((4,), ("b",)), ((8,), ()),
     ]  # fmt: skip
     assert [one.gain is None for one in found] == [False, False, True]
+
+
+def test_advice_names_the_place_that_pays_most():
+    layers = tuple(layer_stack(spin=400.0))
+    m = replace(
+        build(data.sample_records()).measurements[0],
+        layers=layers,
+        latency_ns=Estimate(value=1555.0, low=1500.0, high=1600.0, n=3),
+    )
+    found = _place(Reading(None, m, None))
+    assert found.action.startswith("layers.2 by itself pays 44 % of the tax")
+    assert "net.py:7" in found.action
+    assert found.gain.value == pytest.approx(1555 / (1555 - 420))
+    assert found.kind == "bound"
+    assert _place(Reading(None, replace(m, layers=()), None)) is None

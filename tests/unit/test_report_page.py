@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
+from test_where import stack
 
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.predict import WhatIf, predict
@@ -259,6 +261,26 @@ def test_boxes_are_as_wide_as_their_time(named):
     assert shares["kernel"] == pytest.approx(0.382, abs=1e-3)
     for root in found:
         assert all(sum(one.share for one in box.inner) <= box.share + 1e-12 for box in root.inner)
+
+
+def test_a_call_down_to_layers_is_as_wide_as_the_call(run):
+    layers = tuple(stack())
+    bill = {"kernel": 600.0, "python": 555.0}
+    m = replace(run.measurements[0], layers=layers, bill_ns=bill)
+    (family,) = families(replace(run, measurements=(m,)))
+    (root,) = html.layer_flames(family)
+    assert root.ns == 1155
+    net, outside = root.inner
+    assert net.name == "Net net.py:7"
+    assert outside.name == "outside the model"
+    assert [one.name for one in net.inner[0].inner] == [
+        "a Linear net.py:7",
+        "b Linear net.py:7",
+        "python",
+    ]
+    assert sum(one.share for one in root.inner) == pytest.approx(1)
+    shown = html.page(replace(run, measurements=(m,)))
+    assert shown.count('data-name="layers.') == 6
 
 
 def test_symbols_are_only_text(named):

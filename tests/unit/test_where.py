@@ -7,7 +7,7 @@ from frameworktax.records import Estimate, Layer
 def layer(path, python, kernel=0.0, name="Block", half=0.1):
     value = python + kernel
     return Layer(
-        path=path, class_=name, file="net.py", line=7, calls=1.0,
+        path=path, class_=name, file="net.py" if name else None, line=7, calls=1.0,
         time_ns=Estimate(value=value, low=value * (1 - half), high=value * (1 + half), n=3),
         bill_ns={"kernel": kernel, "python": python, "dispatch": 0.0},
     )  # fmt: skip

@@ -23,6 +23,7 @@ from frameworktax.analysis.estimates import (
 )
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.analysis.whatif.advice import unmeasured
+from frameworktax.analysis.where import where
 from frameworktax.records import (
     FLOOR,
     REFERENCE,
@@ -228,7 +229,7 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         same = [r for r in measured if r.measurement.runtime == runtime]
         curve = next((c for c in curves if c.runtime == runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
-        advice += [_packing(focus, at_first), _allocator(same), _threads(focus)]
+        advice += [_packing(focus, at_first), _allocator(same), _threads(focus), _place(focus)]
         advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return list(ranked(kept)), notes
@@ -250,6 +251,29 @@ def _faster(reading: Reading, gain: Estimate) -> Advice:
         evidence=f"{m.workload.model}: paired with eager in every round; {difference(m.parity)}",
         gain=gain,
         kind="measured",
+    )
+
+
+def _place(focus: Reading) -> Advice | None:
+    """Return where in the model most of the tax arises, and the most that could be had there."""
+    m = focus.measurement
+    first = next(iter(where(m.layers)), None)
+    if first is None or not first.source or m.latency_ns is None:
+        return None
+    share = scaled(first.tax_ns, 1 / m.latency_ns.value)
+    gain = without(share, "place")
+    if gain is None:
+        return None
+    name = f"{first.name or first.class_}{' by itself' if first.alone else ''}"
+    mostly = f"mostly {first.line.replace('_', ' ')} ({first.source})"
+    return Advice(
+        action=f"{name} pays {percent(first.share)} of the tax of {m.runtime} at batch "
+        f"{m.workload.batch}, {mostly}: without it a call would be at most "
+        f"{times(gain.value)} faster",
+        evidence=f"{_name(m)}: {percent(share.value)} of the latency, from a run in which every "
+        "module reads the clock",
+        gain=gain,
+        kind="bound",
     )
 
 

@@ -23,6 +23,7 @@ OPENED = 0.15
 STANDS_OUT = 1.5
 """Times the median of its siblings from which a layer is a place of its own."""
 METHOD = "sum over layers"
+OUTSIDE = "outside the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +50,32 @@ class Where:
 
 
 @dataclass
-class _Node:
-    """A module, with everything below it."""
+class Node:
+    """A module with those inside it; the path is None for what lies outside of all."""
 
-    path: str
-    own: Layer | None
-    children: list[_Node]
+    path: str | None
+    own: Layer
+    children: list[Node]
 
     def layers(self) -> list[Layer]:
-        own = [self.own] if self.own is not None else []
-        return [*own, *(layer for child in self.children for layer in child.layers())]
+        """Return the layers of all of it."""
+        return [self.own, *(layer for child in self.children for layer in child.layers())]
+
+    def time_ns(self) -> float:
+        """Return what all of it takes, ns in a call."""
+        return sum(layer.time_ns.value for layer in self.layers())
 
 
 @dataclass
 class _Group:
     """Modules of one shape, alone or with everything below them."""
 
-    nodes: list[_Node]
+    nodes: list[Node]
     alone: bool
 
     def layers(self) -> list[Layer]:
         if self.alone:
-            return [node.own for node in self.nodes if node.own is not None]
+            return [node.own for node in self.nodes]
         return [layer for node in self.nodes for layer in node.layers()]
 
     def tax_ns(self) -> float:
@@ -97,10 +102,7 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     whole = sum(map(tax_ns, layers))
     if whole <= 0:
         return []
-    outside = [
-        _Group([_Node("", layer, [])], alone=False) for layer in layers if layer.path is None
-    ]
-    closed, groups = outside, _grouped(_tree(layers))
+    closed, groups = [], _grouped(tree(layers))
     while groups:
         group = groups.pop()
         has_inside = not group.alone and any(node.children for node in group.nodes)
@@ -119,14 +121,15 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     return found
 
 
-def _tree(layers: Iterable[Layer]) -> list[_Node]:
-    """Return the modules of the highest level, the model itself where it was called."""
-    nodes: dict[str, _Node] = {}
-    tops: list[_Node] = []
+def tree(layers: Iterable[Layer]) -> list[Node]:
+    """Return the outermost modules, the model itself where it was called, and the remainder."""
+    nodes: dict[str, Node] = {}
+    tops: list[Node] = []
     for layer in layers:
         if layer.path is None:
+            tops.append(Node(None, layer, []))
             continue
-        node = nodes[layer.path] = _Node(layer.path, layer, [])
+        node = nodes[layer.path] = Node(layer.path, layer, [])
         above = layer.path
         while above:
             above = above.rpartition(".")[0]
@@ -138,12 +141,11 @@ def _tree(layers: Iterable[Layer]) -> list[_Node]:
     return tops
 
 
-def _grouped(nodes: Iterable[_Node]) -> list[_Group]:
+def _grouped(nodes: Iterable[Node]) -> list[_Group]:
     """Return nodes of one class whose paths differ in numbers alone together."""
-    alike: dict[tuple[str, str], list[_Node]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
-        name = node.own.class_ if node.own is not None else ""
-        alike[re.sub(r"\b\d+\b", "#", node.path), name].append(node)
+        alike[re.sub(r"\b\d+\b", "#", node.path or ""), node.own.class_].append(node)
     groups = []
     for same in alike.values():
         each = [_Group([node], alone=False).tax_ns() for node in same]
@@ -185,17 +187,22 @@ def _most(layers: Iterable[Layer]) -> str:
 def _place(group: _Group, whole: float) -> Where:
     layers = group.layers()
     first = group.nodes[0].own
-    known = first if first is not None and first.path is not None else None
+    paths = [node.path for node in group.nodes if node.path is not None]
     estimate = _estimate(layers)
     return Where(
-        name=numbered([node.path for node in group.nodes]) if known else "outside the model",
-        class_=known.class_ if known else "",
-        source=f"{known.file}:{known.line}" if known and known.file else "",
+        name=numbered(paths) if paths else OUTSIDE,
+        class_=first.class_,
+        source=source(first),
         tax_ns=estimate,
         share=estimate.value / whole,
         line=_most(layers),
         alone=group.alone and any(node.children for node in group.nodes),
     )
+
+
+def source(layer: Layer) -> str:
+    """Return ``file:line`` of what a layer calls, empty where not known."""
+    return f"{layer.file}:{layer.line}" if layer.file else ""
 
 
 def _rest(layers: Sequence[Layer], whole: float, count: int) -> Where:

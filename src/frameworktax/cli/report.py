@@ -21,7 +21,11 @@ def report_command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="File: .html .json .md .csv .parquet .svg .png .pdf."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed .speedscope.json.",
+        ),
     ] = None,
     where: Conditions = None,
     last: Annotated[bool, typer.Option("--last", help="Only the newest session of these.")] = False,

@@ -8,18 +8,21 @@ from pathlib import Path
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
-from frameworktax.report import charts, html, json_document
+from frameworktax.report import charts, html, json_document, stacks
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.rows import CSV_FIELDS, csv_rows, csv_text
 from frameworktax.report.run_blocks import run_blocks
 from frameworktax.store import export as store_export
 
-SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf")
+SUFFIXES = (
+    *(".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf"),
+    *(stacks.COLLAPSED, stacks.SPEEDSCOPE),
+)
 
 
 def check(path: Path) -> None:
     """Raise UsageError where no format has this file's suffix."""
-    if path.suffix not in SUFFIXES:
+    if not path.name.endswith(SUFFIXES):
         raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
 
 
@@ -43,6 +46,8 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         )
     if path.suffix == ".html":
         html.write_report(run, path, beside)
+    elif stacks.is_stacks(path):
+        stacks.write(run, path)
     elif path.suffix == ".json":
         path.write_text(json_document.text(run), encoding="utf-8")
     elif path.suffix == ".md":

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -24,9 +24,10 @@ from typing import Any
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times
+from frameworktax.analysis.where import OUTSIDE, Node, source, tree
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.cache import cache_folder, is_own, private_file
-from frameworktax.records import BILL, Measurement, Run
+from frameworktax.records import BILL, Layer, Measurement, Run
 from frameworktax.report import (
     charts,
     compare_blocks,
@@ -40,7 +41,7 @@ from frameworktax.report.blocks import Block, Chart, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
-from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
+from frameworktax.report.words import duration, label, lines_of, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
@@ -231,7 +232,7 @@ def _section(family: Family, number: int) -> dict[str, Any]:
     return {
         "title": family.title,
         "charts": [Chart(f"{n}-{number}", about[n][0], hint=about[n][1]) for n in names],
-        "flames": flames(family),
+        "flames": (layer_flames(family), flames(family)),
         "blocks": _family_blocks(family),
     }
 
@@ -296,14 +297,51 @@ def flames(family: Family) -> list[Box]:
     return [_flame(m) for m in family.smallest if m.symbols_ns and m.bill_ns]
 
 
-def _flame(m: Measurement) -> Box:
-    bill = m.bill_ns or {}
+def layer_flames(family: Family) -> list[Box]:
+    """Return a call of every point with layers, down to modules, operators and lines."""
+    return [_layer_flame(m) for m in family.measured if m.layers]
+
+
+def _boxes(bill: Mapping[str, float]) -> Callable[..., Box]:
+    """Return what makes the boxes of a call: name, ns, colours, boxes within."""
     whole = sum(ns for ns in bill.values() if ns > 0)
 
     def box(name: str, ns: float, colours: tuple[str, str], inner: Iterable[Box] = ()) -> Box:
         large = tuple(one for one in inner if one.share > LEAST)
         return Box(name, ns, ns / whole, colours, large)
 
+    return box
+
+
+def _layer_flame(m: Measurement) -> Box:
+    box = _boxes(m.bill_ns or {})
+
+    def lines(bill: Mapping[str, float]) -> list[Box]:
+        return [box(label(line), ns, LINE_COLOURS[line]) for line, ns in lines_of(bill)]
+
+    def own(layer: Layer) -> list[Box]:
+        if not layer.operators:
+            return lines(layer.bill_ns)
+        return [
+            box(one.name, one.time_ns.value, PLAIN, lines(one.bill_ns))
+            for one in layer.operators
+            if one.name
+        ] + [inner for one in layer.operators if not one.name for inner in lines(one.bill_ns)]
+
+    def module(node: Node, above: str) -> Box:
+        path = (node.path or "").removeprefix(above).lstrip(".")
+        name = " ".join(part for part in (path, node.own.class_, source(node.own)) if part)
+        below = [module(child, node.path or "") for child in node.children]
+        return box(name or OUTSIDE, node.time_ns(), PLAIN, [*below, *own(node.own)])
+
+    inner = [module(node, "") for node in tree(m.layers)]
+    name = f"{m.runtime}, batch {m.workload.batch}"
+    return box(name, sum(one.ns for one in inner), PLAIN, inner)
+
+
+def _flame(m: Measurement) -> Box:
+    bill = m.bill_ns or {}
+    box = _boxes(bill)
     lines = []
     for line in BILL:
         colours = LINE_COLOURS[line]
@@ -317,6 +355,7 @@ def _flame(m: Measurement) -> Box:
         ]
         inner.sort(key=lambda one: -one.ns)
         lines.append(box(label(line), bill.get(line, 0.0), colours, inner))
+    whole = sum(ns for ns in bill.values() if ns > 0)
     return box(f"{m.runtime}, batch {m.workload.batch}", whole, PLAIN, lines)
 
 
