@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.version import __version__
 
-for _package in ("measure", "sweep"):
+for _package in ("measure", "sweep", "optimize"):
     # These packages are named like functions exported below. Importing a package binds its name
     # here, once: done now and undone, so that the name stays the function's.
     import_module(f"frameworktax.{_package}")
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from frameworktax.block import tax
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import Predictions, explain, whatif
+    from frameworktax.optimize.run import optimize
+    from frameworktax.runtimes.serving import load
     from frameworktax.sweep.run import sweep
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "__version__",
     "compare",
     "explain",
+    "load",
     "measure",
+    "optimize",
     "sweep",
     "tax",
     "whatif",
@@ -52,6 +56,14 @@ def __getattr__(name: str) -> Any:
         from frameworktax import block
 
         return block.tax
+    if name == "load":
+        from frameworktax.runtimes import serving
+
+        return serving.load
+    if name == "optimize":
+        from frameworktax.optimize import run as optimizing
+
+        return optimizing.optimize
     if name == "sweep":
         from frameworktax.sweep import run
 

@@ -4,6 +4,7 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 ├── UsageError        (2)    what was asked for cannot be: wrong name, number, file, device
 │   └── UserModelError       the user's own function is missing, raises or returns something else
 ├── StoreError        (2)    a store cannot be read or written
+├── DeploymentError   (2)    a deployment cannot be loaded here, or does not serve a call
 ├── TraceError        (2)    a recorded timeline cannot be read
 ├── WorkerError       (1)    a measuring process failed; becomes a record, the rest goes on
 └── NothingMeasuredError (1)    not one point could be measured
@@ -38,6 +39,12 @@ class UserModelError(UsageError):
 
 class StoreError(FrameworktaxError):
     """A store cannot be read or written."""
+
+    exit_code = 2
+
+
+class DeploymentError(FrameworktaxError):
+    """A deployment cannot be loaded here, or does not serve what it was called with."""
 
     exit_code = 2
 

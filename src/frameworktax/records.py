@@ -34,6 +34,8 @@ FLOOR = "null"
 """The runtime that does nothing: its latency is the harness's own cost per call."""
 REFERENCE = "eager"
 """The runtime that others are compared with."""
+DEPLOYED = "deployed"
+"""The runtime that calls what ``optimize`` delivered."""
 SEED = 20230213
 """Of every random draw: the same records, models and inputs each time."""
 Started = Literal["forked", "started"]

@@ -37,7 +37,7 @@ def test_names() -> None:
         "eager", "inference-mode", "torchscript", "torchscript-frozen", "inductor",
         "inductor-reduce-overhead", "inductor-max-autotune", "zentorch", "jax", "aot-inductor",
         "onnxruntime", "openvino", "executorch", "litert", "iree", "tract", "onnxruntime-cuda",
-        "tensorrt", "cuda-graph", "onnxruntime-cuda-graph", "nested", "null",
+        "tensorrt", "cuda-graph", "onnxruntime-cuda-graph", "nested", "null", "deployed",
     }  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_contract_of_every_runtime(name: str) -> None:
         "eager", "deferred", "ahead-of-time", "graph-replay", "sparse-input", "floor",
     )  # fmt: skip
     assert "float32" in runtime.precisions
-    if not runtime.needs_model and name != "null":
+    if not runtime.needs_model and name not in ("null", "deployed"):
         assert runtime.prepares, "load gets no model, so prepare must leave one"
         assert type(runtime).prepare is not Runtime.prepare
 

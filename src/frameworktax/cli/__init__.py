@@ -16,6 +16,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     explain,
     lists,
     measure,
+    optimize,
     report,
     reproduce,
     schema,

@@ -2,7 +2,14 @@
 
 from frameworktax.host.cache import cache_folder
 from frameworktax.host.checks import Check, doctor, hints
-from frameworktax.host.inventory import cpu_model, environment, gpu_present, gpus, libraries
+from frameworktax.host.inventory import (
+    cpu_features,
+    cpu_model,
+    environment,
+    gpu_present,
+    gpus,
+    libraries,
+)
 from frameworktax.host.machine import (
     Load,
     cgroup_cpus,
@@ -21,6 +28,7 @@ __all__ = [
     "cache_folder",
     "cgroup_cpus",
     "cgroup_memory_bytes",
+    "cpu_features",
     "cpu_model",
     "doctor",
     "environment",

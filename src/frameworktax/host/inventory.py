@@ -49,6 +49,7 @@ _GPU_FIELDS = {
 _GPU_NUMBERS = ("index", "memory_mib", "sm_clock_mhz", "max_sm_clock_mhz", "memory_clock_mhz")
 GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "dev/dxg", "dev/kfd")
 """What the drivers of NVIDIA, WSL and AMD put there for a device; a container may have card 3."""
+_VECTOR = re.compile(r"s?sse|avx|fma|f16c|bmi|amx|asimd|sve|sme|i8mm|bf16")
 _CPU = "sys/devices/system/cpu"
 
 
@@ -130,6 +131,13 @@ def cpu_model(root: Path = ROOT) -> str:
     text = read(root, "proc/cpuinfo") or ""
     match = re.search(r"^(?:model name|Model|cpu model)\s*: *(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.machine()
+
+
+def cpu_features(root: Path = ROOT) -> tuple[str, ...]:
+    """Return the vector and matrix instructions of the processor, in the kernel's names."""
+    text = read(root, "proc/cpuinfo") or ""
+    match = re.search(r"^(?:flags|Features)\s*: *(.+)$", text, re.MULTILINE)
+    return tuple(sorted(filter(_VECTOR.match, match[1].split()))) if match else ()
 
 
 def cpu_count(root: Path = ROOT) -> tuple[int, int | None]:

@@ -59,6 +59,7 @@ class Plan:
             it is measured in place; None otherwise.
         in_place: why the live module cannot be sent to another process, so that it is measured in
             this one; empty where it can.
+        deployment: folder that the runtime ``deployed`` is loaded from.
         stop_when_linear: leave out larger batches once latency grows as fast as the batch.
 
     Raises:
@@ -77,6 +78,7 @@ class Plan:
     by: str = "none"
     live: Any = None
     in_place: str = ""
+    deployment: Path | None = None
     stop_when_linear: bool = False
 
     def __post_init__(self) -> None:
@@ -245,10 +247,10 @@ def plan_for(
     refuse_unavailable(points)
     if by in BY:
         refuse_places(points, by)
-    return plan if live is None else _with_live(plan, live)
+    return plan if live is None else with_live(plan, live)
 
 
-def _with_live(plan: Plan, live: Live) -> Plan:
+def with_live(plan: Plan, live: Live) -> Plan:
     """Send a live module to processes of its own, or measure it in place where it cannot go."""
     path = plan.folder / f"live-{new_session_id()}.pkl"
     try:

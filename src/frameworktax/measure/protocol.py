@@ -151,6 +151,14 @@ class Modules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """How the module is called: ``runtimes.interface.Interface`` as plain data."""
+
+    interface: Mapping[str, Any]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Nothing but that it is done."""
 
@@ -288,11 +296,40 @@ class ListModules(Request[Modules]):
     step: ClassVar[str] = "modules"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw(Request[Drawn]):
+    """Write inputs drawn like the model's own, and what eager makes of them.
+
+    ``number`` 0 is the model's own input; others are drawn from it as seed.
+    """
+
+    step: ClassVar[str] = "draw"
+    sets_up: ClassVar[bool] = True
+    workload: Workload
+    device: str
+    batch: int
+    number: int
+    inputs: str
+    outputs: str
+    live: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve(Request[Done]):
+    """Have the deployment in a folder make outputs of drawn inputs, as its user calls it."""
+
+    step: ClassVar[str] = "serve"
+    folder: str
+    inputs: str
+    outputs: str
+    on_torch: bool
+
+
 REQUESTS: Mapping[str, type[Request[Any]]] = {
     kind.__name__: kind
     for kind in (
         Describe, Prepare, Load, Bind, WriteOutput, TimeBlock, Calibrate, Sample, SamplePlaces,
-        ProfileDevice, Pin, ReadMemory, ListModules,
+        ProfileDevice, Pin, ReadMemory, ListModules, Draw, Serve,
     )
 }  # fmt: skip
 

@@ -18,8 +18,9 @@ from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.models.libraries import libraries_in
-from frameworktax.records import FLOOR, By, Note, Point, Workload, device_of
+from frameworktax.records import DEPLOYED, FLOOR, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
+from frameworktax.runtimes.deployment import configuration
 
 Spawn = Callable[[str, Path | None, Mapping[str, str], tuple[str, ...]], AnyWorker]
 """Label, interpreter (None for this one), further environment variables, libraries that the model
@@ -259,7 +260,13 @@ class Series:
 
 
 def series_of(
-    points: tuple[Point, ...], cache: Path, scratch: Path, live: Any, *, timed: bool = True
+    points: tuple[Point, ...],
+    cache: Path,
+    scratch: Path,
+    live: Any,
+    *,
+    timed: bool = True,
+    deployment: Path | None = None,
 ) -> list[Series]:
     """Group points into series, in the order they are given.
 
@@ -270,6 +277,7 @@ def series_of(
             between sessions.
         live: see ``Plan``.
         timed: False for references.
+        deployment: see ``Plan``.
     """
     groups: dict[str, dict[int, Point]] = {}
     for point in points:
@@ -282,6 +290,8 @@ def series_of(
         kept = makes and live is None and is_fixed(point)
         key = artifact_key(point, sorted(group), made_with)
         folder = own_entry(cache / key) if kept else scratch / key
+        if deployment is not None and point.runtime == DEPLOYED:
+            folder = deployment / configuration(point.workload.length)
         found.append(Series(runtime, group, folder, timed=timed, live=live))
     return found
 

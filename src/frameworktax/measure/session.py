@@ -94,7 +94,9 @@ class MeasuringSession:
         self._threads = max(point.threads for point in plan.points)
         self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
         self._memory_bytes = int(0.9 * host.memory_available_bytes())
-        self._series = series_of(plan.points, plan.folder, self._scratch, plan.live)
+        self._series = series_of(
+            plan.points, plan.folder, self._scratch, plan.live, deployment=plan.deployment
+        )
         self._recorder = Recorder(writer, session)
         self._sampler = best_sampler()
         self._known = KnownModels(plan.folder, plan.live)

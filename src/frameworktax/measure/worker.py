@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,6 +36,7 @@ from frameworktax.runtimes.base import Target
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
     from frameworktax.runtimes import base
+    from frameworktax.runtimes.serving import Deployment
 
 MODULE = "frameworktax.measure.worker"
 PR_SET_PDEATHSIG = 1
@@ -52,6 +54,8 @@ class Server:
         self._calls: dict[int, base.Call] = {}
         self._calibrator: Callable[[], Any] | None = None
         self._calibrator_ns = 0
+        self._drawn: tuple[Workload, Model] | None = None
+        self._deployment: Deployment | None = None
         handlers: tuple[Handler, ...] = (
             protocol.Describe.handled_by(self.describe),
             protocol.Prepare.handled_by(self.prepare),
@@ -66,6 +70,8 @@ class Server:
             protocol.Pin.handled_by(self.pin),
             protocol.ReadMemory.handled_by(self.read_memory),
             protocol.ListModules.handled_by(self.list_modules),
+            protocol.Draw.handled_by(self.draw),
+            protocol.Serve.handled_by(self.serve),
         )
         self._handlers = dict(handlers)
 
@@ -247,6 +253,51 @@ class Server:
     def list_modules(self, request: protocol.ListModules) -> protocol.Modules:
         """List the modules imported here."""
         return protocol.Modules(names=tuple(sorted(sys.modules)))
+
+    # --- proving a deployment -----------------------------------------------------------------
+
+    def draw(self, request: protocol.Draw) -> protocol.Drawn:
+        """Draw inputs and write them with eager's outputs; the model is built once."""
+        from dataclasses import asdict
+
+        import numpy as np
+
+        from frameworktax.models.drawing import draw
+        from frameworktax.runtimes.eager import Eager
+        from frameworktax.runtimes.interface import describe
+
+        if self._drawn is None or self._drawn[0] != request.workload.without_batch():
+            model = _build(request.workload, request.device, request.live)
+            self._drawn = request.workload.without_batch(), model
+        model = self._drawn[1]
+        inputs = draw(model, request.batch, request.number)
+        drawn = replace(model, inputs=lambda batch: inputs)
+        target = Target(request.device, request.workload.precision, self._target.threads)
+        loaded = Eager().load(drawn, target, Path())
+        result = loaded.bind(request.batch)()
+        loaded.synchronize()
+        tensors = {path: v for path, v in inputs.items() if hasattr(v, "dtype")}
+        np.savez(request.inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
+        np.savez(request.outputs, *loaded.outputs(result))
+        return protocol.Drawn(
+            interface=asdict(describe(model, result)),
+            sizes=tuple(tuple(v.shape) for v in tensors.values()),
+        )
+
+    def serve(self, request: protocol.Serve) -> protocol.Done:
+        """Call the deployment with drawn inputs; it is loaded once."""
+        import numpy as np
+
+        from frameworktax.runtimes import serving
+        from frameworktax.runtimes.torch_common import to_arrays
+
+        if self._deployment is None:
+            self._deployment = serving.load(request.folder)
+        with np.load(request.inputs, allow_pickle=False) as arrays:
+            given = {path: arrays[path] for path in arrays.files}
+        outputs = self._deployment.on_arrays(given, on_torch=request.on_torch)
+        np.savez(request.outputs, *to_arrays(outputs))
+        return protocol.Done()
 
     def _ready(self) -> base.Loaded:
         if self._loaded is None:

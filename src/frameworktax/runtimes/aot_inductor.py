@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.runtimes.artifacts import (
-    Artifact,
     ArtifactRuntime,
     Export,
     Exported,
+    Serve,
     TorchArtifactLoaded,
     static_note,
 )
@@ -24,15 +24,14 @@ from frameworktax.runtimes.torch_common import configure, use_directory
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
+RUNNERS = 4
+"""Calls of a delivered package that run at once; further ones wait."""
 NOTE = ("compile-options", "torch._inductor.aoti_compile_and_package, freezing on")
 
 
 class _Loaded(TorchArtifactLoaded):
-    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
-        use_directory(artifact.directory)
-        super().__init__(artifact, target, option)
-
     def open(self, path: Path) -> Any:
+        use_directory(self._artifact.directory)
         import torch._inductor
 
         # The loader unpacks the package into $TMPDIR and tidies up when it ends well; measuring
@@ -51,6 +50,24 @@ class _Loaded(TorchArtifactLoaded):
                 shutil.rmtree(unpacked, ignore_errors=True)
         return program
 
+    def serve(self, batch: int | None) -> Serve:
+        """Return a call of the package's own loader.
+
+        ``aoti_load_package`` reads everything in the package in Python, asks for a compiler, and
+        parses the structure of inputs and outputs at each call; this loads the shared object alone.
+        """
+        import torch
+
+        path, device = str(self._artifact.file(batch)), torch.device(self._target.device)
+        at = device.index if device.index is not None else -1
+        run = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, RUNNERS, at).run
+
+        def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+            with torch.no_grad():
+                return run(list(tensors))  # type: ignore[no-any-return] # an engine's
+
+        return serve
+
     def notes(self) -> list[tuple[str, str]]:
         return [*super().notes(), NOTE]
 
@@ -60,6 +77,7 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
 
     name = "aot-inductor"
     has_symbols = True
+    serves_with = ("torch",)
     loaded = _Loaded
 
     def prepare(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import torch
 
     from frameworktax.models.base import Inputs, Model
+
+Serve = Callable[[Sequence[Any]], Sequence[Any]]
 
 FOLDER = "artifact"
 MANIFEST = "manifest.json"
@@ -101,16 +103,22 @@ class Artifact:
         fields["notes"] = [(code, text) for code, text in fields["notes"]]
         self.manifest = Manifest(**fields)
 
-    def file(self, batch: int) -> Path:
-        """Return the engine's file for a batch size.
+    def file(self, batch: int | None) -> Path:
+        """Return the engine's file for a batch size; for None the one that takes any.
 
         Raises:
             WorkerError: this batch size was not prepared.
         """
-        name = self.manifest.files.get(batch)
+        name = self.dynamic if batch is None else self.manifest.files.get(batch)
         if name is None:
             raise WorkerError("failed", f"batch {batch} was not prepared; measure again")
         return self.folder / name
+
+    @property
+    def dynamic(self) -> str | None:
+        """The name of the file that serves several batch sizes, so that its batch is dynamic."""
+        names = list(self.manifest.files.values())
+        return next((name for name in names if names.count(name) > 1), None)
 
     def inputs(self, batch: int) -> list[np.ndarray]:
         """Return the inputs of a batch size, in order; bfloat16 is stored as float32.
@@ -291,6 +299,21 @@ class ArtifactLoaded(Loaded):
         """Return the notes of the export."""
         return self._artifact.manifest.notes
 
+    def serve(self, batch: int | None) -> Serve:
+        """Return a function from inputs in the artefact's order to outputs in the module's.
+
+        Several threads may call it at once, and what it returned stays as it is. It is called with
+        arrays, or with torch's tensors (``TorchArtifactLoaded``), contiguous, of the sizes that
+        were prepared.
+
+        Args:
+            batch: of the inputs; None for any that the artefact's dynamic file takes.
+
+        Raises:
+            WorkerError: this runtime cannot serve.
+        """
+        raise WorkerError("unavailable", "this runtime cannot be delivered")
+
 
 class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
     """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
@@ -304,7 +327,7 @@ class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
     def open(self, path: Path) -> Any:
         """Load one program."""
 
-    def program(self, batch: int) -> Any:
+    def program(self, batch: int | None) -> Any:
         """Return the program that serves this batch."""
         path = self._artifact.file(batch)
         if path not in self._programs:
@@ -323,6 +346,18 @@ class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
                 return program(*inputs)
 
         return call
+
+    def serve(self, batch: int | None) -> Serve:
+        """Return a call of the program that serves this batch, without gradients."""
+        import torch
+
+        program = self.program(batch)
+
+        def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+            with torch.no_grad():
+                return program(*tensors)  # type: ignore[no-any-return] # an engine's
+
+        return serve
 
     def tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
         """Return the inputs of a batch size on the device."""

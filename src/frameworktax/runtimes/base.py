@@ -105,6 +105,10 @@ class Runtime(ABC):
     has_symbols: ClassVar[bool] = True
     """Whether symbols distinguish kernels from executor; else machine code does, or the twin."""
     prepares: ClassVar[bool] = False
+    serves_with: ClassVar[tuple[str, ...]] = ()
+    """Distributions that running what it prepared needs; none: it cannot be delivered."""
+    tunings: ClassVar[tuple[str, ...]] = ()
+    """Those of ``options`` that may make it faster, and that ``optimize`` tries."""
     by_name_only: ClassVar[bool] = False
     """Whether ``all`` leaves it out: set-up that would eat any ordinary budget."""
     compiles: ClassVar[bool] = False

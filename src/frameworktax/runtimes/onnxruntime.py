@@ -6,12 +6,12 @@ transformer optimiser over the old exporter's graph (``onnx_files.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes import decoding, onnx_files
-from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export, Serve
 from frameworktax.runtimes.base import Call
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL", "bare": "ORT_D
 class OnnxSessions(ArtifactLoaded):
     """Sessions over an artefact, one for each batch size, the batch fixed."""
 
-    def session(self, batch: int) -> Any:
-        """Start the session for a batch size on the CPU.
+    def session(self, batch: int | None) -> Any:
+        """Start the session for a batch size on the CPU; for None one that takes any.
 
         Memory is planned ahead (arena and pattern), or taken as it comes with the option *bare*.
         """
@@ -37,7 +37,7 @@ class OnnxSessions(ArtifactLoaded):
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return self.open(batch, options, providers=["CPUExecutionProvider"])
 
-    def session_options(self, batch: int) -> Any:
+    def session_options(self, batch: int | None) -> Any:
         """Return the options of a session for a batch size on any device."""
         import onnxruntime
 
@@ -48,11 +48,11 @@ class OnnxSessions(ArtifactLoaded):
         options.inter_op_num_threads = 1
         options.log_severity_level = onnx_files.QUIET
         symbol = self._artifact.manifest.free_dimension
-        if symbol is not None:
+        if symbol is not None and batch is not None:
             options.add_free_dimension_override_by_name(symbol, batch)
         return options
 
-    def open(self, batch: int, options: Any, **settings: Any) -> Any:
+    def open(self, batch: int | None, options: Any, **settings: Any) -> Any:
         """Start a session on the file that serves a batch size."""
         import onnxruntime
 
@@ -90,6 +90,19 @@ class OnnxLoaded(OnnxSessions):
             return values
 
         return call
+
+    def serve(self, batch: int | None) -> Serve:
+        """Return a run of the session over the caller's arrays; ONNX Runtime takes many threads."""
+        session = self.session(batch)
+        run, given = session.run, [port.name for port in session.get_inputs()]
+        outputs = [port.name for port in session.get_outputs()]
+        # Those the graph still has.
+        places = [(name, self._artifact.manifest.names.index(name)) for name in given]
+
+        def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+            return run(outputs, {name: arrays[at] for name, at in places})  # type: ignore[no-any-return] # an engine's
+
+        return serve
 
     def run_options(self) -> tuple[Any, ...]:
         """Return the options of every run; none for the defaults."""
@@ -146,6 +159,8 @@ class OnnxRuntime(ArtifactRuntime):
     precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
     packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     extra = "onnxruntime"
+    serves_with: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+    tunings: ClassVar[tuple[str, ...]] = ("2", "fused")
     options: ClassVar[Mapping[str, str]] = {
         "0": "no graph optimisation",
         "1": "basic: constants folded, redundant nodes removed",

@@ -56,7 +56,7 @@ class OnnxCudaLoaded(OnnxLoaded):
         if hasattr(onnxruntime, "preload_dlls"):  # 1.21 and later: finds CUDA beside torch
             onnxruntime.preload_dlls()
 
-    def session(self, batch: int) -> Any:
+    def session(self, batch: int | None) -> Any:
         """Start the session for a batch size on the CUDA provider.
 
         Raises:
@@ -69,20 +69,20 @@ class OnnxCudaLoaded(OnnxLoaded):
                 raise
             session = self._start(batch, may_fall_back=True)
             if self.provider in session.get_providers():
-                self._fallback[batch] = fallback_text(_assigned(session))
+                self._fallback[batch or 0] = fallback_text(_assigned(session))
         if self.provider not in session.get_providers():
             why = f"{self.provider} did not start; do {self.libraries} fit this build?"
             raise WorkerError("failed", f"onnxruntime would run elsewhere: {why}")
         return session
 
-    def _start(self, batch: int, *, may_fall_back: bool) -> Any:
+    def _start(self, batch: int | None, *, may_fall_back: bool) -> Any:
         options = self.session_options(batch)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if not may_fall_back:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         return self.open(batch, options, providers=self.providers(batch), enable_fallback=0)
 
-    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
+    def providers(self, batch: int | None) -> list[tuple[str, dict[str, str]]]:
         """Return the providers in the order they may take nodes, with their options."""
         del batch
         return [(PROVIDER, self._common() | {"use_tf32": "0"})]  # TF32 is on by default
@@ -124,7 +124,7 @@ class OnnxCudaGraphLoaded(OnnxCudaLoaded):
     then nothing queues up behind it, and there is no span.
     """
 
-    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
+    def providers(self, batch: int | None) -> list[tuple[str, dict[str, str]]]:
         """Return the CUDA provider with graphs recorded."""
         ((name, settings),) = super().providers(batch)
         return [(name, settings | {"enable_cuda_graph": "1"})]
@@ -156,7 +156,7 @@ class TensorRtLoaded(OnnxCudaLoaded):
         super().__init__(artifact, target, option)
         self._engines = artifact.directory / "engines"  # those of one process serve the next
 
-    def providers(self, batch: int) -> list[tuple[str, dict[str, str]]]:
+    def providers(self, batch: int | None) -> list[tuple[str, dict[str, str]]]:
         """Return TensorRT and, behind it, CUDA.
 
         Engines are kept by names of the graph, which no size is part of
@@ -217,6 +217,8 @@ class OnnxRuntimeCuda(OnnxRuntime):
     precisions = ("float32", "float16")
     extra = "onnxruntime-cuda"
     libraries = ("onnxruntime-gpu",)
+    serves_with: ClassVar[tuple[str, ...]] = ("onnxruntime-gpu",)
+    tunings = ()
     options: ClassVar[Mapping[str, str]] = {}
     kv_caches = ()
     loaded: ClassVar[type[ArtifactLoaded]] = OnnxCudaLoaded
@@ -232,6 +234,7 @@ class OnnxRuntimeCudaGraph(OnnxRuntimeCuda):
 
     name = "onnxruntime-cuda-graph"
     paradigm = "graph-replay"
+    serves_with = ()
     loaded = OnnxCudaGraphLoaded
 
 
@@ -244,6 +247,7 @@ class TensorRt(OnnxRuntimeCuda):
     name = "tensorrt"
     packages = (*OnnxRuntimeCuda.packages, "tensorrt")
     extra = "tensorrt"
+    serves_with = ()  # it builds engines when it is loaded, and keeps them beside the artifact
     compiles = True
     loaded = TensorRtLoaded
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded, ArtifactRuntime, Export
+from frameworktax.runtimes.artifacts import (
+    Artifact,
+    ArtifactLoaded,
+    ArtifactRuntime,
+    Export,
+    Serve,
+)
 from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.onnx_files import export_onnx
 
@@ -61,12 +68,16 @@ class _Compiling(ArtifactLoaded):
         self._core = openvino.Core()
         self._differs: list[tuple[str, str]] = []
 
-    def read(self, batch: int) -> Any:
+    def read(self, batch: int | None) -> Any:
         """Return the model that serves a batch size, not compiled yet."""
         return self._core.read_model(self._artifact.file(batch))
 
     def request(self, model: Any) -> Any:
         """Compile a model and return a request to run it."""
+        return self.compiled(model).create_infer_request()
+
+    def compiled(self, model: Any) -> Any:
+        """Compile a model."""
         hint = HINTS[self._target.precision]
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -79,7 +90,7 @@ class _Compiling(ArtifactLoaded):
         note = ("precision-differs", f"OpenVINO computes in {got}, asked for {hint}")
         if got != hint and note not in self._differs:
             self._differs.append(note)
-        return compiled.create_infer_request()
+        return compiled
 
     def notes(self) -> list[tuple[str, str]]:
         return super().notes() + self._differs
@@ -109,6 +120,27 @@ class _Loaded(_Compiling):
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         return super().outputs(result[index] for index in range(len(result)))
+
+    def serve(self, batch: int | None) -> Serve:
+        import openvino
+
+        model = self.read(batch)
+        if batch is not None:
+            sizes = [array.shape for array in self._artifact.inputs(batch)]
+            model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
+        compiled = self.compiled(model)
+        count, own = len(compiled.outputs), threading.local()
+
+        def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+            request = getattr(own, "request", None)
+            if request is None:  # one for each thread: a request is one call's at a time
+                request = own.request = compiled.create_infer_request()
+            for index, array in enumerate(arrays):
+                request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
+            made = request.infer(share_outputs=True)
+            return [made[index].copy() for index in range(count)]
+
+        return serve
 
 
 class _DecodingLoaded(_Compiling, decoding.DecodingLoaded):
@@ -145,6 +177,7 @@ class OpenVino(ArtifactRuntime):
     precisions = ("float32", "bfloat16")
     packages = ("torch", "openvino")
     extra = "openvino"
+    serves_with = ("openvino",)
     takes_onnx = True
     kv_caches = decoding.KV_CACHES
     loaded = _Loaded

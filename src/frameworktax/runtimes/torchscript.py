@@ -67,6 +67,7 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     name = "torchscript"
     paradigm = "deferred"
     has_symbols = True
+    serves_with = ("torch",)
     options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
     loaded = _Loaded
     freezes: ClassVar[bool] = False

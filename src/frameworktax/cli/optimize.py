@@ -1,0 +1,88 @@
+"""`frameworktax optimize`: the fastest runtime for every shape, delivered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frameworktax.cli import options
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import Output, check_suffix, this_command
+from frameworktax.sweep.values import numbers, seconds, share, words
+
+
+@app.command("optimize")
+def optimize_command(
+    model: options.ModelName,
+    batch: Annotated[str, typer.Option(help="1,4,16 or 1..16 (powers of two).")] = "1",
+    length: Annotated[
+        str | None, typer.Option(help="Tokens per sample: 128, or 16,64 or 16..128.")
+    ] = None,
+    image_size: options.ImageSize = None,
+    batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of the deployment.")
+    ] = Path("deploy"),
+    runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    device: options.Device = "auto",
+    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    draws: Annotated[int, typer.Option(help="Inputs to compare outputs over.", min=1)] = 32,
+    time_budget: options.TimeBudget = "5min",
+    setup_limit: options.SetupLimit = "5min",
+    until: options.Until = "3%",
+    processes: options.Processes = 3,
+    store: options.Store = options.STORE,
+    resume: Annotated[
+        bool, typer.Option(help="Take stages that the store already has whole.")
+    ] = False,
+    json_file: options.JsonFile = None,
+    report: Annotated[Path | None, typer.Option(help="Write the page: .md.")] = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Deliver the fastest runtime for every shape, its outputs and its gain proven.
+
+    Exit code 1 where nothing is proven faster than eager: nothing is written then.
+
+    Examples:
+
+      frameworktax optimize bert-base --batch 1,4,16 --length 16..128 -o deploy/
+
+      frameworktax optimize my_code.py:build --batch 1,8
+    """
+    from frameworktax.optimize.blocks import document, optimized_blocks
+    from frameworktax.optimize.run import optimize_model
+    from frameworktax.report.render_markdown import markdown
+
+    out = Output(json_file, None, report, quiet=quiet, verbose=verbose)
+    check_suffix(report, (".md",))
+    budget_s = seconds(time_budget, "--time-budget")
+    command = this_command("--resume", options.QUIET, options.VERBOSE)
+    with out.measuring(store, f"Go on: {command} --resume", budget_s=budget_s) as view:
+        found = optimize_model(
+            model,
+            batch=numbers(batch, "--batch"),
+            length=None if length is None else numbers(length, "--length"),
+            image_size=image_size,
+            batch_dim=batch_dim,
+            runtimes=words(runtimes),
+            device=device,
+            threads=threads,
+            time_budget=budget_s,
+            setup_limit=seconds(setup_limit, "--setup-limit"),
+            until=share(until, "--until"),
+            processes=processes,
+            draws=draws,
+            output=output,
+            store=store,
+            resume=resume,
+            reporter=view,
+            command=command,
+        )
+    out.document(document(found))
+    if report is not None:
+        report.write_text(markdown(optimized_blocks(found)), encoding="utf-8")
+    out.blocks(optimized_blocks(found))
+    return 0 if found.folder is not None else 1

@@ -1,0 +1,189 @@
+"""A race and a deployment as blocks, and as the page that lies in the deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from frameworktax.analysis.estimates import times
+from frameworktax.records import Measurement, Workload
+from frameworktax.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Item,
+    Items,
+    Table,
+    Text,
+    right,
+    table,
+)
+from frameworktax.report.render_markdown import markdown
+from frameworktax.report.words import milliseconds, percent, plus_minus
+from frameworktax.runtimes.deployment import Manifest, Shape, served
+
+if TYPE_CHECKING:
+    from frameworktax.optimize.race import Candidate
+    from frameworktax.optimize.run import Optimized
+
+
+def optimized_blocks(found: Optimized) -> list[Block]:
+    """Return what was delivered, every candidate with why it lost, and what could not race."""
+    blocks: list[Block] = [Text(headline(found), style="strong")]
+    if found.manifest is not None:
+        blocks.append(shapes_table(found.manifest, found.candidates))
+    blocks += [candidates_table(found.candidates), reasons(found.candidates)]
+    if found.undeliverable:
+        items = tuple(Item(name, why) for name, why in found.undeliverable)
+        blocks.append(Items("Not in the race", items))
+    if found.folder is not None:
+        blocks.append(Text(f'fast = frameworktax.load("{found.folder}")', style="dim"))
+    return blocks
+
+
+def headline(found: Optimized) -> str:
+    """Return the answer in a sentence."""
+    model = found.candidates[0].workload.model
+    delivered = [shape for shape in found.shapes if shape.gain is not None]
+    if not delivered or found.folder is None:
+        return f"{model}: nothing that can be delivered is proven faster than eager"
+    gains = [shape.gain[0] for shape in delivered if shape.gain]
+    span = times(min(gains)) if len(gains) == 1 else f"{min(gains):.2f} to {times(max(gains))}"
+    left = len(found.shapes) - len(delivered)
+    rest = f"; {left} of {len(found.shapes)} shapes are left to eager" if left else ""
+    return f"{model}: {found.folder} is {span} faster than eager, outputs proven equal{rest}"
+
+
+def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Table:
+    """Return what serves each shape; the tax is that of the runtime in the final."""
+    won = {(one.workload.length, one.workload.batch): one.measured for one in candidates if one.won}
+    heads: list[Column | str] = [
+        "shape",
+        "runtime",
+        right("latency"),
+        right("faster than eager"),
+        right("tax"),
+    ]
+    rows = [
+        _shape_row(shape, won.get((shape.length, shape.batch)), with_tax=bool(won))
+        for shape in manifest.shapes
+        if not shape.is_between
+    ]
+    more = [shape for shape in served(manifest.shapes) if shape.is_between]
+    sizes = ", ".join(str(shape.batch) for shape in more[:20])
+    return table(
+        "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
+        [*heads[: 5 if won else 4], right("difference")],
+        rows,
+        hint=f"Between them, proven equal and not timed: batch {sizes}." if more else "",
+    )
+
+
+def _shape_row(shape: Shape, m: Measurement | None, *, with_tax: bool) -> list[Cell | str]:
+    if shape.runtime is None:
+        return [shape.name, "eager", *["–"] * (4 if with_tax else 3)]
+    tax = m.tax_share if m is not None else None
+    return [
+        shape.name,
+        shape.runtime,
+        _interval(shape.latency_ns, 1e-6),
+        _interval(shape.gain, 1),
+        *([percent(tax.value) if tax is not None else "–"] if with_tax else []),
+        f"{shape.difference:.0e}" if shape.difference is not None else "–",
+    ]
+
+
+def _interval(triple: tuple[float, float, float] | None, scale: float) -> str:
+    if triple is None:
+        return "–"
+    value, low, high = (f"{x * scale:.3g}" for x in triple)
+    return f"{value} ({low} to {high})"
+
+
+def candidates_table(candidates: Sequence[Candidate]) -> Table:
+    """Return every runtime at every shape, with its gain over eager."""
+    rows: list[list[Cell | str]] = []
+    for one in candidates:
+        latency = one.measured.latency_ns if one.measured is not None else None
+        gain = (one.gain.value, one.gain.low, one.gain.high) if one.gain is not None else None
+        rows.append(
+            [
+                shape_name(one.workload),
+                Cell(one.runtime, style="strong" if one.won else ""),
+                Cell(milliseconds(latency.value), note=plus_minus(latency)) if latency else "–",
+                _interval(gain, 1),
+            ]
+        )
+    return table(
+        "Candidates in the last stage each was in; latency in ms, gain over eager (95 % interval)",
+        ["shape", "runtime", right("latency"), right("gain, ×")],
+        rows,
+    )
+
+
+def reasons(candidates: Sequence[Candidate]) -> Items:
+    """Return why each candidate lost."""
+    lost = [one for one in candidates if one.reason]
+    items = tuple(Item(f"{one.runtime}, {shape_name(one.workload)}", one.reason) for one in lost)
+    return Items("Why the others lost", items)
+
+
+def shape_name(workload: Workload) -> str:
+    """Return a shape in words."""
+    return f"batch {workload.batch}" + (f", length {workload.length}" if workload.length else "")
+
+
+def readme(manifest: Manifest) -> str:
+    """Return the page for whoever finds the deployment."""
+    given = ", ".join(manifest.interface.names)
+    packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
+    blocks: list[Block] = [
+        Heading(f"{manifest.model}, deployed", level=1),
+        Text(
+            f"Made by frameworktax {manifest.frameworktax} on {manifest.machine.cpu} "
+            f"({manifest.made}); for {manifest.threads} "
+            f"{'thread' if manifest.threads == 1 else 'threads'} on {manifest.device}, in "
+            f"{manifest.precision}. It needs {packages}, and neither the model's code nor its "
+            "library."
+        ),
+        shapes_table(manifest),
+    ]
+    use = (
+        "```python\nimport frameworktax\n\n"
+        f'fast = frameworktax.load("this folder")  # takes {given}, like the module\n```\n\n'
+        "Install what it needs with `pip install -r requirements.txt`. Loading looks at every file "
+        "first and refuses a changed one, other versions and another kind of processor. A shape "
+        "that is not in the table is refused, or run by the module: "
+        "`load(folder, module=module)`.\n\n"
+        "`frameworktax compare FOLDER --gate 5%` measures it again. Made anew by:\n\n"
+        f"```bash\n{manifest.command}\n```\n"
+    )
+    return markdown(blocks) + "\n" + use
+
+
+def document(found: Optimized) -> dict[str, object]:
+    """Return the document of ``--json``: the manifest's shapes and every candidate."""
+    from dataclasses import asdict
+
+    return {
+        "schema": "frameworktax.optimization",
+        "version": 1,
+        "folder": str(found.folder) if found.folder is not None else None,
+        "shapes": [asdict(shape) for shape in found.shapes],
+        "candidates": [
+            {
+                "batch": one.workload.batch,
+                "length": one.workload.length,
+                "runtime": one.runtime,
+                "latency_ns": one.measured.latency_ns.value
+                if one.measured is not None and one.measured.latency_ns is not None
+                else None,
+                "gain": asdict(one.gain) if one.gain is not None else None,
+                "won": one.won,
+                "reason": one.reason or None,
+            }
+            for one in found.candidates
+        ],
+        "not_in_the_race": [{"runtime": n, "reason": why} for n, why in found.undeliverable],
+    }

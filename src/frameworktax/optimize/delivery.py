@@ -1,0 +1,319 @@
+"""From winners to a folder: exported, described, proven, and put in its place whole."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from frameworktax import comparing, runtimes
+from frameworktax.analysis.advice import difference, proven
+from frameworktax.analysis.estimates import inverse, times
+from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.measure.plan import Plan
+from frameworktax.optimize.blocks import readme
+from frameworktax.optimize.proof import Prover, between, draws_between
+from frameworktax.optimize.race import Candidate, by_shape
+from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Run, Workload
+from frameworktax.runtimes import deployment
+from frameworktax.runtimes.artifacts import FOLDER, Artifact
+from frameworktax.runtimes.deployment import Manifest, Shape, configuration
+from frameworktax.runtimes.interface import Interface
+from frameworktax.version import __version__
+
+if TYPE_CHECKING:
+    from frameworktax.optimize.run import Asked
+
+Failures = Mapping[tuple[Workload, str], str]
+"""(shape, runtime) → why it cannot be delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A deployment that is not in its place yet."""
+
+    manifest: Manifest
+    failures: Failures = field(default_factory=dict)
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder that holds something else.
+
+    Raises:
+        UsageError: it is a file, or a folder that is neither empty nor a deployment.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is no folder; name another with -o")
+    if folder.is_dir() and any(folder.iterdir()):
+        try:
+            deployment.parse(folder)
+        except DeploymentError as error:
+            raise UsageError(
+                f"{folder} holds something that is no deployment; name another with -o"
+            ) from error
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``output``, where ``finish`` makes a deployment of it."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for litter in output.parent.glob(f".{output.name}-*.partial"):  # of a run that was killed
+        shutil.rmtree(litter, ignore_errors=True)
+    folder = output.parent.resolve() / f".{output.name}-{os.urandom(4).hex()}.partial"
+    folder.mkdir(mode=0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make(asked: Asked, decided: Sequence[Candidate], folder: Path, prover: Prover) -> Made:
+    """Export the winners into a folder, describe it, and prove the outputs of every shape.
+
+    What an earlier attempt exported for the same shapes stays.
+
+    Raises:
+        UsageError: the module is called with or returns what no deployment can stand in for.
+    """
+    winners = {one.workload: one for one in decided if one.won}
+    failures = dict(_export(winners, folder, prover))
+    shapes, interface = [], None
+    for workload, group in by_shape(decided).items():
+        try:
+            found, sizes = prover.interface(workload)
+        except WorkerError as error:
+            raise UsageError(f"{workload.model} cannot be delivered: {error}") from error
+        interface = interface or found
+        winner = winners.get(workload)
+        if winner is not None and found.output != interface.output:
+            text = "the module returns another structure here than at the first shape"
+            failures[workload, winner.runtime] = text
+        place = _place(workload, winner.runtime) if winner is not None else None
+        shapes.append(
+            Shape(
+                batch=workload.batch,
+                length=workload.length,
+                sizes=sizes,
+                runtime=winner.runtime if winner else None,
+                folder=place,
+                reason=None if winner else _left_to_eager(group),
+            )
+        )
+    if interface is None or failures:
+        return Made(_manifest(asked, interface, shapes, folder), failures)
+    shapes += _between(winners, folder, prover)
+    manifest = _manifest(asked, interface, shapes, folder)
+    deployment.write(folder, manifest)
+    return _prove(asked, manifest, winners, folder, prover)
+
+
+def _place(workload: Workload, runtime: str) -> str:
+    return f"{configuration(workload.length)}/{runtime.replace('@', '-')}"
+
+
+def _left_to_eager(group: Sequence[Candidate]) -> str:
+    return f"{group[0].runtime}, the fastest candidate: {group[0].reason}"
+
+
+def _export(
+    winners: Mapping[Workload, Candidate], folder: Path, prover: Prover
+) -> Iterator[tuple[tuple[Workload, str], str]]:
+    """Export each winner once a length, for all the batch sizes that it won; yield failures."""
+    wanted: dict[str, list[Candidate]] = {}
+    for one in winners.values():
+        wanted.setdefault(_place(one.workload, one.runtime), []).append(one)
+    for there in [p for p in folder.glob("*/*") if p.is_dir()]:
+        name, batches = there.relative_to(folder).as_posix(), _batches(there)
+        if batches != {one.workload.batch for one in wanted.get(name, ())}:
+            shutil.rmtree(there)
+    for name, ones in wanted.items():
+        if (folder / name).exists():
+            continue
+        first = ones[0]
+        try:
+            won = sorted(one.workload.batch for one in ones)
+            prover.export(first.workload, first.runtime, won, folder / name)
+        except WorkerError as error:
+            for one in ones:
+                yield (one.workload, one.runtime), f"exporting it to deliver it: {error}"
+            shutil.rmtree(folder / name, ignore_errors=True)
+            continue
+        for beside in (folder / name).iterdir():  # what compiling left
+            if beside.name != FOLDER:
+                shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
+
+
+def _batches(place: Path) -> set[int]:
+    try:
+        return set(Artifact(place).manifest.files)
+    except WorkerError:
+        return set()
+
+
+def _between(
+    winners: Mapping[Workload, Candidate], folder: Path, prover: Prover
+) -> Iterator[Shape]:
+    """Yield shapes between those that were asked for, where one dynamic artifact serves both."""
+    served: dict[str, list[Candidate]] = {}
+    for one in winners.values():
+        place = _place(one.workload, one.runtime)
+        artifact = Artifact(folder / place)
+        if artifact.manifest.files[one.workload.batch] == artifact.dynamic:
+            served.setdefault(place, []).append(one)
+    taken = {(w.length, w.batch) for w in winners}
+    for place, ones in served.items():
+        for batch in between([one.workload.batch for one in ones]):
+            workload = replace(ones[0].workload, batch=batch)
+            if (workload.length, batch) not in taken:
+                taken.add((workload.length, batch))
+                yield Shape(
+                    batch=batch,
+                    length=workload.length,
+                    sizes=prover.interface(workload)[1],
+                    runtime=ones[0].runtime,
+                    folder=place,
+                    is_between=True,
+                )
+
+
+def _prove(
+    asked: Asked,
+    manifest: Manifest,
+    winners: Mapping[Workload, Candidate],
+    folder: Path,
+    prover: Prover,
+) -> Made:
+    """Prove every shape; one between that is not proven is not served."""
+    prover.forget()
+    between_draws = draws_between(sum(shape.is_between for shape in manifest.shapes))
+    shapes, failures = [], {}
+    for shape in manifest.shapes:
+        if shape.runtime is None:
+            shapes.append(shape)
+            continue
+        workload = replace(asked.workloads[0], length=shape.length, batch=shape.batch)
+        proof = prover.prove(folder, workload, between_draws if shape.is_between else asked.draws)
+        if not proof.failure:
+            shapes.append(
+                replace(
+                    shape,
+                    draws=proof.draws,
+                    difference=proof.difference,
+                    tolerance=proof.tolerance,
+                )
+            )
+        elif not shape.is_between:
+            failures[workload, shape.runtime] = proof.failure
+    manifest = replace(manifest, shapes=tuple(shapes))
+    deployment.write(folder, manifest)
+    return Made(manifest, failures)
+
+
+def _manifest(
+    asked: Asked, interface: Interface | None, shapes: Sequence[Shape], folder: Path
+) -> Manifest:
+    used = {shape.runtime for shape in shapes if shape.runtime is not None}
+    needed = {"numpy", *(name for one in used for name in runtimes.get(one).serves_with)}
+    return Manifest(
+        model=asked.workloads[0].model,
+        is_live=asked.live is not None,
+        command=asked.command,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        frameworktax=__version__,
+        python=platform.python_version(),
+        machine=deployment.this_machine(),
+        packages={name: metadata.version(name) for name in sorted(needed)},
+        device=asked.device,
+        precision=asked.target.precision,
+        threads=asked.threads,
+        interface=interface or Interface(parameters=(), inputs=(), dtypes=()),
+        shapes=tuple(shapes),
+        files=deployment.files_in(folder),
+    )
+
+
+# --- the gain, measured again ---------------------------------------------------------------------
+
+
+def plan(asked: Asked, manifest: Manifest, folder: Path, budget_s: float) -> Plan:
+    """Return the plan of a deployment beside eager, at every shape that was asked for."""
+    at = [
+        _workload(asked, shape)
+        for shape in deployment.served(manifest.shapes)
+        if not shape.is_between
+    ]
+    return Plan(
+        points=tuple(asked.point(w, name) for w in at for name in (REFERENCE, DEPLOYED)),
+        processes=asked.processes,
+        until=asked.until,
+        budget_s=budget_s,
+        setup_limit_s=asked.setup_limit_s,
+        twin="none",
+        deployment=folder,
+    )
+
+
+def with_gains(made: Made, asked: Asked, proof: Run) -> Made:
+    """Return the deployment with its measured gains, or why a shape's is not confirmed."""
+    found = {m.workload: m for m in proof.measurements if m.runtime == DEPLOYED}
+    shapes, failures = [], {}
+    for shape in made.manifest.shapes:
+        if shape.runtime is None or shape.is_between:
+            shapes.append(shape)
+            continue
+        workload = _workload(asked, shape)
+        m = found.get(workload)
+        why = _unconfirmed(m)
+        if m is None or why or m.ratio_to_eager is None:
+            failures[workload, shape.runtime] = f"delivered: {why}"
+            continue
+        gain, latency = inverse(m.ratio_to_eager), m.latency_ns
+        shapes.append(replace(shape, gain=_triple(gain), latency_ns=_triple(latency)))
+    return Made(replace(made.manifest, shapes=tuple(shapes)), failures)
+
+
+def _unconfirmed(m: Measurement | None) -> str:
+    if m is None or m.status != "ok":
+        return f"not measured: {m.reason if m else 'left out'}"
+    if not proven(m.parity):
+        return difference(m.parity)
+    if m.ratio_to_eager is None:
+        return "too few blocks to compare it with eager; give a longer --time-budget"
+    gain = inverse(m.ratio_to_eager)
+    if gain.low <= 1:
+        return f"its gain is not proven: {times(gain.value)} ({gain.low:.2f} to {gain.high:.2f})"
+    return ""
+
+
+def _triple(estimate: Estimate | None) -> tuple[float, float, float] | None:
+    return (estimate.value, estimate.low, estimate.high) if estimate is not None else None
+
+
+def _workload(asked: Asked, shape: Shape) -> Workload:
+    return replace(asked.workloads[0], length=shape.length, batch=shape.batch)
+
+
+# --- in its place ---------------------------------------------------------------------------------
+
+
+def finish(folder: Path, asked: Asked, manifest: Manifest, proof: Run) -> None:
+    """Write what people and ``compare`` read, and put the folder in its place whole."""
+    own = tuple(m for m in proof.measurements if m.runtime == DEPLOYED)
+    comparing.save_baseline(replace(proof, measurements=own), folder / deployment.PROOF)
+    (folder / "requirements.txt").write_text(
+        deployment.requirements(manifest.packages, manifest.frameworktax), encoding="utf-8"
+    )
+    (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
+    deployment.write(folder, manifest)
+    older = folder.with_suffix(".replaced")
+    if asked.output.exists():
+        asked.output.replace(older)
+    folder.replace(asked.output)
+    shutil.rmtree(older, ignore_errors=True)

@@ -1,0 +1,213 @@
+"""Who is left after the heats, who wins the final, and why each of the others lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from frameworktax import runtimes
+from frameworktax.analysis.advice import difference, proven, separable
+from frameworktax.analysis.estimates import inverse, times
+from frameworktax.records import Estimate, Measurement, Run, Workload
+from frameworktax.stats import ratio_interval
+
+FINALISTS = 3
+"""Most runtimes of a shape that are measured finely."""
+TIE = 0.02
+"""Runtimes this far apart, as a share, may be a tie; further apart the interval is too wide."""
+BEHIND = 0.8
+"""A runtime with less than this share of the best gain leaves after the heats, unless its interval
+reaches the best one's: one process can be off by several percent, not by this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One runtime at one shape.
+
+    Attributes:
+        workload: model, length and batch.
+        runtime: with its option.
+        measured: in the last stage that it was in; None where it was in none.
+        gain: over eager; above 1 is faster.
+        reason: why it lost; empty while it has not.
+        won: whether it is delivered.
+        is_reserve: whether it lost in the heats by its speed alone: it comes back where everything
+            that was faster fails its proof.
+    """
+
+    workload: Workload
+    runtime: str
+    measured: Measurement | None = None
+    gain: Estimate | None = None
+    reason: str = ""
+    won: bool = False
+    is_reserve: bool = False
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it may still win."""
+        return not self.reason
+
+    def out(self, reason: str) -> Candidate:
+        """Return it with why it lost."""
+        return replace(self, reason=reason, won=False, is_reserve=False)
+
+
+def candidates(run: Run, pairs: Iterable[tuple[Workload, str]]) -> list[Candidate]:
+    """Return runtimes at shapes, each with its gain or why it is out."""
+    found = {(m.workload, m.runtime): m for m in run.measurements}
+    return [_candidate(workload, name, found.get((workload, name))) for workload, name in pairs]
+
+
+def _candidate(workload: Workload, runtime: str, m: Measurement | None) -> Candidate:
+    one = Candidate(workload=workload, runtime=runtime, measured=m)
+    if m is None:
+        return one.out("not reached in the time for measuring; give a longer --time-budget")
+    if m.status != "ok":
+        return one.out(f"{m.status}: {m.reason or 'no reason was recorded'}")
+    if not proven(m.parity):
+        return one.out(difference(m.parity))
+    if m.ratio_to_eager is None:
+        return one.out("too few blocks to compare it with eager; give a longer --time-budget")
+    return replace(one, gain=inverse(m.ratio_to_eager))
+
+
+def after_heats(found: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates of the heats; those that are too slow for the final are out."""
+    return [
+        one
+        for group in by_shape(found).values()
+        for one in _after_heat(sorted(group, key=_slowness))
+    ]
+
+
+def _after_heat(group: list[Candidate]) -> list[Candidate]:
+    best = group[0].gain
+    if best is None:
+        return group
+    judged = []
+    for place, one in enumerate(group):
+        gain = one.gain
+        if gain is None:
+            judged.append(one)
+        elif gain.high <= 1:
+            judged.append(one.out(f"slower than eager in the heats: {_gain(gain)}"))
+        elif place >= FINALISTS or (gain.value < BEHIND * best.value and gain.high < best.low):
+            lead = f"{group[0].runtime} gained {times(best.value)}"
+            left = one.out(f"left after the heats: {_gain(gain)}, {lead}")
+            judged.append(replace(left, is_reserve=gain.low > 1))
+        else:
+            judged.append(one)
+    return judged
+
+
+def after_final(found: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates of the final; those not proven faster than eager are out."""
+    return [
+        one.out(f"not proven faster than eager: {_gain(one.gain)}")
+        if one.gain is not None and one.is_in and one.gain.low <= 1
+        else one
+        for one in found
+    ]
+
+
+def with_reserves(found: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates, the reserves back in at shapes where no other is left."""
+    return [
+        replace(one, reason="") if one.is_reserve and not any(o.is_in for o in group) else one
+        for group in by_shape(found).values()
+        for one in group
+    ]
+
+
+def decide(found: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates with one winner at each shape that has any left.
+
+    The fastest wins. Of those within ``TIE`` of it that no interval separates from it the simplest
+    does: the one that needs fewest packages beyond those that other shapes need anyway, then the
+    smallest artifact.
+    """
+    order = sorted(found, key=lambda one: (one.workload.length or 0, one.workload.batch))
+    groups = by_shape(order)
+    tied = {workload: _tied(group) for workload, group in groups.items()}
+    winners = {workload: ones[0] for workload, ones in tied.items() if len(ones) == 1}
+    needed = {name for one in winners.values() for name in _packages(one.runtime)}
+    for workload, ones in tied.items():
+        if len(ones) > 1:
+            winners[workload] = min(ones, key=lambda one: _complexity(one, needed))
+            needed |= _packages(winners[workload].runtime)
+    return [
+        _judged(one, winners.get(workload), tied[workload])
+        for workload, group in groups.items()
+        for one in sorted(group, key=_slowness)
+    ]
+
+
+def _tied(group: Iterable[Candidate]) -> list[Candidate]:
+    """Return the fastest that is left, and those that are as fast."""
+    order = sorted((one for one in group if one.is_in), key=_slowness)
+    return [one for one in order if one is order[0] or _is_tie(order[0], one)]
+
+
+def _is_tie(best: Candidate, one: Candidate) -> bool:
+    if best.gain is None or one.gain is None or best.measured is None or one.measured is None:
+        return False
+    is_near = one.gain.value >= (1 - TIE) * best.gain.value
+    return is_near and not separable(best.measured, one.measured)
+
+
+def _judged(one: Candidate, winner: Candidate | None, tied: Collection[Candidate]) -> Candidate:
+    if not one.is_in or winner is None:
+        return one
+    if one is winner:
+        return replace(one, won=True)
+    if one in tied:
+        return one.out(f"as fast as {winner.runtime}, which is simpler (not separable)")
+    ratio = None
+    if one.measured is not None and winner.measured is not None:
+        ratio = ratio_interval(blocks(one.measured), blocks(winner.measured))
+    return one.out(f"takes {_gain(ratio)} as long as {winner.runtime}")
+
+
+def blocks(m: Measurement) -> Mapping[tuple[int, int], float]:
+    """Return (process, round) → median of a block, ns."""
+    return {(process, number): float(ns) for process, number, ns in m.blocks_ns}
+
+
+def by_shape(found: Iterable[Candidate]) -> dict[Workload, list[Candidate]]:
+    """Return the candidates of each shape, in their order."""
+    groups: dict[Workload, list[Candidate]] = {}
+    for one in found:
+        groups.setdefault(one.workload, []).append(one)
+    return groups
+
+
+def with_tunings(pairs: Iterable[tuple[Workload, str]]) -> list[tuple[Workload, str]]:
+    """Return what is measured finely: runtimes at shapes, and the tunings of each."""
+    return [
+        (workload, name) for workload, runtime in pairs for name in (runtime, *_tunings(runtime))
+    ]
+
+
+def _tunings(runtime: str) -> list[str]:
+    return [f"{runtime}@{option}" for option in runtimes.get(runtime).tunings if "@" not in runtime]
+
+
+def _slowness(one: Candidate) -> float:
+    return -one.gain.value if one.gain is not None else 0.0
+
+
+def _packages(runtime: str) -> set[str]:
+    return set(runtimes.get(runtime).serves_with)
+
+
+def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, str]:
+    size = one.measured.artifact_bytes if one.measured is not None else None
+    further = _packages(one.runtime) - set(needed)
+    return len(further), float("inf") if size is None else size, one.runtime
+
+
+def _gain(gain: Estimate | None) -> str:
+    if gain is None:
+        return "longer, by how much is unknown,"
+    return f"{gain.value:.2f} × ({gain.low:.2f} to {gain.high:.2f})"

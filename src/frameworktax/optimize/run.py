@@ -1,0 +1,403 @@
+"""The race and the delivery, stage by stage: ``optimize_model`` is the story."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frameworktax import api, models, runtimes, store
+from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.measure.plan import (
+    DEFAULT_PROCESSES,
+    DEFAULT_SETUP_LIMIT_S,
+    Plan,
+    refuse_unavailable,
+    with_live,
+)
+from frameworktax.measure.reporter import Reporter
+from frameworktax.models.live import Live, send, unpack
+from frameworktax.optimize import delivery, race
+from frameworktax.optimize.blocks import shape_name
+from frameworktax.optimize.proof import Prover
+from frameworktax.optimize.race import Candidate
+from frameworktax.records import REFERENCE, Effort, LeftOut, Outcome, Point, Run, Workload
+from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.stats import UNTIL
+
+if TYPE_CHECKING:
+    from frameworktax.runtimes.serving import Deployment
+
+BUDGET_S = 300.0
+SHARES = (0.3, 0.4, 0.3)
+"""Of the time for measuring: the heats, the final, the proof of the gain."""
+COARSE = 0.1
+"""Half-width of the interval, as a share, at which a point of the heats is done."""
+ATTEMPTS = 4
+"""How many times a winner that fails its proof is replaced by the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be optimised, and how much it may take.
+
+    Attributes:
+        workloads: one for each shape.
+        names: runtimes that race.
+        live: the module in this process; None for a model with a name.
+        device: and ``threads``: of the deployment.
+        output: folder that becomes the deployment.
+        folder: store that keeps every sample.
+        budget_s: of measuring, over all stages.
+        setup_limit_s: of each step of set-up.
+        until: half-width of the interval at which a point of the final is done.
+        processes: fresh processes a point.
+        draws: inputs that outputs are compared over, at each shape.
+        resume: whether stages that the store has whole are taken from it.
+        command: makes the deployment anew.
+    """
+
+    workloads: tuple[Workload, ...]
+    names: tuple[str, ...]
+    live: Live | None
+    device: str
+    threads: int
+    output: Path
+    folder: Path
+    budget_s: float
+    setup_limit_s: float
+    until: float
+    processes: int
+    draws: int
+    resume: bool
+    command: str
+
+    @property
+    def target(self) -> Target:
+        """Device, precision and threads."""
+        return Target(self.device, self.workloads[0].precision, self.threads)
+
+    def point(self, workload: Workload, runtime: str) -> Point:
+        """Return the point of a runtime at a shape."""
+        return Point(workload=workload, runtime=runtime, platform=self.device, threads=self.threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimized:
+    """What was delivered, and the race behind it.
+
+    Attributes:
+        folder: of the deployment; None where nothing is faster than eager at any shape.
+        manifest: of the deployment.
+        candidates: every runtime at every shape, with why it lost.
+        undeliverable: (runtime, why it did not race).
+        final: the document of the final.
+        proof: the document of the deployment and eager, side by side.
+    """
+
+    folder: Path | None
+    manifest: Manifest | None
+    candidates: tuple[Candidate, ...]
+    undeliverable: tuple[tuple[str, str], ...]
+    final: Run
+    proof: Run | None = None
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What serves each shape that was asked for."""
+        return tuple(s for s in self.manifest.shapes if not s.is_between) if self.manifest else ()
+
+
+def optimize(
+    module: Any, inputs: Any = None, *, output: str | Path = "deploy", **options: Any
+) -> Deployment:
+    """Find the fastest runtime for each shape, prove it, and return it as a callable.
+
+    Args:
+        module: a live ``torch.nn.Module``, or what ``optimize_model`` takes.
+        inputs: its example inputs.
+        output: folder of the deployment.
+        **options: those of ``optimize_model``.
+
+    Returns:
+        The deployment, loaded; the module is called where nothing was faster.
+
+    Raises:
+        UsageError: what was asked for cannot be.
+        NothingMeasuredError: nothing could be measured, or nothing is faster than eager.
+    """
+    found = optimize_model(module, inputs, output=output, **options)
+    if found.folder is None:
+        raise NothingMeasuredError(
+            "nothing that can be delivered is proven faster than eager at any shape; "
+            "keep the module as it is"
+        )
+    from frameworktax.runtimes.serving import load
+
+    return load(found.folder, module=None if isinstance(module, str) else module)
+
+
+def optimize_model(
+    model: Any,
+    inputs: Any = None,
+    *,
+    batch: int | Iterable[int] = 1,
+    length: int | Iterable[int] | None = None,
+    image_size: int | None = None,
+    batch_dim: int | None = None,
+    runtimes: str | Iterable[str] = "all",
+    device: str = "auto",
+    threads: int = 1,
+    time_budget: float = BUDGET_S,
+    setup_limit: float = DEFAULT_SETUP_LIMIT_S,
+    until: float = UNTIL,
+    processes: int = DEFAULT_PROCESSES,
+    draws: int = 32,
+    output: str | Path = "deploy",
+    store: str | Path = api.DEFAULT_STORE,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    command: str = "",
+) -> Optimized:
+    """Race the runtimes at every shape and deliver what wins.
+
+    Args:
+        model: a name, ``file.py:function``, or a live module.
+        inputs: example inputs of a live module.
+        batch: one or several batch sizes.
+        length: one or several, for models that have one.
+        image_size: pixels a side, for image models.
+        batch_dim: see ``measure``.
+        runtimes: names, or ``all`` that can be delivered.
+        device: auto, cpu or cuda:N.
+        threads: of each call.
+        time_budget: seconds of wall time for measuring, over all stages.
+        setup_limit: seconds that each step of set-up may take.
+        until: half-width of the interval, as a share, at which a point of the final is done.
+        processes: fresh processes a point, in the final and the proof.
+        draws: inputs that outputs are compared over at each shape.
+        output: folder of the deployment; an older deployment there is replaced.
+        store: folder that keeps every sample.
+        resume: take stages that the store already has whole.
+        reporter: shows progress.
+        command: makes the deployment anew; for its messages.
+
+    Returns:
+        What was delivered and why; the folder is None where nothing is faster than eager.
+
+    Raises:
+        UsageError: what was asked for cannot be.
+        NothingMeasuredError: nothing could be measured.
+    """
+    live = None if isinstance(model, str) else unpack(model, inputs)
+    workload = Workload(
+        model=str(model) if live is None else live.name,
+        image_size=image_size,
+        batch_dim=batch_dim,
+    )
+    asked = Asked(
+        workloads=_shapes(workload, batch, length, is_live=live is not None),
+        names=(),
+        live=live,
+        device=api.pick_device(device),
+        threads=threads,
+        output=Path(output),
+        folder=Path(store),
+        budget_s=time_budget,
+        setup_limit_s=setup_limit,
+        until=until,
+        processes=processes,
+        draws=draws,
+        resume=resume,
+        command=command or f"ft.optimize(module, inputs, batch=…, output={str(output)!r})",
+    )
+    delivery.check_output(asked.output)
+    names, undeliverable = deliverable(runtimes, asked.target, workload)
+    asked = replace(asked, names=tuple(names))
+    refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
+    say = (reporter or Reporter()).say
+
+    pairs = [(workload, name) for workload in asked.workloads for name in names]
+    found: list[Candidate] = []
+    if len(names) > race.FINALISTS:
+        say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
+        final = _race(asked, pairs, 0, reporter)
+        found = race.after_heats(race.candidates(final, pairs))
+        pairs = [(one.workload, one.runtime) for one in found if one.is_in]
+        found = [one for one in found if not one.is_in]
+    if pairs:
+        pairs = race.with_tunings(pairs)
+        for shape in dict.fromkeys(w for w, _ in pairs):
+            names_left = ", ".join(name for w, name in pairs if w == shape)
+            say(f"final, {shape_name(shape)}: {names_left}")
+        final = _race(asked, pairs, 1, reporter)
+        found += race.after_final(race.candidates(final, pairs))
+    return _deliver(asked, final, found, undeliverable, reporter)
+
+
+def _shapes(workload: Workload, batch: Any, length: Any, *, is_live: bool) -> tuple[Workload, ...]:
+    batches = [batch] if isinstance(batch, int) else sorted(set(batch))
+    lengths = [length] if length is None or isinstance(length, int) else sorted(set(length))
+    if not batches or min(batches) < 1 or not lengths:
+        raise UsageError("name at least one batch size, 1 or more, and no empty --length")
+    found = []
+    for size in lengths:
+        one = replace(workload, length=size)
+        if not is_live:
+            models.check(one)
+        elif size is not None:
+            raise UsageError("a live module has the lengths of its inputs; leave out length")
+        found += [replace(one, batch=number) for number in batches]
+    return tuple(found)
+
+
+def deliverable(
+    wanted: str | Iterable[str], target: Target, workload: Workload
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the runtimes that race, and (name, reason) of those that cannot.
+
+    Raises:
+        UsageError: an unknown name, or one that cannot be delivered was asked for by name.
+    """
+    asked = [wanted] if isinstance(wanted, str) else list(wanted)
+    racing: list[str] = []
+    others: list[tuple[str, str]] = []
+    for name in [n for one in asked for n in (runtimes.every() if one == "all" else [one])]:
+        runtime = runtimes.get(name)
+        if name == REFERENCE or name in racing:
+            continue
+        why = None if runtime.serves_with else "needs the model's own code in every process"
+        if why is not None and name in asked:
+            raise UsageError(f"{name} cannot be delivered: it {why}; choose another runtime")
+        why = why or runtime.missing(target) or runtime.cannot(workload)
+        if why is None:
+            racing.append(name)
+        else:
+            others.append((name, why))
+    if not racing:
+        reasons = "; ".join(f"{name}: {why}" for name, why in others)
+        raise UsageError(f"no runtime that can be delivered runs here: {reasons}")
+    return racing, others
+
+
+# --- stages ---------------------------------------------------------------------------------------
+
+
+def _race(
+    asked: Asked, pairs: Sequence[tuple[Workload, str]], stage: int, reporter: Reporter | None
+) -> Run:
+    """Measure runtimes at shapes beside eager, or take the stage from the store."""
+    at = list(dict.fromkeys(workload for workload, _ in pairs))
+    points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *pairs])
+    known = _known(asked, points) if asked.resume else None
+    if known is not None:
+        return known
+    plan = Plan(
+        points=points,
+        processes=asked.processes if stage else 1,
+        until=asked.until if stage else COARSE,
+        budget_s=SHARES[stage] * asked.budget_s,
+        setup_limit_s=asked.setup_limit_s,
+        twin="none",
+    )
+    return _measured(asked, plan, reporter)
+
+
+def _measured(asked: Asked, plan: Plan, reporter: Reporter | None) -> Run:
+    if asked.live is not None:
+        plan = with_live(plan, asked.live)
+        if plan.in_place:
+            raise UsageError(
+                f"the module cannot be sent to other processes ({plan.in_place}); "
+                "define its classes in a file"
+            )
+    return api.run_plan(plan, asked.folder, reporter=reporter, command=[asked.command]).run
+
+
+def _known(asked: Asked, points: Sequence[Point]) -> Run | None:
+    """Return the newest whole session of the store that has all of these points, or None.
+
+    A live module has no name that says what it is: it is measured again.
+    """
+    if asked.live is not None or not asked.folder.exists():
+        return None
+    records, _ = store.read(asked.folder)
+    wanted = {point.key() for point in points}
+    sessions = [r.session for r in records if isinstance(r, Effort)]  # written when one ends
+    for session in reversed(sessions):
+        mine = [r for r in records if r.session == session]
+        ended = {r.point for r in mine if isinstance(r, Outcome)}
+        ended |= {r.point.key() for r in mine if isinstance(r, LeftOut)}
+        if wanted <= ended:
+            return api.document(mine, asked.until, points)
+    return None
+
+
+def _deliver(
+    asked: Asked,
+    final: Run,
+    found: list[Candidate],
+    undeliverable: Sequence[tuple[str, str]],
+    reporter: Reporter | None,
+) -> Optimized:
+    """Deliver the winners; what fails its proof is out, and the next one is tried."""
+    say = (reporter or Reporter()).say
+    with (
+        _scratch(asked) as (scratch, live),
+        delivery.staged(asked.output) as folder,
+        Prover(asked.target, live, scratch, asked.setup_limit_s) as prover,
+    ):
+        for _ in range(ATTEMPTS):
+            decided = race.decide(found)
+            winners = [one for one in decided if one.won]
+            if not winners:
+                break
+            shown = ", ".join(f"{shape_name(one.workload)} {one.runtime}" for one in winners)
+            say(f"delivering and proving: {shown}")
+            made = delivery.make(asked, decided, folder, prover)
+            proof = None
+            if not made.failures:
+                prover.rest()
+                plan = delivery.plan(asked, made.manifest, folder, SHARES[2] * asked.budget_s)
+                proof = _measured(asked, plan, reporter)
+                made = delivery.with_gains(made, asked, proof)
+            if proof is not None and not made.failures:
+                delivery.finish(folder, asked, made.manifest, proof)
+                return Optimized(
+                    folder=asked.output,
+                    manifest=made.manifest,
+                    candidates=tuple(decided),
+                    undeliverable=tuple(undeliverable),
+                    final=final,
+                    proof=proof,
+                )
+            found = race.with_reserves(
+                one.out(why) if (why := made.failures.get((one.workload, one.runtime))) else one
+                for one in found
+            )
+        return Optimized(
+            folder=None,
+            manifest=None,
+            candidates=tuple(race.decide(found)),
+            undeliverable=tuple(undeliverable),
+            final=final,
+        )
+
+
+@contextmanager
+def _scratch(asked: Asked) -> Iterator[tuple[Path, str | None]]:
+    """Yield a folder that goes with the block, and the file of a sent module in it."""
+    folder = Path(tempfile.mkdtemp(prefix="frameworktax-optimize-"))
+    try:
+        path = None
+        if asked.live is not None:
+            path = folder / "live.pkl"
+            send(asked.live, path)
+        yield folder, str(path) if path else None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,329 @@
+"""The folder of a deployment: what it holds, for which machine, and whether it is still that.
+
+    DEPLOY/manifest.json              all of what follows
+           README.md requirements.txt
+           proof.json                 the measurements that its gains come from
+           length-64/openvino/…       an artefact as ``runtimes.artifacts`` leaves it; ``model`` in
+                                      place of the length where the model has none
+
+``read`` looks at everything before anything is loaded: engines run what they load (a shared
+object in AOTInductor's package, TorchScript's interpreter), so that files must be the ones that
+were written, by this user or root. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from frameworktax import host
+from frameworktax.errors import DeploymentError
+from frameworktax.host.files import atomic_path
+from frameworktax.runtimes.interface import Interface
+
+SCHEMA, VERSION = "frameworktax.deployment", 1
+MANIFEST = "manifest.json"
+PROOF = "proof.json"
+LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
+"""Files that are read by people and by ``compare``, and never loaded."""
+ROOT = 0
+"""The user whose files are as good as one's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What serves one shape.
+
+    Attributes:
+        batch: size.
+        length: of the workload; None where the model has none.
+        sizes: of the inputs, in their order.
+        runtime: that serves it; None where the shape is left to eager.
+        folder: of its artefact, relative to the deployment's.
+        is_between: served by the artefact's dynamic file, between the shapes that were asked for.
+        draws: inputs over which outputs were proven equal to eager's.
+        difference: the largest one found, as a share of the largest output.
+        tolerance: of the parity rule.
+        gain: over eager, measured on this deployment: value, low and high end.
+        latency_ns: of a call of this deployment: value, low and high end.
+        reason: why it is left to eager.
+    """
+
+    batch: int
+    length: int | None
+    sizes: tuple[tuple[int, ...], ...]
+    runtime: str | None = None
+    folder: str | None = None
+    is_between: bool = False
+    draws: int = 0
+    difference: float | None = None
+    tolerance: float | None = None
+    gain: tuple[float, float, float] | None = None
+    latency_ns: tuple[float, float, float] | None = None
+    reason: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The shape in words."""
+        return f"batch {self.batch}" + (f", length {self.length}" if self.length else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file as it was written."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A kind of machine; ``features`` are instructions that must be there."""
+
+    system: str
+    architecture: str
+    cpu: str
+    features: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that is known of a deployment.
+
+    Attributes:
+        model: its name, or the class of a live module.
+        is_live: whether it was a module of the caller's, which no command can build again.
+        command: makes the deployment anew.
+        made: when, ISO 8601.
+        frameworktax: version that wrote it.
+        python: version it was made with.
+        machine: it was measured on.
+        packages: distribution → version that serving needs, exactly.
+        device: and ``precision``, ``threads``: of the measurements.
+        interface: how it is called; see ``runtimes.interface``.
+        shapes: that are served, or were left to eager.
+        files: path relative to the folder → what was written.
+    """
+
+    model: str
+    is_live: bool
+    command: str
+    made: str
+    frameworktax: str
+    python: str
+    machine: Machine
+    packages: Mapping[str, str]
+    device: str
+    precision: str
+    threads: int
+    interface: Interface
+    shapes: tuple[Shape, ...]
+    files: Mapping[str, File] = field(default_factory=dict)
+
+
+def configuration(length: int | None) -> str:
+    """Return the name of the folder for the artefacts of a length."""
+    return "model" if length is None else f"length-{length}"
+
+
+def this_machine() -> Machine:
+    """Return the kind of this machine."""
+    return Machine(
+        system=platform.system(),
+        architecture=platform.machine(),
+        cpu=host.cpu_model(),
+        features=host.cpu_features(),
+    )
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, over an older one."""
+    data = {"schema": SCHEMA, "version": VERSION, **asdict(manifest)}
+    with atomic_path(folder / MANIFEST) as partial:
+        partial.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def files_in(folder: Path) -> dict[str, File]:
+    """Return what lies in a folder and is loaded: path relative to it → file."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name not in LOOSE:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found[name] = File(sha256=digest, bytes=path.stat().st_size)
+    return found
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Manifest:
+    """Return the manifest of a deployment that can be loaded here, after looking at all of it.
+
+    Raises:
+        DeploymentError: there is none, it was made for another kind of machine or with other
+            versions, or a file is not the one that was written.
+    """
+    manifest = parse(folder)
+    for refusal in _refusals(folder, manifest):
+        raise DeploymentError(f"{folder}: {refusal}; rebuild it: {manifest.command}")
+    return manifest
+
+
+def parse(folder: Path) -> Manifest:
+    """Return the manifest as it stands; nothing else is looked at.
+
+    Raises:
+        DeploymentError: there is none, another user could write it, or it is damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        _check_owner(folder, folder.stat())
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, encoding="utf-8") as file:
+            _check_owner(path, os.fstat(handle))
+            text = file.read()
+    except OSError as error:
+        raise DeploymentError(
+            f"no deployment in {folder} ({error.strerror}: {MANIFEST}); "
+            "make one: frameworktax optimize MODEL -o FOLDER"
+        ) from error
+    try:
+        data = json.loads(text)
+        found = data.pop("schema"), data.pop("version")
+        if found != (SCHEMA, VERSION):
+            raise DeploymentError(
+                f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
+                f"rebuild it: {data.get('command')}"
+            )
+        return _manifest(data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DeploymentError(
+            f"{path} is damaged ({type(error).__name__}); make the deployment again"
+        ) from error
+
+
+def _manifest(data: dict[str, Any]) -> Manifest:
+    interface = data["interface"]
+    return Manifest(
+        **{
+            **data,
+            "machine": Machine(
+                **{**data["machine"], "features": tuple(data["machine"]["features"])}
+            ),
+            "interface": Interface(**interface),
+            "shapes": tuple(_shape(one) for one in data["shapes"]),
+            "files": {name: File(**one) for name, one in data["files"].items()},
+        }
+    )
+
+
+def _shape(data: dict[str, Any]) -> Shape:
+    pair = {name: tuple(data[name]) if data[name] else None for name in ("gain", "latency_ns")}
+    return Shape(**{**data, **pair, "sizes": tuple(map(tuple, data["sizes"]))})
+
+
+def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
+    """Yield why a deployment cannot be loaded here, the cheap reasons first."""
+    here, its = this_machine(), manifest.machine
+    if (here.system, here.architecture) != (its.system, its.architecture):
+        yield (
+            f"made for {its.system} {its.architecture}, this is {here.system} {here.architecture}"
+        )
+    lacking = sorted(set(its.features) - set(here.features))
+    if lacking:
+        yield f"made on {its.cpu}; this processor lacks {', '.join(lacking[:4])}"
+    for name, version in manifest.packages.items():
+        found = _version(name)
+        if found != version:
+            yield f"made with {name} {version}, here is {found or 'none'}"
+    folders = {shape.folder for shape in manifest.shapes if shape.folder}
+    for name in sorted(
+        folders - {str(PurePosixPath(name).parent.parent) for name in manifest.files}
+    ):
+        yield f"{name} has no files"
+    for name in manifest.files:
+        if not _is_inside(name):
+            yield f"{name} leads out of the folder"
+    yield from _changed(folder, manifest.files)
+    yield from _unknown(folder, folders, manifest.files)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _changed(folder: Path, files: Mapping[str, File]) -> Iterable[str]:
+    for name, written in files.items():
+        path = folder / name
+        for above in [*list(path.relative_to(folder).parents)[:-1], Path(name)]:
+            if (folder / above).is_symlink():
+                yield f"{above} is a symbolic link"
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            yield f"{name}: {error.strerror}"
+            continue
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            _check_owner(path, status)
+            is_same = stat.S_ISREG(status.st_mode) and status.st_size == written.bytes
+            if not is_same or hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
+                yield f"{name} was changed"
+
+
+def _unknown(folder: Path, folders: Iterable[str], files: Mapping[str, File]) -> Iterable[str]:
+    """Yield what lies beside an artefact and was not written with it: an engine might find it."""
+    for name in folders:
+        if not _is_inside(name):
+            yield f"{name} leads out of the folder"
+            continue
+        for path in sorted((folder / name).rglob("*")):
+            known = path.relative_to(folder).as_posix()
+            if known not in files and (path.is_symlink() or not path.is_dir()):
+                yield f"{known} does not belong to it"
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Refuse what another user owns or may write.
+
+    Raises:
+        DeploymentError: says whose it is.
+    """
+    if status.st_uid not in (ROOT, os.geteuid()):
+        raise DeploymentError(
+            f"{path} belongs to user {status.st_uid}, not to you or root; copy it, or chown it"
+        )
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise DeploymentError(f"{path} may be written by every user; chmod o-w it")
+
+
+def requirements(packages: Mapping[str, str], version: str) -> str:
+    """Return the text of ``requirements.txt``."""
+    lines = [f"frameworktax=={version}", *(f"{n}=={v}" for n, v in sorted(packages.items()))]
+    return "\n".join(lines) + "\n"
+
+
+def served(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the shapes that have an artefact."""
+    return [shape for shape in shapes if shape.runtime is not None]

@@ -1,0 +1,312 @@
+"""A deployment as a callable that stands in for its module.
+
+``load("deploy/")`` needs neither the model's code nor its library, and of the engines only those
+chosen. Everything is loaded when it is made: a call looks up what serves the shapes of its inputs
+and runs that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frameworktax import runtimes
+from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.runtimes import deployment
+from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
+from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.runtimes.interface import binder, builder, dtypes_of
+
+Run = Callable[[Sequence[Any]], Any]
+
+
+def load(folder: str | Path, *, module: Any = None) -> Deployment:
+    """Load what ``frameworktax optimize`` wrote.
+
+    Args:
+        folder: with the manifest.
+        module: the model itself, called where no artifact serves; without it that is refused.
+
+    Returns:
+        A callable with the module's own signature: torch tensors give torch tensors, numpy arrays
+        give numpy arrays, in the containers that the module returns.
+
+    Raises:
+        DeploymentError: it was made for another machine or other versions, or was changed.
+    """
+    return Deployment(Path(folder), module)
+
+
+class Deployment:
+    """A loaded deployment; several threads may call it. It is pickled by its path.
+
+    Attributes:
+        folder: absolute.
+        manifest: what is known of it.
+    """
+
+    def __init__(self, folder: Path, module: Any = None) -> None:
+        """Check everything, then load the engines; see ``load``."""
+        self.folder = folder.resolve()
+        self.manifest: Manifest = deployment.read(self.folder)
+        interface = self.manifest.interface
+        self._module = module
+        self._names = interface.names
+        self._count = len(self._names)
+        # All tensors by position, or all by name, and nothing else: what most calls are.
+        positions = [*interface.positions, *(f"args.{i}" for i in range(self._count))]
+        self._is_positional = positions[: self._count] == self._names
+        self._bind = binder(interface)
+        self._build = builder(interface.output)
+        self._dtypes = dtypes_of(interface.output)
+        self._served = self._serve()
+        self._table: dict[Any, Run] = {}
+
+    def _serve(self) -> dict[tuple[tuple[int, ...], ...], tuple[Serve, bool]]:
+        """Return sizes of inputs → what serves them, and whether it takes torch's tensors."""
+        target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
+        loaded: dict[str, ArtifactLoaded] = {}
+        dynamic: dict[str, Serve] = {}
+        found = {}
+        for shape in deployment.served(self.manifest.shapes):
+            folder, runtime = str(shape.folder), str(shape.runtime)
+            try:
+                if folder not in loaded:
+                    engine = runtimes.get(runtime).load(None, target, self.folder / folder)
+                    if not isinstance(engine, ArtifactLoaded):
+                        raise WorkerError("unavailable", f"{runtime} cannot serve")
+                    loaded[folder] = engine
+                engine = loaded[folder]
+                if shape.is_between:
+                    serve = dynamic.setdefault(folder, dynamic.get(folder) or engine.serve(None))
+                else:
+                    serve = engine.serve(shape.batch)
+            except (WorkerError, RuntimeError, OSError) as error:
+                raise DeploymentError(
+                    f"{self.folder}: {runtime} did not load {shape.name} ({error}); "
+                    f"rebuild it: {self.manifest.command}"
+                ) from error
+            found[shape.sizes] = serve, isinstance(engine, TorchArtifactLoaded)
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's stand-in.
+
+        Raises:
+            DeploymentError: the arguments are not those of the deployment, or no artifact serves
+                their shapes and no module was given.
+        """
+        if self._is_positional and not kwargs and len(args) == self._count:
+            tensors: Sequence[Any] = args
+        elif not args and len(kwargs) == self._count:
+            tensors = [kwargs.get(name) for name in self._names]
+        else:
+            tensors = self._bind(args, kwargs)
+        try:
+            run = self._table.get(tuple([(t.shape, t.dtype) for t in tensors]))
+        except (AttributeError, TypeError):
+            run = None
+        if run is None:
+            tensors = self._bind(args, kwargs)
+            run = self._resolve(tensors, args, kwargs)
+        return run(tensors)
+
+    # --- a shape for the first time -------------------------------------------------------------
+
+    def _resolve(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Run:
+        """Return what runs these tensors, and remember it for their shapes and types."""
+        on_torch = self._check_types(tensors)
+        sizes = tuple(tuple(t.shape) for t in tensors)
+        if sizes not in self._served:
+            return self._eager(sizes, args, kwargs)
+        serve, takes_torch = self._served[sizes]
+        device = self.manifest.device
+        run = _runner(serve, self._build, self._dtypes, device, given=on_torch, taken=takes_torch)
+        self._table[tuple([(t.shape, t.dtype) for t in tensors])] = run
+        return run
+
+    def _check_types(self, tensors: Sequence[Any]) -> bool:
+        """Return whether these are torch's tensors; False for numpy's arrays.
+
+        Raises:
+            DeploymentError: they are neither, mixed, on a device, or of another type.
+        """
+        torch = sys.modules.get("torch")
+        kinds = [torch is not None and isinstance(t, torch.Tensor) for t in tensors]
+        for name, t, is_torch, dtype in zip(
+            self._names, tensors, kinds, self.manifest.interface.dtypes, strict=True
+        ):
+            if not is_torch and not isinstance(t, np.ndarray):
+                raise DeploymentError(
+                    f"'{name}' is a {type(t).__name__}; give torch tensors or numpy arrays"
+                )
+            if is_torch != kinds[0]:
+                raise DeploymentError("torch tensors and numpy arrays are mixed; give one kind")
+            given = str(t.dtype).removeprefix("torch.")
+            if given != dtype:
+                raise DeploymentError(f"'{name}' is {given}, the deployment takes {dtype}")
+        return bool(kinds and kinds[0])
+
+    def _eager(self, sizes: Any, args: Any, kwargs: Any) -> Run:
+        """Return a call of the module, where one was given.
+
+        Raises:
+            DeploymentError: there is none.
+        """
+        module = self._module
+        if module is None:
+            raise DeploymentError(f"{self._unserved(sizes)}; or load(folder, module=…) runs eager")
+
+        def eager(_: Sequence[Any]) -> Any:
+            import torch
+
+            with torch.no_grad():
+                return module(*args, **kwargs)
+
+        return eager
+
+    def _unserved(self, sizes: Any) -> str:
+        for shape in self.manifest.shapes:
+            if shape.sizes == sizes:
+                return f"{shape.name} was left to eager: {shape.reason}"
+        known = [shape.name for shape in deployment.served(self.manifest.shapes)]
+        given = ", ".join(f"{n} {size}" for n, size in zip(self._names, sizes, strict=True))
+        more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+        return (
+            f"no artifact serves {given}; this deployment serves {'; '.join(known[:8])}{more}: "
+            f"make one that does: {self.manifest.command}"
+        )
+
+    def on_arrays(self, given: Mapping[str, np.ndarray], *, on_torch: bool) -> Any:
+        """Call with arrays by path, as torch's tensors or as they are; return torch's tensors."""
+        import torch
+
+        args, kwargs = self.arguments(given) if on_torch else _arguments(given)
+        result = self(*args, **kwargs)
+        return result if on_torch else _to_tensors(result, torch)
+
+    def arguments(self, given: Mapping[str, np.ndarray]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arrays by path as arguments of a call, torch's tensors on the device."""
+        import torch
+
+        interface = self.manifest.interface
+        kinds = dict(zip(interface.inputs, interface.dtypes, strict=True))
+        return _arguments(
+            {
+                path: torch.from_numpy(array).to(self.manifest.device, getattr(torch, kinds[path]))
+                for path, array in given.items()
+            }
+        )
+
+    # --- standing in ------------------------------------------------------------------------------
+
+    @property
+    def __signature__(self) -> Signature:
+        return self.manifest.interface.signature()
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What is served, and what is left to eager."""
+        return self.manifest.shapes
+
+    def __reduce__(self) -> Any:
+        return Deployment, (self.folder, self._module)
+
+    def __repr__(self) -> str:
+        known = {str(s.runtime) for s in deployment.served(self.manifest.shapes)}
+        engines = ", ".join(sorted(known)) or "eager"
+        return f"<deployment of {self.manifest.model} in {self.folder}: {engines}>"
+
+
+def _runner(
+    serve: Serve,
+    build: Callable[[Sequence[Any]], Any],
+    dtypes: Sequence[str],
+    device: str,
+    *,
+    given: bool,
+    taken: bool,
+) -> Run:
+    """Return a call of an engine between the caller's kind of tensors and its own.
+
+    Args:
+        serve: the engine.
+        build: puts tensors into the module's containers.
+        dtypes: of the module's outputs; an engine that returns others is converted.
+        device: of the deployment; torch's tensors come from it and are returned on it.
+        given: whether the caller has torch's tensors.
+        taken: whether the engine takes them.
+    """
+    contiguous = np.ascontiguousarray
+    if not given and not taken:
+
+        def run(arrays: Sequence[Any]) -> Any:
+            made = serve([contiguous(array) for array in arrays])
+            return build([_as(array, dtype) for array, dtype in zip(made, dtypes, strict=True)])
+
+        return run
+    import torch
+
+    kinds = [getattr(torch, dtype) for dtype in dtypes]
+
+    def typed(tensors: Sequence[Any]) -> list[Any]:
+        return [
+            tensor if tensor.dtype is kind else tensor.to(kind)
+            for tensor, kind in zip(tensors, kinds, strict=True)
+        ]
+
+    def from_torch(tensors: Sequence[Any]) -> Any:
+        made = serve([contiguous(tensor.detach().numpy()) for tensor in tensors])
+        return build(typed([torch.from_numpy(array) for array in made]))
+
+    def through_host(tensors: Sequence[Any]) -> Any:
+        made = serve([contiguous(tensor.detach().cpu().numpy()) for tensor in tensors])
+        return build(typed([torch.from_numpy(array).to(device) for array in made]))
+
+    def with_torch(tensors: Sequence[Any]) -> Any:
+        return build(typed(serve([_on(device, tensor) for tensor in tensors])))
+
+    def to_torch(arrays: Sequence[Any]) -> Any:
+        made = serve([torch.from_numpy(np.array(array)).to(device) for array in arrays])
+        return build([tensor.cpu().numpy() for tensor in typed(made)])
+
+    if not given:
+        return to_torch
+    if taken:
+        return with_torch
+    return from_torch if device == "cpu" else through_host
+
+
+def _as(array: Any, dtype: str) -> Any:
+    if array.dtype.name == dtype or dtype == "bfloat16":  # numpy has no bfloat16: float32 stays
+        return array
+    return array.astype(dtype)
+
+
+def _on(device: str, tensor: Any) -> Any:
+    if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
+        return tensor.contiguous()
+    raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
+
+
+def _to_tensors(result: Any, torch: Any) -> Any:
+    if isinstance(result, np.ndarray):
+        return torch.from_numpy(result)
+    if isinstance(result, Mapping):
+        return {key: _to_tensors(value, torch) for key, value in result.items()}
+    if isinstance(result, tuple | list):
+        return [_to_tensors(value, torch) for value in result]
+    return result
+
+
+def _arguments(given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return values by path as positional and named arguments."""
+    args = [value for path, value in given.items() if path.startswith("args.")]
+    kwargs = {p.partition(".")[2]: v for p, v in given.items() if p.startswith("kwargs.")}
+    return args, kwargs

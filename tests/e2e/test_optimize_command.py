@@ -1,0 +1,76 @@
+"""A whole race by the command line: own model, a liar, a crash; delivered, loaded, measured again.
+
+The race is decided by sleeps ten times apart, and by a lie: by no machine's speed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import race_plugin
+
+OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "60s", "--until", "90%"]
+OPTIONS += ["--processes", "1"]
+LOAD = """
+import sys
+import numpy as np
+import frameworktax as ft
+fast = ft.load("deploy")
+x = np.arange(12, dtype=np.float32).reshape(3, 4)
+y = fast(x)["y"]
+assert np.allclose(y, x @ (np.eye(4) + 0.5)), y
+assert not {"torch", "slow_model"} & set(sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("race")
+    race_plugin.install(place)
+    return place
+
+
+def run(folder, *words, python=()):
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-P", *(python or ("-m", "frameworktax", *words))],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_race_with_a_liar_and_a_crash(folder):
+    model = "slow_model.py:build"
+    ran = run(
+        folder, "optimize", model, *OPTIONS, "--runtimes", "steady,liar,crasher",
+        "--json", "race.json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((folder / "race.json").read_text())
+    fate = {(one["runtime"], one["batch"]): one for one in found["candidates"]}
+    for batch in (2, 4):
+        assert fate["steady", batch]["won"]
+        assert "outputs differ" in fate["liar", batch]["reason"]
+        assert "SIGSEGV" in fate["crasher", batch]["reason"]
+    for shape in found["shapes"]:
+        assert shape["runtime"] == "steady"
+        assert shape["draws"] == 32
+        assert shape["gain"][1] > 1
+    manifest = json.loads((folder / "deploy/manifest.json").read_text())
+    assert {s["batch"]: s["is_between"] for s in manifest["shapes"]} == {
+        2: False,
+        4: False,
+        3: True,
+    }
+    assert "numpy==" in (folder / "deploy/requirements.txt").read_text()
+    assert list(folder.glob(".deploy*")) == []
+
+    loaded = run(folder, python=("-c", LOAD))
+    assert loaded.returncode == 0, loaded.stderr

@@ -1,0 +1,313 @@
+"""A deployment's folder is looked at before anything in it is loaded; a call finds its artifact."""
+
+import collections
+import inspect
+import json
+import os
+import pickle
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import race_plugin
+
+import frameworktax as ft
+from frameworktax import runtimes
+from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.runtimes import artifacts, deployment
+from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.runtimes.interface import Interface, Outputs, binder, builder, dtypes_of, tree
+
+COMMAND = "frameworktax optimize mine.py:build -o deploy"
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
+PARAMETERS = [("x", "POSITIONAL_OR_KEYWORD", False), ("scale", "POSITIONAL_OR_KEYWORD", True)]
+
+
+@pytest.fixture(autouse=True)
+def plugin(tmp_path, monkeypatch):
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    race_plugin.install(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setitem(runtimes.BUILT_IN, "steady", "race_runtimes:Steady")
+
+
+@pytest.fixture
+def deploy(tmp_path):
+    """A deployment of y = x @ WEIGHT at batches 1, 2 and, between, 3; batch 8 is eager's."""
+    folder = tmp_path / "deploy"
+    inner = folder / "model" / "steady" / "artifact"
+    inner.mkdir(parents=True)
+    np.save(inner / "model.npy", WEIGHT)
+    for batch in (1, 2):
+        np.savez(inner / f"inputs-{batch}.npz", **{"0": np.ones((batch, 4), np.float32)})
+    made = artifacts.Manifest(
+        names=["input_0"],
+        dtypes=["float32"],
+        batch_dims=[0],
+        files={1: "model.npy", 2: "model.npy"},
+    )
+    artifacts.write_manifest(inner, made)
+    shapes = [
+        Shape(batch=b, length=None, sizes=((b, 4),), runtime="steady", folder="model/steady",
+              is_between=b == 3)
+        for b in (1, 2, 3)
+    ]  # fmt: skip
+    shapes.append(Shape(batch=8, length=None, sizes=((8, 4),), reason="all were slower"))
+    manifest = Manifest(
+        model="mine.py:build",
+        is_live=False,
+        command=COMMAND,
+        made="2026-01-01T00:00:00+00:00",
+        frameworktax="0.1.0",
+        python="3.11",
+        machine=deployment.this_machine(),
+        packages={"numpy": np.__version__},
+        device="cpu",
+        precision="float32",
+        threads=1,
+        interface=Interface(
+            parameters=PARAMETERS,
+            inputs=["args.0"],
+            dtypes=["float32"],
+            output={"mapping": {"y": {"tensor": "float32"}}, "class": "dict", "none": []},
+        ),
+        shapes=tuple(shapes),
+        files=deployment.files_in(folder),
+    )
+    deployment.write(folder, manifest)
+    return folder
+
+
+def change(folder, **fields):
+    deployment.write(folder, replace(deployment.parse(folder), **fields))
+
+
+def refused(folder):
+    with pytest.raises(DeploymentError) as error:
+        ft.load(folder)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# --- calling --------------------------------------------------------------------------------------
+
+
+def test_it_computes_by_shape_with_the_modules_own_signature(deploy):
+    fast = ft.load(deploy)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for batch in (1, 2, 3):
+        np.testing.assert_array_equal(fast(x[:batch])["y"], x[:batch] @ WEIGHT)
+        np.testing.assert_array_equal(fast(x=x[:batch])["y"], x[:batch] @ WEIGHT)
+    assert list(inspect.signature(fast).parameters) == ["x", "scale"]
+    strided = np.asfortranarray(x[:2])
+    np.testing.assert_array_equal(fast(strided)["y"], x[:2] @ WEIGHT)
+
+
+def test_torch_tensors_give_torch_tensors(deploy):
+    import torch
+
+    fast = ft.load(deploy)
+    x = torch.ones(2, 4, requires_grad=True)
+    result = fast(x)["y"]
+    assert isinstance(result, torch.Tensor)
+    assert torch.equal(result, torch.ones(2, 4) @ torch.from_numpy(WEIGHT))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((np.ones((5, 4), np.float32),), {}, "no artifact serves x (5, 4)"),
+        ((np.ones((8, 4), np.float32),), {}, "all were slower"),
+        ((np.ones((1, 4), np.float64),), {}, "'x' is float64"),
+        (([1.0],), {}, "'x' is a list"),
+        ((), {}, "no x given"),
+        ((np.ones((1, 4), np.float32), 2.0), {}, "scale was given"),
+        ((np.ones((1, 4), np.float32),), {"scale": 2.0}, "scale was given"),
+        ((np.ones((1, 4), np.float32),), {"other": 1}, "other was given"),
+        ((np.ones((1, 4), np.float32),), {"x": np.ones((1, 4), np.float32)}, "given twice"),
+    ],
+)
+def test_a_call_that_it_was_not_made_for_is_refused(deploy, args, kwargs, said):
+    fast = ft.load(deploy)
+    for _ in range(2):
+        with pytest.raises(DeploymentError) as error:
+            fast(*args, **kwargs)
+        assert said in str(error.value)
+
+
+def test_the_module_runs_what_has_no_artifact(deploy):
+    import torch
+
+    fast = ft.load(deploy, module=lambda x: {"y": x.sum()})
+    assert fast(torch.ones(8, 4))["y"] == 32
+    assert fast(torch.ones(2, 4))["y"].shape == (2, 3)
+
+
+def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
+    fast = pickle.loads(pickle.dumps(ft.load(deploy)))
+    assert len(pickle.dumps(fast)) < 1000
+    wrong = []
+
+    def work(value):
+        x = np.full((2, 4), value, np.float32)
+        for _ in range(20):
+            if not np.array_equal(fast(x)["y"], x @ WEIGHT):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+def test_a_changed_file_is_refused_before_an_engine_is_asked(deploy, monkeypatch):
+    monkeypatch.setattr(runtimes, "get", lambda name: pytest.fail("an engine was asked"))
+    path = deploy / "model/steady/artifact/model.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    said = refused(deploy)
+    assert "model.npy was changed" in said
+    assert COMMAND in said
+    path.unlink()
+    assert "model.npy" in refused(deploy)
+
+
+@pytest.mark.parametrize("what", ["model.npy", ""])
+def test_a_symbolic_link_is_refused(deploy, tmp_path, what):
+    path = deploy / "model/steady/artifact" / what
+    moved = tmp_path / "moved"
+    path.rename(moved)
+    path.symlink_to(moved)
+    assert "symbolic link" in refused(deploy)
+
+
+def test_a_link_to_the_whole_deployment_is_followed(deploy, tmp_path):
+    (tmp_path / "current").symlink_to(deploy)
+    assert ft.load(tmp_path / "current").folder == deploy
+
+
+def test_what_lies_beside_an_artifact_is_refused(deploy):
+    (deploy / "model/steady/artifact/model.so").write_bytes(b"")
+    assert "model.so does not belong to it" in refused(deploy)
+
+
+def test_another_kind_of_machine_is_refused(deploy):
+    here = deployment.this_machine()
+    change(deploy, machine=replace(here, architecture="aarch64-be"))
+    assert "aarch64-be" in refused(deploy)
+    change(deploy, machine=replace(here, features=(*here.features, "avx9000")))
+    assert "lacks avx9000" in refused(deploy)
+    change(deploy, machine=replace(here, features=()))
+    assert ft.load(deploy)
+
+
+def test_other_versions_are_refused(deploy):
+    change(deploy, packages={"numpy": "1.0"})
+    assert "numpy 1.0" in refused(deploy)
+    change(deploy, packages={"no-such-engine": "1.0"})
+    assert "here is none" in refused(deploy)
+
+
+def test_a_path_out_of_the_folder_is_refused(deploy):
+    files = dict(deployment.parse(deploy).files)
+    files["../secret"] = next(iter(files.values()))
+    change(deploy, files=files)
+    assert "leads out" in refused(deploy)
+
+
+def test_another_users_files_are_refused(deploy, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    mine = os.stat(deploy).st_uid
+    if mine == 0:  # root's files are taken by all
+        monkeypatch.setattr(deployment, "ROOT", -1)
+    assert f"belongs to user {mine}" in refused(deploy)
+
+
+def test_what_every_user_may_write_is_refused(deploy):
+    (deploy / "model/steady/artifact/model.npy").chmod(0o666)
+    assert "every user" in refused(deploy)
+
+
+def test_no_deployment_and_a_damaged_one(deploy, tmp_path):
+    assert "no deployment" in refused(tmp_path / "nowhere")
+    whole = (deploy / "manifest.json").read_text()
+    (deploy / "manifest.json").write_text(whole[:100])
+    assert "damaged" in refused(deploy)
+    (deploy / "manifest.json").write_text(json.dumps({**json.loads(whole), "version": 99}))
+    assert "99" in refused(deploy)
+
+
+# --- structures -----------------------------------------------------------------------------------
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def through_json(data):
+    return json.loads(json.dumps(data))
+
+
+def test_structures_are_built_again():
+    import torch
+
+    a, b, c = torch.ones(1), torch.ones(2, dtype=torch.int64), torch.ones(3)
+    for result in (a, (a, b), [a, (b, c)], {"p": a, "q": [b, None]}, Pair(a, (b, 3, "x"))):
+        structure = through_json(tree(result))
+        tensors = [t for t in (a, b, c) if len(dtypes_of(structure)) >= len(t)]
+        built = builder(structure)(tensors)
+        assert repr(built) == repr(result)
+    assert dtypes_of(tree([a, (b, c)])) == ["float32", "int64", "float32"]
+
+
+def test_a_library_s_output_is_stood_in_for():
+    import torch
+
+    class ModelOutput(collections.OrderedDict):
+        pass
+
+    cache = object()
+    given = ModelOutput(last=torch.ones(1), states=(torch.ones(2), torch.ones(3)), cache=cache)
+    structure = through_json(tree(given))
+    structure["none"] = ["pooled"]
+    built = builder(structure)(["a", "b", "c"])
+    assert isinstance(built, Outputs)
+    assert built.last == built["last"] == built[0] == built.to_tuple()[0] == "a"
+    assert built[1] == ("b", "c")
+    assert built.pooled is None
+    assert "cache" not in built
+    with pytest.raises(AttributeError, match="cache"):
+        _ = built.cache
+    with pytest.raises(WorkerError, match="object"):
+        tree((torch.ones(1), cache))
+
+
+def test_constants_may_be_repeated_and_not_changed():
+    interface = Interface(
+        **through_json(
+            asdict(
+                Interface(
+                    parameters=[*PARAMETERS, ("ids", "KEYWORD_ONLY", True)],
+                    inputs=["args.0", "kwargs.ids"],
+                    dtypes=["float32", "int64"],
+                    constants={"args.1": 2.0},
+                )
+            )
+        )
+    )
+    bind = binder(interface)
+    assert bind(("x", 2.0), {"ids": "i"}) == ["x", "i"]
+    assert bind((), {"ids": "i", "x": "x"}) == ["x", "i"]
+    for args, kwargs in ((("x", 3.0), {"ids": "i"}), (("x",), {})):
+        with pytest.raises(DeploymentError):
+            bind(args, kwargs)

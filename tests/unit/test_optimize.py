@@ -1,0 +1,148 @@
+"""Who wins a race and why, on measurements whose truth is known."""
+
+import random
+
+import pytest
+
+from frameworktax.errors import UsageError
+from frameworktax.optimize import proof, race
+from frameworktax.optimize.run import deliverable
+from frameworktax.records import Estimate, Measurement, Parity, Run, Workload
+from frameworktax.runtimes.base import Target
+
+W1 = Workload(model="m", batch=1)
+W4 = Workload(model="m", batch=4)
+
+
+def measured(runtime, ns, *, workload=W1, size=10, noise=0.001, equal=True, **fields):
+    """Return a point of three processes and six rounds; eager takes 100 ns."""
+    drawn = random.Random(runtime)
+    blocks = tuple(
+        (process, number, ns * drawn.gauss(1, noise)) for process in range(3) for number in range(6)
+    )
+    ratio = ns / 100
+    parity = Parity(
+        session="s",
+        point="p",
+        reference="r",
+        max_abs_difference=0.1,
+        max_relative_difference=1e-6 if equal else 0.3,
+        tolerance=1e-3,
+        within_tolerance=equal,
+    )
+    fields.setdefault("status", "ok")
+    return Measurement(
+        workload=workload,
+        runtime=runtime,
+        paradigm="ahead-of-time",
+        platform="cpu",
+        threads=1,
+        session="s",
+        blocks_ns=blocks,
+        latency_ns=estimate(ns, noise),
+        ratio_to_eager=estimate(ratio, noise),
+        artifact_bytes=size,
+        parity=parity,
+        **fields,
+    )
+
+
+def estimate(value, noise):
+    low, high = value * (1 - 2 * noise), value * (1 + 2 * noise)
+    return Estimate(value=value, low=low, high=high, confidence=0.95, method="m", n=3)
+
+
+def raced(*ms, pairs=None):
+    wanted = pairs or [(m.workload, m.runtime) for m in ms]
+    return race.candidates(Run(measurements=ms), wanted)
+
+
+def won(found):
+    return {one.workload.batch: one.runtime for one in found if one.won}
+
+
+def test_the_fastest_with_equal_outputs_wins():
+    found = raced(
+        measured("openvino", 20),
+        measured("onnxruntime", 30),
+        measured("torchscript", 10, equal=False),
+        measured("aot-inductor", 1, status="crashed", reason="SIGSEGV"),
+    )
+    decided = race.decide(race.after_final(found))
+    assert won(decided) == {1: "openvino"}
+    reasons = {one.runtime: one.reason for one in decided}
+    assert "1.50" in reasons["onnxruntime"]  # takes 30 / 20 as long
+    assert "0.3" in reasons["torchscript"]
+    assert "SIGSEGV" in reasons["aot-inductor"]
+
+
+def test_ties_go_to_what_needs_fewer_packages_and_then_to_the_smaller_artifact():
+    tied = [
+        measured("openvino", 20.0, noise=0.05, size=5),
+        measured("torchscript", 20.1, noise=0.05, size=2),
+        measured("torchscript-frozen", 20.2, noise=0.05, size=1),
+    ]
+    assert won(race.decide(raced(*tied))) == {1: "torchscript-frozen"}
+    # where another shape needs openvino anyway, it is the simpler one
+    elsewhere = measured("openvino", 20, workload=W4)
+    assert won(race.decide(raced(*tied, elsewhere))) == {1: "openvino", 4: "openvino"}
+
+
+def test_a_wide_interval_alone_is_no_tie():
+    found = raced(
+        measured("openvino", 20, noise=0.4, size=5), measured("torchscript", 25, noise=0.4, size=1)
+    )
+    assert won(race.decide(found)) == {1: "openvino"}
+
+
+def test_nothing_wins_that_is_not_proven_faster_than_eager():
+    found = raced(measured("openvino", 99, noise=0.05), measured("torchscript", 120))
+    assert won(race.decide(race.after_final(found))) == {}
+
+
+def test_losers_leave_after_the_heats_and_come_back_where_all_others_fail():
+    ms = [measured("openvino", 10), measured("onnxruntime", 11), measured("torchscript", 40)]
+    found = race.after_heats(raced(*ms, measured("torchscript-frozen", 120)))
+    left = [one.runtime for one in found if one.is_in]
+    assert left == ["openvino", "onnxruntime"]
+    failed = [one.out("lied") if one.is_in else one for one in found]
+    assert [one.runtime for one in race.with_reserves(failed) if one.is_in] == ["torchscript"]
+    assert not any(one.is_reserve for one in race.with_reserves(failed) if one.gain.value < 1)
+
+
+def test_no_more_than_the_best_few_are_measured_finely():
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
+    found = race.after_heats(raced(*(measured(n, 10 + i / 10) for i, n in enumerate(names))))
+    assert sum(one.is_in for one in found) == race.FINALISTS
+
+
+def test_what_was_not_reached_says_so():
+    (one,) = race.decide(raced(pairs=[(W1, "openvino")]))
+    assert not one.won
+    assert "--time-budget" in one.reason
+
+
+def test_tunings_race_with_what_they_tune():
+    pairs = race.with_tunings([(W1, "onnxruntime"), (W1, "openvino")])
+    names = [name for _, name in pairs]
+    assert names == ["onnxruntime", "onnxruntime@2", "onnxruntime@fused", "openvino"]
+
+
+def test_what_needs_the_model_does_not_race():
+    racing, others = deliverable("all", Target(), W1)
+    assert "torchscript" in racing
+    assert not {"eager", "inference-mode", "inductor", "deployed", "null"} & set(racing)
+    assert "inductor" in dict(others)
+    with pytest.raises(UsageError, match="inductor cannot be delivered"):
+        deliverable("inductor", Target(), W1)
+
+
+def test_shapes_between():
+    assert proof.between([1, 4, 6]) == [2, 3, 5]
+    assert proof.between([1, 2]) == []
+    spread = proof.between([1, 64])
+    assert len(spread) == proof.MOST_BETWEEN
+    assert spread[0] == 2
+    assert max(spread) > 50
+    assert proof.draws_between(2) == 16
+    assert proof.draws_between(13) == proof.LEAST_BETWEEN
