@@ -187,7 +187,9 @@ class Block:
         reason = refused or _hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:
-            bill = from_samples(latency, [attribution(itemise(run)) for run in runs], _mean(plain))
+            bill = from_samples(
+                latency, [attribution(itemise(run)) for run in runs], (), _mean(plain)
+            )
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)

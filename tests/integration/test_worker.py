@@ -59,7 +59,7 @@ def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
     load(worker, tmp_path, "eager", width=0.1)
     worker.request(Bind(batch=2, limit_ns=10**9), 60)
     worker.request(TimeBlock(batch=2, calls=5), 60)
-    worker.request(Sample(batch=2, duration_ns=10**8, stretches=2), 60)
+    worker.request(Sample(batch=2, duration_ns=10**8), 60)
     assert "torch" in modules(worker)
     assert not modules(worker) & FORBIDDEN
 

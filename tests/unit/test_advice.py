@@ -83,14 +83,14 @@ def test_packing_is_predicted_only_where_nothing_that_prepacks_was_measured(run)
     assert starting(run, "freeze and prepack") == []
     bare = session_without("torchscript-frozen", "inductor", "onnxruntime", "openvino")
     packing = max(starting(bare, "freeze and prepack"), key=lambda a: "eager" in a.evidence)
-    assert packing.gain.value == pytest.approx(1 / (1 - 0.156))
+    assert packing.gain.value == pytest.approx(1 / (1 - 0.156 * 0.98))
     assert packing.kind == "predicted"
     assert "none of them was measured" in packing.action
 
 
 def test_memory(run):
     (memory,) = starting(run, "keep memory")
-    assert memory.gain.value == pytest.approx(1 / 0.9)  # allocator 6 % and system 4 %
+    assert memory.gain.value == pytest.approx(1 / (1 - 0.1 * 0.98))  # allocator 6 %, system 4 %
     assert memory.kind == "bound"
     settings = re.findall(r"(\w+)=(\d+)", memory.action)
     assert len(settings) == 2 and set(settings) <= set(variants.KEEP.items())
@@ -108,7 +108,7 @@ def quiet(**shares):
 def test_too_little_packing_and_allocator_are_not_worth_a_word():
     found = quiet(kernel=500, python=421, allocator=79)
     assert starting(found, "freeze") == starting(found, "keep memory") == []
-    assert len(starting(quiet(kernel=500, python=419, allocator=81), "keep memory")) == 1
+    assert len(starting(quiet(kernel=500, python=418, allocator=82), "keep memory")) == 1
 
 
 def noisy(runtime, latency, noise):

@@ -1,12 +1,16 @@
 import math
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from frameworktax.analysis import bill, estimates
-from frameworktax.records import BILL, Attribution, Estimate
+from frameworktax.records import BILL, Attribution, Block, Estimate
+from frameworktax.stats import mean_interval, process_interval
 
 LATENCY = Estimate(value=4_000_000.0, low=3_960_000.0, high=4_040_000.0, n=3)
 
@@ -68,6 +72,83 @@ def test_share_interval_is_student_t_over_stretches():
     half = 4.302652729911275 * 0.1 / math.sqrt(3)
     assert (found.value, found.n) == (0.5, 3)
     assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+def two_states(kernel, latency_ns, *, processes=3, slowed=1.02):
+    """Samples and blocks of processes: kernel samples of 1000, ns of a call."""
+    attributions, timed = [], []
+    for process in range(processes):
+        stretch = {"kernel": kernel[process], "python": 1000 - kernel[process]}
+        call_ns = latency_ns[process]
+        found = cpu(stretch, stretch, wall_ns=round(250 * call_ns * slowed))
+        attributions.append(replace(found, process=process, detail={"gemm": 2 * kernel[process]}))
+        timed.append(
+            [
+                Block(
+                    session="s", point="p", process=process, round=r, latency_ns=(call_ns,) * 5,
+                    pipelined_ns=5 * call_ns, pipelined_calls=5, cpu_ns=1,
+                )
+                for r in range(3)
+            ]
+        )  # fmt: skip
+    return attributions, timed
+
+
+def test_tax_and_share_are_of_a_process_and_their_interval_is_over_processes():
+    kernel, latency_ns = (950, 560, 620), (2_000_000, 3_000_000, 4_000_000)
+    attributions, timed = two_states(kernel, latency_ns)
+    latency = process_interval([[float(ns)] * 3 for ns in latency_ns])
+    found = bill.from_samples(latency, attributions, timed)
+    taxes = [(1 - k / 1000) * ns for k, ns in zip(kernel, latency_ns, strict=True)]
+    expected = mean_interval(taxes, "m")
+    assert (found.tax.value, found.tax.low, found.tax.high) == pytest.approx(
+        (expected.value, expected.low, expected.high)
+    )
+    assert found.tax.n == found.share.n == 3
+    assert found.share.value == pytest.approx(sum(taxes) / sum(latency_ns))
+    assert found.kernel.value + found.tax.value == pytest.approx(latency.value)
+    assert math.fsum(found.lines.values()) == pytest.approx(latency.value)
+    assert sum(found.detail.values()) == pytest.approx(found.lines["kernel"])
+    # what one process is twice as long in, counts twice as much: residuals T_p − share · L_p
+    left = [t - found.share.value * ns for t, ns in zip(taxes, latency_ns, strict=True)]
+    half = 4.302652729911275 * stdev(left) / 3e6 / math.sqrt(3)
+    assert found.share.high - found.share.value == pytest.approx(half)
+    assert not found.notes
+
+
+def test_a_process_sampled_in_another_state_than_it_was_timed_in_is_flagged():
+    attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3, slowed=1.04)
+    assert not bill.from_samples(LATENCY, attributions, timed).notes
+    faster = replace(attributions[1], wall_ns=round(0.90 * attributions[1].wall_ns))
+    for one in (faster, replace(faster, wall_ns=round(1.3 * attributions[1].wall_ns))):
+        (note,) = bill.from_samples(LATENCY, [attributions[0], one], timed).notes
+        assert note.code == "sampler-inflation"
+
+
+def test_samples_of_one_of_several_processes_say_so():
+    attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3)
+    found = bill.from_samples(LATENCY, attributions[:1], timed)
+    assert [note.code for note in found.notes] == ["sampled-in-one-process"]
+    assert not bill.from_samples(LATENCY, attributions[:1], timed[:1]).notes
+
+
+def test_the_share_covers_processes_in_two_states():
+    """Page faults in some processes and not in others: 95 % must mean 95 %, about."""
+    rng = random.Random(5)
+    hits = pooled = 0
+    for _ in range(600):
+        slow = [rng.random() < 0.5 for _ in range(5)]
+        kernel = [round(rng.gauss(700 if s else 800, 15)) for s in slow]
+        ns = [2_300_000 if s else 2_000_000 for s in slow]
+        attributions, timed = two_states(kernel, ns, processes=5)
+        found = bill.from_samples(LATENCY, attributions, timed).share
+        truth = (0.3 * 2.3 + 0.2 * 2.0) / 4.3
+        hits += found.low <= truth <= found.high
+        stretches = [k for k in kernel for _ in range(2)]
+        flat = estimates.share_interval(stretches, [1000] * 10, "pooled")
+        pooled += flat.low <= 1 - truth <= flat.high
+    assert hits / 600 > 0.90
+    assert pooled / 600 < hits / 600 - 0.05  # what ignoring the processes claims
 
 
 def test_one_stretch_gives_a_binomial_interval_and_says_so():

@@ -158,8 +158,8 @@ def test_a_noisy_session_ends_at_its_budget_or_its_blocks(ran):
 
 def test_nothing_sleeps_while_a_point_waits(ran):
     """With many points, other points' blocks lie between those of one."""
-    ran.host.noise = 0.05
-    ran.run(batches=[1, 2, 4, 8, 16, 32], budget_s=600.0)
+    ran.host.noise = 0.5
+    ran.run(batches=[1, 2, 4, 8, 16, 32], budget_s=60.0)
     assert ran.clock.slept == []
 
 
@@ -238,7 +238,8 @@ def test_a_slow_compiler_is_late_and_no_other_row_is_empty(ran, slow):
     assert {one[:2] for one in ran.blocks} == {
         (name, batch) for name in ("eager", "fast", slow) for batch in BATCHES
     }
-    assert [r.point.runtime for r in ran.of(Subject)][: 3 * 3 : 3] == ["eager", "fast", slow]
+    described = [r.point.runtime for r in ran.of(Subject) if r.final]
+    assert list(dict.fromkeys(described)) == ["eager", "fast", slow, "null"]
 
 
 def test_what_takes_longer_than_a_step_may_is_left_with_a_reason(ran):

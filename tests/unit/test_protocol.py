@@ -34,7 +34,7 @@ EXCHANGES = [
         ),
     ),
     (
-        protocol.Sample(batch=1, duration_ns=1, stretches=1),
+        protocol.Sample(batch=1, duration_ns=1),
         Attribution(
             session="",
             point="",

@@ -141,16 +141,18 @@ def test_a_steady_point_is_done_once_it_has_blocks_enough(tmp_path):
     assert {r.round for r in blocks(records)} == {0, 1}
 
 
-def test_first_rounds_sample_in_between(tmp_path):
+def test_each_block_is_followed_by_a_sample_of_the_same_process_and_round(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
-        rounds.first([(series, run) for run in series.runs.values()], 100_000_000)
+        rounds.first([(series, run) for run in series.runs.values()])
     for worker in series.workers.values():
-        assert [do for do in worker.asked if do != "pin"] == ["block", "sample", "block"]
+        assert [do for do in worker.asked if do != "pin"] == ["block", "sample"] * 2
     records, _ = store.read(tmp_path / "s")
     (found, *_) = [r for r in records if isinstance(r, Attribution)]
     assert found.samples == ({"kernel": 1},) and found.notes[0].code == "a-code"
+    timed = [(r.process, r.round) for r in records if isinstance(r, Block)]
+    assert [(r.process, r.round) for r in records if isinstance(r, Attribution)] == timed
 
 
 def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
@@ -158,7 +160,7 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first([(series, run) for run in series.runs.values()], 0)
+        rounds.first([(series, run) for run in series.runs.values()])
         rounds._recorder.subjects(series, Described(facts={1: Facts(flops=7)}, has_twin=False))
         rounds._recorder.outcome(series, 1, 0, None, series.runs[1, 0])
     (shard,) = (tmp_path / "s").iterdir()
@@ -287,7 +289,7 @@ def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_w
     series = on_device(tmp_path, [1], [1_000_000])
     series.runs[1, 0].call_ns = 40_000_000
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first(rounds.groups()[0], 0, rounds=1)
+        rounds.first(rounds.groups()[0], rounds=1)
     run = series.runs[1, 0]
     assert (run.call_ns, run.calls) == (1_000_000, calls_for(1_000_000, BLOCK_NS))
     assert run.calls > 5

@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.analysis.bill import TWIN, Bill
+from frameworktax.analysis.bill import TWIN, Bill, detail_share, share_of
 from frameworktax.analysis.estimates import (
     inverse,
     one_minus,
     paired_ratio,
     percent,
     scaled,
-    share_interval,
     times,
 )
 from frameworktax.analysis.grouping import PointRecords
@@ -339,12 +338,11 @@ def _packing(reading: Reading, beside: Sequence[Reading]) -> Advice | None:
     m = reading.measurement
     if any(r.measurement.runtime in PREPACKING for r in beside):
         return None  # what prepacking gives was measured, and nothing is predicted beside it
-    used = [a for a in reading.records.attributions if a.samples]
-    packed = sum(a.detail.get("packing", 0) for a in used)
-    total = sum(sum(s.values()) for a in used for s in a.samples)
-    if not total or packed / total < PACKING:
+    if reading.bill is None or not reading.bill.processes:
         return None
-    share = share_interval([packed], [total], "packing share of samples")
+    share = detail_share(reading.bill.processes, "packing", "packing share of samples")
+    if share.value < PACKING:
+        return None
     gain = without(share, f"latency without the packing ({share.method})")
     if gain is None:
         return None
@@ -359,15 +357,10 @@ def _packing(reading: Reading, beside: Sequence[Reading]) -> Advice | None:
 
 
 def _memory_share(reading: Reading) -> Estimate | None:
-    if reading.bill is None or not reading.bill.shares:
+    if reading.bill is None or not reading.bill.processes:
         return None
-    used = [a for a in reading.records.attributions if a.samples]
-    stretches = [s for a in used for s in a.samples if sum(s.values())]
-    return share_interval(
-        [s.get("allocator", 0) + s.get("system", 0) for s in stretches],
-        [sum(s.values()) for s in stretches],
-        "allocator and system share of samples",
-    )
+    method = "allocator and system share of samples"
+    return share_of(reading.bill.processes, ["allocator", "system"], method)
 
 
 def _allocator(same: Sequence[Reading]) -> Advice | None:

@@ -1,16 +1,17 @@
 """Where the time of a call goes: kernel time, the tax, and the lines of the bill.
 
-On a CPU a sampler says which share of the time a call spends in which bucket; the shares are
-applied to the *unprofiled* latency. On a GPU kernel time comes from the device and the tax splits
-into host starvation and device gaps. Every bill adds up to the latency.
+On a CPU a sampler says which share of the time a call spends in which bucket; in each process the
+shares are applied to its own *unprofiled* latency. On a GPU kernel time comes from the device and
+the tax splits into host starvation and device gaps. Every bill adds up to the latency.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean, median
 
 from frameworktax.analysis.estimates import (
     difference,
@@ -21,13 +22,14 @@ from frameworktax.analysis.estimates import (
     scaled,
     share_interval,
 )
-from frameworktax.records import BILL, Attribution, Estimate, Note
+from frameworktax.records import BILL, Attribution, Block, Estimate, Note
+from frameworktax.stats import block_median, mean_interval
 
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
 MAX_INFLATION = 0.05
-"""Slow-down by the sampler above which its shares carry a warning."""
+"""Difference of sampled and timed calls of a process above which its shares carry a warning."""
 HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")
 """Host work that can keep a device waiting."""
 
@@ -36,7 +38,8 @@ HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system
 class Bill:
     """A latency taken apart; every field in ns or a share, None where it is not known.
 
-    ``shares`` holds each bucket's share of wall time with its interval (CPU sampling only).
+    ``shares`` holds each bucket's share of wall time with its interval, ``processes`` what they are
+    from (CPU sampling only).
     """
 
     method: str
@@ -48,6 +51,7 @@ class Bill:
     detail: Mapping[str, float] | None = None
     symbols: tuple[tuple[str, str, str, float], ...] = ()
     shares: Mapping[str, Estimate] = field(default_factory=dict)
+    processes: tuple[Sampled, ...] = ()
     inflation: float | None = None
     launches: int | None = None
     kernel_names: Mapping[str, int] = field(default_factory=dict)
@@ -56,60 +60,209 @@ class Bill:
     notes: tuple[Note, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One process's samples, and the latency that the same process was timed at.
+
+    Attributes:
+        attributions: with samples, all of one sampler.
+        level: latency of this process over the mean of all that were sampled; None where it was
+            not timed.
+        wait: share of its time off the CPU, less what others had of it.
+        pace: mean call while sampled over mean call while timed, medians over rounds; None where
+            it was not timed.
+    """
+
+    attributions: tuple[Attribution, ...]
+    level: float | None
+    wait: float
+    pace: float | None
+
+    @property
+    def sample_weight(self) -> float:
+        """The part of the mean latency that one sample stands for."""
+        level = 1.0 if self.level is None else self.level
+        return level * (1 - self.wait) / sum(sum(s.values()) for s in self.stretches)
+
+    @property
+    def stretches(self) -> list[Mapping[str, int]]:
+        """Samples by line, a stretch each."""
+        return [s for a in self.attributions for s in a.samples if sum(s.values())]
+
+
+def sampled(
+    attributions: Iterable[Attribution], processes: Iterable[Sequence[Block]] = ()
+) -> list[Sampled]:
+    """Return the samples of each process beside its own latency; those of the first sampler.
+
+    Args:
+        attributions: of one point; those without samples are passed over.
+        processes: the timed blocks of each process.
+    """
+    of_process: dict[int, list[Attribution]] = defaultdict(list)
+    used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
+    for a in used:
+        if a.method == used[0].method:  # one sampler a bill: they see different things
+            known = tuple(_known(s) for s in a.samples)
+            of_process[a.process].append(replace(a, samples=known))
+    blocks = {timed[0].process: timed for timed in processes if timed}
+    levels = {
+        p: block_median([block_median(b.latency_ns) for b in blocks[p]])
+        for p in of_process
+        if p in blocks
+    }
+    mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
+    return [
+        Sampled(
+            tuple(found),
+            levels[p] / mean if mean else None,
+            _wait(found),
+            _pace(found, blocks.get(p, ())),
+        )
+        for p, found in sorted(of_process.items())
+    ]
+
+
+def _own_ns(attributions: Iterable[Attribution]) -> int:
+    """Return the time sampled, less that in which others had the processor: no cost of a call."""
+    return sum(a.wall_ns - (a.queued_ns or 0) for a in attributions)
+
+
+def _wait(attributions: Sequence[Attribution]) -> float:
+    own_ns = _own_ns(attributions)
+    if own_ns <= 0 or any(a.off_cpu_ns is None for a in attributions):
+        return 0.0
+    return sum((a.off_cpu_ns or 0) - (a.queued_ns or 0) for a in attributions) / own_ns
+
+
+def _pace(attributions: Sequence[Attribution], blocks: Sequence[Block]) -> float | None:
+    timed = [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
+    slowed = [_own_ns([a]) / a.calls for a in attributions if a.calls]
+    return median(slowed) / median(timed) if timed and slowed else None
+
+
+def share_of(processes: Sequence[Sampled], names: Sequence[str], method: str) -> Estimate:
+    """Return the share of the latency that lines of the bill take together, over processes.
+
+    The value is the mean of the lines' time in a call of each process over the mean of their
+    latencies; the interval Student's t over the processes' residuals (a ratio estimator,
+    linearised). Samples of one process alone give an interval over its stretches, which leaves out
+    the spread between processes, and one stretch that of its counts; the method says which.
+
+    Args:
+        processes: at least one.
+        names: lines of the bill.
+        method: of the result.
+    """
+    counts = [[sum(s.get(n, 0) for n in names) for s in p.stretches] for p in processes]
+    if len(processes) > 1:
+        parts = [p.sample_weight * sum(c) for p, c in zip(processes, counts, strict=True)]
+        return _over_processes(processes, parts, method)
+    (process,) = processes
+    totals = [sum(s.values()) for s in process.stretches]
+    found = share_interval(counts[0], totals, f"{method}, one process")
+    return scaled(found, 1 - process.wait)
+
+
+def detail_share(processes: Sequence[Sampled], name: str, method: str) -> Estimate:
+    """Return the share of the latency that a part of the kernels takes; see ``share_of``."""
+    counts = [sum(a.detail.get(name, 0) for a in p.attributions) for p in processes]
+    if len(processes) > 1:
+        parts = [p.sample_weight * c for p, c in zip(processes, counts, strict=True)]
+        return _over_processes(processes, parts, method)
+    total = sum(sum(s.values()) for s in processes[0].stretches)
+    found = share_interval(counts, [total], f"{method}, one process")
+    return scaled(found, 1 - processes[0].wait)
+
+
+def _over_processes(processes: Sequence[Sampled], parts: Sequence[float], method: str) -> Estimate:
+    value = fmean(parts)
+    levels = [1.0 if p.level is None else p.level for p in processes]
+    residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
+    return _around(value, residuals, method)
+
+
+def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
+    spread = mean_interval(residuals, method)
+    half = (spread.high - spread.low) / 2 if spread is not None else math.inf
+    return Estimate(
+        value=value, low=value - half, high=value + half, method=method, n=len(residuals)
+    )
+
+
 def from_samples(
-    latency: Estimate, attributions: Sequence[Attribution], mean_ns: float | None = None
+    latency: Estimate,
+    attributions: Sequence[Attribution],
+    processes: Sequence[Sequence[Block]] = (),
+    mean_ns: float | None = None,
 ) -> Bill | None:
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
-    Line = (1 − blocked share) × share of samples × unprofiled latency. The line ``wait`` is time
-    off the CPU less the time in which others had it, which belongs to no line; a bucket the bill
-    does not know goes to ``remainder``.
+    Line = (1 − blocked share) × share of samples × unprofiled latency, in each process by itself,
+    because two of them can be in different states; then the mean over processes. The line ``wait``
+    is time off the CPU less the time in which others had it, which belongs to no line; a bucket the
+    bill does not know goes to ``remainder``.
 
     Args:
         latency: unprofiled, ns.
         attributions: of this point; those without samples are passed over.
+        processes: the blocks of each process that the latency is from.
         mean_ns: mean call without a profiler, for the cost of sampling; a median would not do,
             a short call holds either a whole tick or none.
     """
-    used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
-    if not used:
+    found = sampled(attributions, processes)
+    if not found:
         return None
-    sampler = used[0].method
-    used = [a for a in used if a.method == sampler]  # one sampler a bill: they see different things
-    method = f"{SAMPLING} ({sampler})"
-    # Time in which others had the processor is no cost of the call: it is in no share.
-    queued_ns = sum(a.queued_ns or 0 for a in used)
-    own_ns = sum(a.wall_ns for a in used) - queued_ns
-    timed = all(a.off_cpu_ns is not None for a in used) and own_ns > 0
-    wait = (sum(a.off_cpu_ns or 0 for a in used) - queued_ns) / own_ns if timed else 0.0
-    stretches = [_known(s) for a in used for s in a.samples if sum(s.values())]
-    totals = [sum(s.values()) for s in stretches]
-    shares = {
-        name: scaled(share_interval([s.get(name, 0) for s in stretches], totals, method), 1 - wait)
-        for name in BILL
-        if any(name in s for s in stretches)
-    }
-    if "kernel" not in shares:
-        shares["kernel"] = Estimate(value=0.0, low=0.0, high=0.0, method=method, n=len(stretches))
+    used = [a for one in found for a in one.attributions]
+    method = f"{SAMPLING} ({used[0].method})"
+    seen = {"kernel"}.union(*(s for one in found for s in one.stretches))
+    shares = {name: share_of(found, [name], method) for name in BILL if name in seen}
     lines = {name: share.value * latency.value for name, share in shares.items()}
     lines.setdefault("remainder", 0.0)
-    if timed:
+    if all(a.off_cpu_ns is not None for a in used):
+        wait = fmean(one.wait * (1.0 if one.level is None else one.level) for one in found)
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
     tax_share = one_minus(shares["kernel"])
-    sampled = own_ns / sum(a.calls for a in used)
-    inflation = sampled / (latency.value if mean_ns is None else mean_ns) - 1
+    mean_call_ns = _own_ns(used) / sum(a.calls for a in used)
+    inflation = mean_call_ns / (latency.value if mean_ns is None else mean_ns) - 1
     return Bill(
         method=method,
         lines={name: lines[name] for name in BILL if name in lines},
-        kernel=product(latency, shares["kernel"], method),
-        tax=product(latency, tax_share, method),
+        kernel=_kernel_time(latency, found, shares["kernel"]),
+        tax=_tax_time(latency, found, tax_share),
         share=tax_share,
-        detail=_detail(used, sum(totals), (1 - wait) * latency.value),
-        symbols=_symbols(used, sum(totals), (1 - wait) * latency.value),
+        detail=_detail(found, latency.value),
+        symbols=_symbols(found, latency.value),
         shares=shares,
+        processes=tuple(found),
         inflation=inflation,
-        notes=tuple(_sampling_notes(used, sum(totals), timed, inflation)),
+        notes=tuple(_sampling_notes(found, len(processes), inflation)),
     )
+
+
+def _kernel_time(latency: Estimate, found: Sequence[Sampled], share: Estimate) -> Estimate:
+    """Return share × latency; over processes from their products, since both vary with them."""
+    levels, parts = _levels(found), _kernel_parts(found)
+    if levels is None:
+        return product(latency, share, share.method)
+    return scaled(_around(share.value, parts, share.method), latency.value)
+
+
+def _tax_time(latency: Estimate, found: Sequence[Sampled], share: Estimate) -> Estimate:
+    levels, parts = _levels(found), _kernel_parts(found)
+    if levels is None:
+        return product(latency, share, share.method)
+    taxes = [level - part for level, part in zip(levels, parts, strict=True)]
+    return scaled(_around(share.value, taxes, share.method), latency.value)
+
+
+def _levels(found: Sequence[Sampled]) -> list[float] | None:
+    levels = [one.level for one in found if one.level is not None]
+    return levels if len(levels) == len(found) > 1 else None
+
+
+def _kernel_parts(found: Sequence[Sampled]) -> list[float]:
+    return [one.sample_weight * sum(s.get("kernel", 0) for s in one.stretches) for one in found]
 
 
 def _known(stretch: Mapping[str, int]) -> dict[str, int]:
@@ -121,38 +274,50 @@ def _known(stretch: Mapping[str, int]) -> dict[str, int]:
     return known
 
 
-def _detail(used: Sequence[Attribution], samples: int, on_cpu_ns: float) -> dict[str, float] | None:
-    names = list(dict.fromkeys(name for a in used for name in a.detail))
-    counts = {name: sum(a.detail.get(name, 0) for a in used) for name in names}
-    return {name: count / samples * on_cpu_ns for name, count in counts.items()} or None
+def _detail(found: Sequence[Sampled], latency_ns: float) -> dict[str, float] | None:
+    """Return the parts of the kernels, ns in a call."""
+    parts: dict[str, float] = defaultdict(float)
+    for one in found:
+        for name, count in (pair for a in one.attributions for pair in a.detail.items()):
+            parts[name] += one.sample_weight * count * latency_ns / len(found)
+    return dict(parts) or None
 
 
 def _symbols(
-    used: Sequence[Attribution], samples: int, on_cpu_ns: float
+    found: Sequence[Sampled], latency_ns: float
 ) -> tuple[tuple[str, str, str, float], ...]:
     """Return (line, library, symbol, ns in a call) of the leaders, most time first."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for line, library, symbol, count in (leader for a in used for leader in a.top):
-        counts[line if line in BILL else "remainder", library, symbol] += count
-    return tuple(
-        (line, library, symbol, count / samples * on_cpu_ns)
-        for (line, library, symbol), count in counts.most_common()
-    )
+    times: dict[tuple[str, str, str], float] = defaultdict(float)
+    for one in found:
+        for line, library, symbol, count in (top for a in one.attributions for top in a.top):
+            key = (line if line in BILL else "remainder", library, symbol)
+            times[key] += one.sample_weight * count * latency_ns / len(found)
+    return tuple((*key, ns) for key, ns in sorted(times.items(), key=lambda item: -item[1]))
 
 
-def _sampling_notes(
-    used: Sequence[Attribution], samples: int, timed: bool, inflation: float
-) -> list[Note]:
+def _sampling_notes(found: Sequence[Sampled], timed: int, inflation: float) -> list[Note]:
     notes = []
+    used = [a for one in found for a in one.attributions]
     lost = sum(a.lost for a in used)
     if lost:
+        samples = sum(sum(s.values()) for one in found for s in one.stretches)
         notes.append(Note("samples-lost", f"{lost} of {lost + samples} samples were lost"))
-    if not timed:
+    if any(a.off_cpu_ns is None for a in used):
         text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
         notes.append(Note("no-off-cpu", text))
-    if inflation > MAX_INFLATION:
-        text = f"a call took {inflation:.0%} longer while it was sampled; shares may be off"
+    paces = [one.pace - 1 for one in found if one.pace is not None] or [inflation]
+    apart = [pace for pace in paces if abs(pace) > MAX_INFLATION]
+    if apart:
+        worst = max(apart, key=abs)
+        where = f"in {len(apart)} of {len(paces)} processes " if len(paces) > 1 else ""
+        text = (
+            f"{where}a call took up to {abs(worst):.0%} {'longer' if worst > 0 else 'shorter'} "
+            "while it was sampled than while it was timed; shares may be off"
+        )
         notes.append(Note("sampler-inflation", text))
+    if len(found) == 1 < timed:
+        text = "one process was sampled: how much the tax differs between processes is unknown"
+        notes.append(Note("sampled-in-one-process", text))
     return notes
 
 

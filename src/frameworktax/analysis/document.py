@@ -249,7 +249,9 @@ def _bill(
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
     mean = points.pipelined(records)
-    sampled = billing.from_samples(latency, records.attributions, mean.value if mean else None)
+    sampled = billing.from_samples(
+        latency, records.attributions, records.by_process(), mean.value if mean else None
+    )
     if sampled is not None or twin is None or warm is None:
         return sampled
     return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))

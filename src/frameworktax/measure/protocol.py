@@ -251,7 +251,6 @@ class Sample(Request[Attribution]):
     step: ClassVar[str] = "sample"
     batch: int
     duration_ns: int
-    stretches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,10 @@ from frameworktax.measure.schedule import (
     FIRST_ROUNDS,
     SAMPLE_NS,
     Group,
-    block_s,
     group_of,
     has_converged,
     narrowing,
+    round_s,
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
@@ -57,8 +57,8 @@ process are correlated where they are nearer (METHOD, section 4); a small budget
 ALONE_SPACING_SHARE = 1 / 30
 CALIBRATOR_NS = 30_000_000
 """What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
-MORE_SAMPLES = 0.3
-"""Share of pass C that may go to sampling for longer."""
+SAMPLE_SHARE = 0.4
+"""Share of what was measured from which on a round of pass C is not sampled."""
 STRETCHES = 5
 PLACING = METHODS[0]
 """The sampler that carries times, by which a sample is given to a layer."""
@@ -134,13 +134,10 @@ class Rounds:
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._effort.measured_s - asking_s - placing_s
 
-    def first(self, runs: Runs, sample_ns: int, rounds: int = FIRST_ROUNDS) -> None:
-        """Make the first rounds of runs, and sample them in between; the first is made in order."""
+    def first(self, runs: Runs, rounds: int = FIRST_ROUNDS) -> None:
+        """Make the first rounds of runs, sampled; the first is made in order."""
         for number in range(rounds):
-            self._make(runs, in_order=number == 0)
-            if number == 0:
-                for series, run in runs:
-                    self._sample(series, run, sample_ns - run.sampled_ns)
+            self._make(runs, in_order=number == 0, is_sampled=True)
 
     def groups(self) -> list[Runs]:
         """Return the runs whose process lives, by what is compared with one another."""
@@ -169,8 +166,8 @@ class Rounds:
                 self._clock.sleep(min(pause_s, self.left_s - keep_s))
                 continue
             _, runs = max(due, key=lambda pair: pair[0])
-            self._make(runs)
-            self._sample_more(runs)
+            share = self._sampled_ns / 1e9 / max(1e-9, self._effort.measured_s)
+            self._make(runs, is_sampled=share < SAMPLE_SHARE)
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process."""
@@ -226,7 +223,7 @@ class Rounds:
         waiting = [one for one in asked if not has_converged(one, self._plan.until)]
         if not waiting and least >= MIN_BLOCKS:
             return 0.0
-        cost_s = sum(block_s(run.call_ns) for _, run in runs)
+        cost_s = sum(round_s(run.call_ns) for _, run in runs)
         return max(map(narrowing, waiting), default=narrowing([])) / cost_s
 
     def _by_run(self, runs: Runs) -> list[list[list[float]]]:
@@ -250,13 +247,17 @@ class Rounds:
                 if not (series.is_twin or series.is_floor) and medians
             ]
             rounds = max((rounds_left(one, self._plan.until) for one in asked), default=1)
-            total += rounds * sum(block_s(run.call_ns) for _, run in runs)
+            total += rounds * sum(round_s(run.call_ns) for _, run in runs)
         return min(total, self.left_s)
 
     # --- one round ------------------------------------------------------------------------------
 
-    def _make(self, runs: Runs, *, in_order: bool = False) -> None:
-        """Make one round of a group."""
+    def _make(self, runs: Runs, *, is_sampled: bool, in_order: bool = False) -> None:
+        """Make one round of a group.
+
+        Each block is followed by a sample of the same process, so that latency and tax are of one
+        state and time: processes differ, and one can change its state in between.
+        """
         order = list(runs)
         if not in_order:
             self._random.shuffle(order)
@@ -267,6 +268,8 @@ class Rounds:
                 if run.process in series.workers:  # an earlier one may have ended the process
                     self._reporter.now(run.point)
                     self._time_block(series, run)
+                if is_sampled and self._is_samplable(series, run):
+                    self._sample(series, run)
         self._round += 1
         for series, run in {run.point.key(): (series, run) for series, run in order}.values():
             group = group_of(series, run.point.workload.batch)
@@ -321,29 +324,11 @@ class Rounds:
         has_symbols = series.runtime.has_symbols
         return run.is_samplable and separates_kernels(self._sampler, has_symbols=has_symbols)
 
-    def _sample(self, series: Series, run: PointRun, duration_ns: int) -> None:
+    def _sample(self, series: Series, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
-        if duration_ns <= 0 or not self._is_samplable(series, run):
-            return
-        batch = run.point.workload.batch
-        request = Sample(batch=batch, duration_ns=duration_ns, stretches=STRETCHES)
-        run.sampled_ns += duration_ns
-        self._sampled_ns += duration_ns
-        self._reporter.now(run.point)
-        with self._gate.quiet():
-            run.is_samplable = self._attribute(series, run, request)
-
-    def _sample_more(self, runs: Runs) -> None:
-        """Sample each point of a group once more, in the process where that was least."""
-        points: dict[str, Runs] = defaultdict(list)
-        for series, run in runs:
-            if self._is_samplable(series, run):
-                points[run.point.key()].append((series, run))
-        for found in points.values():
-            series, run = min(found, key=lambda pair: pair[1].sampled_ns)
-            share = self._sampled_ns / 1e9 / max(1e-9, self._effort.measured_s)
-            if run.sampled_ns < SAMPLE_NS[1] and share < MORE_SAMPLES:
-                self._sample(series, run, SAMPLE_NS[0])
+        self._sampled_ns += max(SAMPLE_NS, run.call_ns)
+        request = Sample(batch=run.point.workload.batch, duration_ns=SAMPLE_NS)
+        run.is_samplable = self._attribute(series, run, request)
 
     def _unprofiled(self) -> Runs:
         """Return one run of each point that no device was asked about, the telling ones first."""

@@ -22,10 +22,8 @@ BLOCK_NS = 20_000_000
 FIRST_ROUNDS = 2
 """Rounds of passes A and B: one block has no interval."""
 MAX_BLOCKS = 30
-SAMPLE_NS = (100_000_000, 500_000_000)
-"""Shortest and longest sampling of one point in one process, at about 700 samples a second."""
-SAMPLE_SHARE = 0.1
-"""Share of the time budget that the sampling of passes A and B is cut to, if it must be."""
+SAMPLE_NS = 50_000_000
+"""A sample beside a block, one call at least: about 700 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
 UNASKED_NS, UNASKED_SHARE = 3_000_000_000, 0.05
@@ -51,13 +49,17 @@ def cost_s(series: Series, batch: int, process: int = 0) -> float:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
     warming = 0 if (process, batch) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
-    sampling = max(SAMPLE_NS[0], 3 * call_ns)
-    return (warming + sampling) / 1e9 + FIRST_ROUNDS * block_s(call_ns)
+    return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns)
 
 
 def block_s(call_ns: int) -> float:
     """Return what a block takes, with the calls dropped at its head."""
     return (timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns, BLOCK_NS))) / 1e9
+
+
+def round_s(call_ns: int) -> float:
+    """Return what a block and the sample beside it take."""
+    return block_s(call_ns) + max(SAMPLE_NS, call_ns) / 1e9
 
 
 # --- pass A ---------------------------------------------------------------------------------------
@@ -198,12 +200,6 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
 
 
 # --- passes B and C -------------------------------------------------------------------------------
-
-
-def sample_ns(plan: Plan, points: int) -> int:
-    """Return how long each point is sampled in each process."""
-    share_ns = SAMPLE_SHARE * plan.budget_s * 1e9 / max(1, points * plan.processes)
-    return int(min(SAMPLE_NS[1], max(SAMPLE_NS[0], share_ns)))
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:

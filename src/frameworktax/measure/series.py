@@ -43,7 +43,6 @@ class PointRun:
     peak_memory_bytes: int = 0
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
-    sampled_ns: int = 0
     is_samplable: bool = True
     profiled: bool = False
     placed: set[By] = field(default_factory=set)

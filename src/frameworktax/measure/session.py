@@ -36,7 +36,7 @@ from frameworktax.measure.protocol import Bound, ReadMemory
 from frameworktax.measure.recorder import OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import Rounds, Runs
-from frameworktax.measure.schedule import FIRST_ROUNDS, SAMPLE_NS, Points
+from frameworktax.measure.schedule import FIRST_ROUNDS, Points
 from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.setup_process import SetupProcess
@@ -229,7 +229,7 @@ class MeasuringSession:
         is_watched = self._plan.stop_when_linear  # a curve that may stop needs a true interval
         if runs:
             rounds = MIN_BLOCKS if is_watched else FIRST_ROUNDS
-            self._rounds.first([*self._beside(points), *runs], SAMPLE_NS[0], rounds)
+            self._rounds.first([*self._beside(points), *runs], rounds)
         if is_watched:
             schedule.stop_linear(self._series, self._recorder)
 
@@ -339,11 +339,10 @@ class MeasuringSession:
         self._await(binds, "warm-up")
         self._reporter.phase("measuring")
         groups = [runs for runs in self._rounds.groups() if any(run.process for _, run in runs)]
-        sample_ns = schedule.sample_ns(self._plan, len(self._plan.points))
         for number in range(FIRST_ROUNDS):
             for done, runs in enumerate(groups):
                 if self._rounds.left_s > 0:
-                    self._rounds.first(runs, sample_ns if number == 0 else 0, rounds=1)
+                    self._rounds.first(runs, rounds=1)
                 self._reporter.progress(done + 1, len(groups), f"round {number + 1}")
 
     def _finish_shift(self, *, is_last: bool) -> None:

@@ -108,8 +108,8 @@ class Estimator:
         call_ns = known.call_ns[nearest] * max(1.0, batch / nearest)
         calls = timing.calls_for(int(call_ns), BLOCK_NS)
         block_ns = timing.WARM_IN_NS + call_ns * (1 + calls)
-        sample_ns = 0.0 if point.runtime == FLOOR else max(SAMPLE_NS[1], 3 * call_ns)
-        return (ROUNDS * block_ns + sample_ns + timing.WARMUP_CALLS * call_ns) / 1e9
+        sample_ns = 0.0 if point.runtime == FLOOR else max(SAMPLE_NS, call_ns)
+        return (ROUNDS * (block_ns + sample_ns) + timing.WARMUP_CALLS * call_ns) / 1e9
 
 
 def _processes(point: Point, processes: int) -> int:
