@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
   bench bench-first-answer bench-calibration bench-peer bench-faults bench-simulation validate coverage reproduce \
-  ablate architectures operators trend questions gpu ray
+  ablate architectures operators trend questions gpu gpu-wheels gpu-results gpu-full ray
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,8 +106,24 @@ trend: install ## docs/results/trend.md, 1 minute: replays recorded traces
 questions: trend operators architectures ablate ## these four
 
 # The interpreter of the machine with the GPU, which may have its own torch: make gpu PYTHON=python3
-gpu: ## everything that needs a GPU, within ten minutes
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py
+MINUTES ?= 10
+TARGET ?= 3.12
+ARCHIVE ?= results/gpu.tar.gz
+FIGURES := figure-1 figure-3 figure-4 figure-5 figure-6 figure-7 figure-8 figure-9 table-3
+gpu: ## everything that needs a GPU, within MINUTES (10); PARTS=method,bert-base for some of it
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py --minutes $(MINUTES) \
+	  $(if $(PARTS),--parts $(PARTS))
+
+gpu-wheels: ## what a machine without network lacks, for its Python (TARGET=3.12), into gpu-wheels/
+	$(PYTHON) benchmarks/gpu_wheels.py --python $(TARGET)
+
+gpu-results: install ## docs/results/gpu.md, stores and figures from the archive of make gpu
+	$(BIN)/python benchmarks/gpu_results.py $(ARCHIVE)
+
+# Each point is measured once: run it again to go on. The wheels are those of make gpu.
+gpu-full: ## the paper's figures and table 3 at full scale on a GPU, resumable; an hour or more
+	PYTHONPATH=src:results/gpu/site:$$PYTHONPATH $(PYTHON) -m frameworktax reproduce $(FIGURES) \
+	  --scale full --store results/gpu-full --time-budget $(MINUTES)min --json results/gpu-full.json
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,145 +1,317 @@
-"""Everything that needs a GPU, in one command, within ten minutes on one card.
+"""Everything that needs a GPU, in one command, on a machine that may have no network.
 
-    PYTHONPATH=src python benchmarks/gpu_suite.py [--out results/gpu] [--minutes 10]
+    python benchmarks/gpu_suite.py [--minutes 10] [--parts method,bert-base] [--out results/gpu]
 
-Runs, each in a process of its own and within its share of the time: the tests marked ``gpu``,
-checks of the method against device times known by other means, and measurements of real models.
-A part that fails is a row. Results are files in the output folder; a short table comes last.
-Needs torch with CUDA and what frameworktax itself needs; pytest and transformers if they are there.
+The parts come in the order of what they say: checks of the method, real models, the paper's
+figure 5 and table 3, subjects of the replay formulas, compilers, tests. Each is a process of its
+own with a share of the time; one that fails is a row, and what is left of its time goes to the
+next. After each part ``summary.json`` and an archive of at most 15 MB beside the folder are written
+anew; ``make gpu-results ARCHIVE=…`` draws pages from it. A part that was done in the same folder is
+not run again, unless ``--parts`` names it.
+
+Needs a Python with torch for CUDA. Wheels of what else is needed, gathered by ``make gpu-wheels``,
+are installed into the output folder, and only those that are missing or older there. ``--dry-run``
+goes through the same steps on a CPU with one tiny model; it fails, because it reads no kernel time.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-
-MODELS = {"bert-base": "transformers", "resnet-50": None, "mlp": None}
-RUNTIMES = (
-    "eager", "inference-mode", "inductor", "inductor-reduce-overhead", "torchscript-frozen",
-    "onnxruntime-cuda", "onnxruntime-cuda-graph", "tensorrt", "cuda-graph", "null",
-)  # fmt: skip
-BATCHES = "1..64"
-SHARES = {"tests": 0.25, "method": 0.2}
-"""Of the whole time; the models share what is left when their turn comes."""
+WHEELS = ROOT / "gpu-wheels"
+NEEDED = ("torch", "numpy", "scipy", "msgspec", "pydantic", "typer", "rich", "jinja2")
+OPTIONAL = ("transformers", "pytest", "pynvml", "py_spy", "triton", "onnxruntime")
 CHECK_FAILED = 3
 """Exit code of gpu_method.py where it ran to its end and a check failed."""
-RESERVE_S = 10
-"""For writing results and the table."""
+RESERVE_S = 20.0
+"""For the import of torch, writing and the archive."""
+STRETCH = 2.0
+"""A part gets at most this many times what it needs."""
+ARCHIVE_BYTES = 15_000_000
+LOG_BYTES = 200_000
+"""Kept of the end of each log."""
+ON_DEVICE = "device-profile"
+"""How kernel time must have been found; on a CPU it is sampled."""
+NO_KERNEL_TIME = "no kernel time was read"
 
 Row = dict[str, Any]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
-    parser.add_argument("--minutes", type=float, default=10)
-    options = parser.parse_args()
-    whole = options.minutes * 60 - RESERVE_S
-    end = time.monotonic() + whole
-    out: Path = options.out
-    out.mkdir(parents=True, exist_ok=True)
-    reason = no_gpu()
-    if reason is not None:
-        print(f"gpu_suite: {reason}", file=sys.stderr)
-        return 1
-    write(out / "environment.json", environment())
-    rows = [run_tests(out, SHARES["tests"] * whole), *run_method(out, SHARES["method"] * whole)]
-    missing = missing_runtimes()
-    models = [m for m, package in MODELS.items() if package is None or has(package)]
-    measured: list[Row] = []
-    for i, model in enumerate(models):
-        share = (end - time.monotonic()) / (len(models) - i)
-        row, cells = run_measure(model, out, share, [r for r in RUNTIMES if r not in missing])
-        rows.append(row)
-        measured += cells
-    left_out = {f"runtime {name}": why for name, why in missing.items()}
-    left_out |= {
-        f"model {m}": f"{p} is not installed" for m, p in MODELS.items() if p and not has(p)
-    }
-    write(out / "summary.json", {"checks": rows, "cells": measured, "left_out": left_out})
-    show(rows, measured, left_out, out)
-    return 0 if all(row["ok"] for row in rows) else 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One step of the suite.
+
+    Attributes:
+        name: of its row and its files.
+        command: what the interpreter is given; ``{out}``, ``{budget}`` and ``{device}`` are filled.
+        seconds: it needs in all, on an H200 by estimate.
+        least_s: below which it is not begun.
+        setup_s: of ``seconds``, before measuring begins; not in ``--time-budget``.
+        needs: modules that must be importable.
+        measures: whether it writes a store and a document.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    seconds: float
+    least_s: float
+    setup_s: float = 0.0
+    needs: tuple[str, ...] = ()
+    measures: bool = False
 
 
-# --- parts ------------------------------------------------------------------------------------
-
-
-def run_tests(out: Path, limit_s: float) -> Row:
-    name = "tests marked gpu"
-    if not has("pytest"):
-        return {"check": name, "ok": False, "result": "pytest is not installed"}
-    # The project's own options ask for plug-ins that this interpreter may not have.
-    options = ["-o", "addopts=", "-q", "-rfE", "-m", "gpu", "-p", "no:cacheprovider"]
-    code, text = run_part(
-        [sys.executable, "-m", "pytest", *options, "tests/gpu"], limit_s, out / "tests.log"
+def measuring(name: str, model: str, seconds: float, *options: str, setup_s: float = 45) -> Part:
+    """Return a part that measures one model."""
+    command = ("-m", "frameworktax", "measure", model, "--device", "{device}", *options)
+    command += ("--time-budget", "{budget}s", "--quiet", "--store", "{out}/" + f"{name}-store")
+    return Part(
+        name=name,
+        command=(*command, "--json", "{out}/" + f"{name}.json"),
+        seconds=seconds,
+        least_s=setup_s + 20,
+        setup_s=setup_s,
+        needs=("transformers",) if model.startswith("bert") else (),
+        measures=True,
     )
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
-    # All skipped is no success: what needs a GPU was not tested.
-    return {"check": name, "ok": code == 0 and " passed" in last, "result": last.strip("= ")}
 
 
-def run_method(out: Path, limit_s: float) -> list[Row]:
-    code, text = run_part([sys.executable, "benchmarks/gpu_method.py"], limit_s, out / "method.log")
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"check"')]
-    if code not in (0, CHECK_FAILED):
-        rows.append({"check": "method checks", "ok": False, "result": why(code, text)})
-    write(out / "method.json", rows)
-    return rows
+TELLING = (
+    *("--runtimes", "eager,inference-mode,torchscript,cuda-graph,null", "--batch", "1,8,64"),
+    *("--precision", "float32,float16", "--processes", "2"),
+)
+REPLAYED = (
+    *("--runtimes", "eager,torchscript,cuda-graph", "--batch", "1,2,4,8,16", "--processes", "2"),
+)
+COMPILED = (
+    *("--runtimes", "eager,inductor,inductor-reduce-overhead", "--batch", "1,8"),
+    *("--processes", "1"),
+)
+PARTS = (
+    Part(name="method", command=("benchmarks/gpu_method.py",), seconds=90, least_s=30),
+    measuring("bert-base", "bert-base", 150, *TELLING),
+    measuring("resnet-50", "resnet-50", 100, *TELLING, setup_s=30),
+    Part(
+        name="paper",
+        command=(
+            *("-m", "frameworktax", "reproduce", "figure-5", "table-3", "--scale", "full"),
+            *("--time-budget", "{budget}s", "--quiet", "--store", "{out}/paper-store"),
+            *("--json", "{out}/paper.json"),
+        ),
+        seconds=120,
+        least_s=60,
+        setup_s=40,
+        needs=("transformers",),
+        measures=True,
+    ),
+    measuring("bert-mini", "bert-mini", 45, *REPLAYED, setup_s=25),
+    measuring("resnet-18", "resnet-18", 45, *REPLAYED, setup_s=25),
+    measuring("inductor", "bert-base", 150, *COMPILED, setup_s=100),
+    Part(
+        name="tests",
+        # The project's own options ask for plug-ins that this interpreter may not have.
+        command=(
+            *("-m", "pytest", "-o", "addopts=", "-q", "-rfE", "-m", "gpu"),
+            *("-p", "no:cacheprovider", "tests/gpu"),
+        ),
+        seconds=150,
+        least_s=60,
+        needs=("pytest",),
+    ),
+)
+DRY = (
+    measuring(
+        "mlp", "mlp", 30, "--runtimes", "eager,null", "--batch", "1", "--processes", "1",
+        "--width", "0.1", "--twin", "none", setup_s=5,
+    ),
+)  # fmt: skip
 
 
-def run_measure(
-    model: str, out: Path, limit_s: float, runtimes: Sequence[str]
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def plan(parts: Sequence[Part], total_s: float) -> dict[str, float]:
+    """Return part → seconds, in order: what says most first, what does not fit is absent.
+
+    A part gets what it needs, the last that fits at least ``least_s``; time beyond what all of them
+    need is shared among those that measure, up to ``STRETCH`` times their need.
+    """
+    given: dict[str, float] = {}
+    left = total_s
+    for part in parts:
+        if left >= part.least_s:
+            given[part.name] = min(part.seconds, left)
+            left -= given[part.name]
+    growing = [part for part in parts if part.measures and given.get(part.name) == part.seconds]
+    needed = sum(part.seconds for part in growing)
+    for part in growing:
+        given[part.name] += min((STRETCH - 1) * part.seconds, left * part.seconds / needed)
+    return given
+
+
+def filled(part: Part, limit_s: float, out: Path, device: str) -> list[str]:
+    """Return the command of a part; its time budget ends before the limit does."""
+    # The rest is for a slower set-up and for what a session writes at its end.
+    budget_s = max(5, int(0.85 * (limit_s - part.setup_s) - 5))
+    values = {"out": str(out), "budget": str(budget_s), "device": device}
+    return [word.format(**values) for word in part.command]
+
+
+# --- the suite ----------------------------------------------------------------------------------
+
+Execute = Callable[[Sequence[str], float, Path], tuple[int, str]]
+"""Command after the interpreter, limit in seconds, log → exit code (124: out of time), output."""
+
+
+class Suite:
+    """Runs parts one after the other; everything it knows is in ``summary.json``.
+
+    Args:
+        out: folder of results.
+        execute: runs a command.
+        clock: seconds.
+        device: as ``--device`` takes it.
+    """
+
+    def __init__(
+        self, out: Path, execute: Execute, clock: Callable[[], float], device: str = "cuda:0"
+    ) -> None:
+        self.out, self.execute, self.clock, self.device = out, execute, clock, device
+        self.file = out / "summary.json"
+        self.summary: Row = {"checks": [], "cells": [], "left_out": {}, "done": []}
+        if self.file.exists():
+            self.summary = json.loads(self.file.read_text(encoding="utf-8"))
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed, and there was one."""
+        return bool(self.summary["checks"]) and all(row["ok"] for row in self.summary["checks"])
+
+    def run(self, parts: Sequence[Part], total_s: float, *, again: bool = False) -> None:
+        """Run what is not done, in order, within the time; write after each."""
+        end = self.clock() + total_s
+        left = [part for part in parts if again or part.name not in self.summary["done"]]
+        while left:
+            part, left = left[0], left[1:]
+            missing = [name for name in part.needs if not has(name)]
+            if missing:
+                self._leave_out(part, f"{', '.join(missing)} is not installed")
+                continue
+            limit_s = plan([part, *left], end - self.clock()).get(part.name)
+            if limit_s is None:
+                self._leave_out(part, "no time left; run the suite again, or give more --minutes")
+                continue
+            self._run(part, limit_s)
+
+    def _run(self, part: Part, limit_s: float) -> None:
+        begin = self.clock()
+        print(f"{part.name}: {limit_s:.0f} s", flush=True)
+        command = filled(part, limit_s, self.out, self.device)
+        code, text = self.execute(command, limit_s, self.out / f"{part.name}.log")
+        took = self.clock() - begin
+        cells: list[Row] = []
+        if part.measures:
+            row, cells = self._measured(part, code, text, took)
+            rows = [row]
+        elif part.name == "method":
+            rows = checks_in(text)
+            if code not in (0, CHECK_FAILED) or not rows:
+                rows.append({"check": "method checks", "ok": False, "result": why(code, text)})
+            write(self.out / "method.json", rows)
+        else:
+            rows = [tested(code, text)]
+        for row in rows:
+            row["part"] = part.name
+        self._forget(part)
+        self.summary["checks"] += rows
+        self.summary["cells"] += [{**cell, "part": part.name} for cell in cells]
+        if code != 124:
+            self.summary["done"].append(part.name)
+        self.save()
+
+    def _measured(self, part: Part, code: int, text: str, took: float) -> tuple[Row, list[Row]]:
+        document, store = self.out / f"{part.name}.json", self.out / f"{part.name}-store"
+        if code != 0 and store.is_dir():  # stopped: what was measured is in the store
+            command = ["-m", "frameworktax", "report", str(store), "--quiet"]
+            self.execute([*command, "--json", str(document)], 30, self.out / "report.log")
+        try:
+            points = json.loads(document.read_text(encoding="utf-8"))["measurements"]
+        except (OSError, ValueError, KeyError):
+            points = []
+        return judged(f"measure {part.name}", points, took, why(code, text) if code else "")
+
+    def _leave_out(self, part: Part, reason: str) -> None:
+        self.summary["left_out"][part.name] = reason
+        self.save()
+
+    def _forget(self, part: Part) -> None:
+        """Drop what an earlier run of the part left in the summary."""
+        for key in ("checks", "cells"):
+            self.summary[key] = [row for row in self.summary[key] if row["part"] != part.name]
+        self.summary["left_out"].pop(part.name, None)
+        if part.name in self.summary["done"]:
+            self.summary["done"].remove(part.name)
+
+    def save(self) -> None:
+        """Write the summary, and the archive beside the folder."""
+        write(self.file, self.summary)
+        dropped = archive(self.out, self.out.with_name(f"{self.out.name}.tar.gz"))
+        if dropped:
+            print(f"not in the archive, which would be too large: {', '.join(dropped)}")
+
+
+def judged(
+    check: str, points: Sequence[Row], took: float, trouble: str = ""
 ) -> tuple[Row, list[Row]]:
-    document = out / f"{model}.json"
-    document.unlink(missing_ok=True)
-    budget_s = max(10, int(0.75 * limit_s))  # compiling may run past the budget
-    command = [sys.executable, "-m", "frameworktax", "measure", model, "--device", "cuda:0"]
-    command += ["--runtimes", ",".join(runtimes), "--batch", BATCHES]
-    command += ["--time-budget", f"{budget_s}s", "--processes", "2", "--quiet"]
-    command += ["--store", str(out / f"{model}-store"), "--json", str(document)]
-    begin = time.monotonic()
-    code, text = run_part(command, limit_s, out / f"{model}.log")
-    took = time.monotonic() - begin
-    store = out / f"{model}-store"
-    if not document.exists() and store.exists():  # stopped: what was measured is in the store
-        command = [sys.executable, "-m", "frameworktax", "report", str(store), "--quiet"]
-        run_part([*command, "--json", str(document)], 20, out / f"{model}-report.log")
-    try:
-        cells = json.loads(document.read_text())["measurements"]
-    except (OSError, ValueError, KeyError):
-        return {"check": f"measure {model}", "ok": False, "result": why(code, text)}, []
-    good = sum(cell["status"] == "ok" for cell in cells)
-    result = f"{good} of {len(cells)} points in {took:.0f} s, exit {code}"
-    return {"check": f"measure {model}", "ok": good > 0, "result": result}, [
-        brief(cell) for cell in cells
-    ]
+    """Return the row of a measuring part, and its points in brief.
+
+    It is never ok without kernel time: each point with a latency must have one, from the device.
+    """
+    timed = [p for p in points if p["status"] == "ok" and p.get("latency_ns")]
+    timed = [p for p in timed if p["runtime"] != "null"]
+    seen = [p for p in timed if p.get("kernel_ns") and p.get("bill_method") == ON_DEVICE]
+    said = f"{len(timed)} of {len(points)} points in {took:.0f} s"
+    said += f", kernel time of {len(seen)}" if seen else f"; {NO_KERNEL_TIME}"
+    if trouble:
+        said += f"; {trouble}"
+    row = {"check": check, "ok": bool(timed) and len(seen) == len(timed), "result": said}
+    return row, [brief(point) for point in points]
 
 
 def brief(cell: Row) -> Row:
+    """Return what the tables show of a point."""
+
     def value(name: str) -> float | None:
         estimate = cell.get(name)
         return estimate["value"] if estimate else None
 
-    keys = ("latency_ns", "pipelined_ns", "enqueue_ns", "kernel_ns", "span_ns", "tax_share")
+    keys = (
+        *("latency_ns", "pipelined_ns", "enqueue_ns", "kernel_ns", "span_ns", "tax_share"),
+        *("sm_activity", "warp_occupancy"),
+    )
     return {
         "model": cell["workload"]["model"],
         "batch": cell["workload"]["batch"],
+        "precision": cell["workload"]["precision"],
         "runtime": cell["runtime"],
         "status": cell["status"],
         "reason": cell.get("reason"),
+        "bill_method": cell.get("bill_method"),
         "launches": cell.get("launches"),
         "regime": cell.get("regime"),
         "notes": [note["code"] for note in cell.get("notes", [])],
@@ -147,19 +319,138 @@ def brief(cell: Row) -> Row:
     }
 
 
-# --- around -----------------------------------------------------------------------------------
+def checks_in(text: str) -> list[Row]:
+    """Return the rows that gpu_method.py printed."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"check"')]
 
 
-def run_part(command: Sequence[str], limit_s: float, log: Path) -> tuple[int, str]:
+def tested(code: int, text: str) -> Row:
+    """Return the row of the tests; all skipped is no success, for nothing was tested."""
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
+    ok = code == 0 and " passed" in last
+    return {"check": "tests marked gpu", "ok": ok, "result": last.strip("= ")}
+
+
+def archive(folder: Path, path: Path, limit: int = ARCHIVE_BYTES) -> list[str]:
+    """Pack the results of a folder, and return what was left out so that they fit the limit.
+
+    First what is small and says most, then stores, logs at last; installed packages never.
+    """
+    site = folder / "site"
+    files = [f for f in folder.rglob("*") if f.is_file() and site not in f.parents]
+    files.sort(key=lambda f: (f.suffix == ".log", f.suffix == ".jsonl", f.stat().st_size))
+    dropped: list[str] = []
+    while True:
+        with tarfile.open(path, "w:gz") as packed:
+            for file in files:
+                packed.add(file, f"{folder.name}/{file.relative_to(folder)}")
+        if path.stat().st_size <= limit or not files:
+            return dropped
+        dropped.append(str(files.pop().relative_to(folder)))
+
+
+# --- what is there ------------------------------------------------------------------------------
+
+
+def wanted_wheels(folder: Path, installed: Callable[[str], str | None]) -> list[Path]:
+    """Return the wheels of a folder whose package is missing here, or older."""
+    found = []
+    for wheel in sorted(folder.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]
+        here = installed(name.replace("_", "-"))
+        if here is None or numbers(here) < numbers(version):
+            found.append(wheel)
+    return found
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with."""
+    return tuple(int(n) for n in re.findall(r"\d+", version.split("+")[0].split("rc")[0])[:4])
+
+
+def installed_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def install_aside(wheels: Path, site: Path) -> str:
+    """Install what is missing into a folder, without network; return what was done, in words."""
+    chosen = wanted_wheels(wheels, installed_version)
+    if not chosen:
+        return "no wheel was needed" if wheels.is_dir() else f"no wheels at {wheels}"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    command += ["--no-compile", "--upgrade", "--target", str(site), *map(str, chosen)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    names = ", ".join(wheel.name.split("-")[0] for wheel in chosen)
+    failed = f" failed: {why(done.returncode, done.stderr)}" if done.returncode else ""
+    return f"installed {names}{failed}"
+
+
+def unusable(names: Iterable[str] = NEEDED) -> str | None:
+    """Return what is missing to run at all, and what helps."""
+    missing = [name for name in names if not has(name)]
+    if not missing:
+        return None
+    return f"{', '.join(missing)} missing; bring wheels (make gpu-wheels) or install them"
+
+
+def environment(execute: Execute, out: Path) -> Row:
+    """Say what this ran on; no names of users, hosts or variables."""
+    code = (
+        "import json, torch; p = torch.cuda.get_device_properties(0); print(json.dumps({"
+        "'torch': torch.__version__, 'cuda': torch.version.cuda, 'hip': torch.version.hip, "
+        "'cudnn': torch.backends.cudnn.version(), 'gpu': p.name, 'memory_bytes': p.total_memory, "
+        "'multiprocessors': p.multi_processor_count, "
+        "'l2_bytes': getattr(p, 'L2_cache_size', None)}))"
+    )
+    status, text = execute(["-c", code], 60, out / "torch.log")
+    try:
+        gpu = json.loads(text.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        gpu = {"error": why(status, text)}
+    cpu = re.search(r"^model name\s*: *(.+)$", read_text("/proc/cpuinfo"), re.MULTILINE)
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "system": platform.release(),
+        "cpu": cpu[1].strip() if cpu else platform.machine(),
+        "cores": os.cpu_count(),
+        "load_1min": os.getloadavg()[0],
+        "versions": {name: installed_version(name) for name in ("triton", "transformers")},
+        "optional": {name: has(name) for name in OPTIONAL},
+        **gpu,
+    }
+
+
+def no_gpu() -> str | None:
+    from frameworktax.runtimes.cuda_graph import missing_gpu
+
+    return missing_gpu()
+
+
+# --- around -------------------------------------------------------------------------------------
+
+
+def executor(site: Path) -> Execute:
+    """Return what runs commands with the source and the packages set aside on the path."""
+    paths = [str(ROOT / "src"), str(site), os.environ.get("PYTHONPATH", "")]
+    added = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "HF_HUB_OFFLINE": "1"}
+    scripts = f"{site / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    env = {**os.environ, **added, "PATH": scripts, "PYTHONUNBUFFERED": "1"}
+    return lambda command, limit_s, log: run_part(command, limit_s, log, env)
+
+
+def run_part(
+    command: Sequence[str], limit_s: float, log: Path, env: Mapping[str, str]
+) -> tuple[int, str]:
     """Run a part in a process group of its own; return exit code (124: out of time) and output."""
-    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
-    if limit_s < 5:
-        return 124, "no time left"
     with log.open("w+", encoding="utf-8", errors="replace") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, cwd=ROOT, env=env, start_new_session=True
-        )
+            [sys.executable, *command],
+            stdout=file, stderr=file, cwd=ROOT, env=dict(env), start_new_session=True,
+        )  # fmt: skip
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -173,97 +464,17 @@ def run_part(command: Sequence[str], limit_s: float, log: Path) -> tuple[int, st
                     continue
                 break
         file.seek(0)
-        return code, file.read()
+        text = file.read()
+    if len(text) > LOG_BYTES:
+        log.write_text(text[-LOG_BYTES:], encoding="utf-8")
+    return code, text
 
 
 def why(code: int, text: str) -> str:
+    """Return why a part did not end well, by its exit code and its last line, paths left out."""
     lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1].strip()[:150] if lines else "no output"
+    last = re.sub(r"(?<!\w)/[\w./-]+", "…", lines[-1].strip())[:150] if lines else "no output"
     return f"out of time; last: {last}" if code == 124 else f"exit {code}: {last}"
-
-
-def missing_runtimes() -> dict[str, str]:
-    from frameworktax import runtimes
-    from frameworktax.runtimes.base import Target
-
-    target = Target(device="cuda:0")
-    reasons = {name: runtimes.get(name).missing(target) for name in RUNTIMES}
-    return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def no_gpu() -> str | None:
-    from frameworktax.runtimes.cuda_graph import missing_gpu
-
-    reason = missing_gpu()
-    if reason is None and not has("torch"):
-        reason = "torch is not installed"
-    return reason
-
-
-def environment() -> Row:
-    """Say what this ran on; no names of users, hosts or variables."""
-    code = (
-        "import json, torch; p = torch.cuda.get_device_properties(0); print(json.dumps({"
-        "'torch': torch.__version__, 'cuda': torch.version.cuda, 'cudnn': "
-        "torch.backends.cudnn.version(), 'gpu': p.name, 'memory_bytes': p.total_memory, "
-        "'multiprocessors': p.multi_processor_count}))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    try:
-        gpu = json.loads(found.stdout)
-    except ValueError:
-        gpu = {"error": why(found.returncode, found.stderr)}
-    query = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu"
-    smi = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
-    try:
-        driver = subprocess.run(smi, capture_output=True, text=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        driver = f"not known: {error}"
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in read_text("/proc/cpuinfo").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {
-        "date": now,
-        "python": platform.python_version(),
-        "system": platform.release(),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load_1min": os.getloadavg()[0],
-        query: driver,
-        **gpu,
-    }
-
-
-def show(rows: list[Row], cells: list[Row], left_out: dict[str, str], out: Path) -> None:
-    print(f"\n{'check':<46} {'':4} result")
-    for row in rows:
-        print(f"{row['check']:<46} {'ok' if row['ok'] else 'FAIL':4} {row['result']}")
-    if cells:
-        print(
-            f"\n{'model':<10} {'batch':>5} {'runtime':<18} {'L ms':>8} {'K ms':>8} {'D ms':>8} ",
-            end="",
-        )
-        print(f"{'tax':>5} {'launches':>8}  regime")
-    for cell in cells:
-        if cell["batch"] not in (1, 8, 64) and cell["status"] == "ok":
-            continue  # all of them are in summary.json
-        print(f"{cell['model']:<10} {cell['batch']:>5} {cell['runtime']:<18} ", end="")
-        if cell["status"] != "ok":
-            print(f"{cell['status']}: {cell['reason']}")
-            continue
-        for key in ("latency_ns", "kernel_ns", "span_ns"):
-            print(f"{'–' if cell[key] is None else format(cell[key] / 1e6, '.3f'):>8} ", end="")
-        share = "–" if cell["tax_share"] is None else f"{cell['tax_share']:.0%}"
-        print(f"{share:>5} {cell['launches'] or '–':>8}  {cell['regime'] or '–'}")
-    for what, reason in left_out.items():
-        print(f"left out: {what}: {reason}")
-    print(f"\nresults in {out}")
 
 
 def has(package: str) -> bool:
@@ -279,6 +490,58 @@ def read_text(path: str) -> str:
 
 def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def show(suite: Suite) -> None:
+    print(f"\n{'check':<46} {'':4} result")
+    for row in suite.summary["checks"]:
+        print(f"{row['check']:<46} {'ok' if row['ok'] else 'FAIL':4} {row['result']}")
+    for cell in suite.summary["cells"]:
+        name = f"{cell['model']} {cell['precision']} batch {cell['batch']} {cell['runtime']}"
+        if cell["latency_ns"] is None:
+            print(f"{name:<52} {cell['status']}: {cell['reason']}")
+            continue
+        keys = ("latency_ns", "kernel_ns", "span_ns")
+        times = [f"{'–' if cell[k] is None else format(cell[k] / 1e6, '.3f'):>8}" for k in keys]
+        share = "–" if cell["tax_share"] is None else f"{cell['tax_share']:.0%}"
+        print(f"{name:<52} L, K, D ms {' '.join(times)}  tax {share}  {cell['regime'] or '–'}")
+    for what, reason in suite.summary["left_out"].items():
+        print(f"left out: {what}: {reason}")
+    print(f"\nresults in {suite.out} and {suite.out.name}.tar.gz beside it")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite; return 0 only where every check passed."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--parts", help=f"of {','.join(p.name for p in PARTS)}; default: all")
+    parser.add_argument("--wheels", type=Path, default=WHEELS)
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU: shows that it would run")
+    options = parser.parse_args(arguments)
+    begin = time.monotonic()
+    out: Path = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    said = install_aside(options.wheels, out / "site")
+    sys.path[:0] = [str(ROOT / "src"), str(out / "site")]
+    importlib.invalidate_caches()
+    reason = unusable() or (None if options.dry_run else no_gpu())
+    if reason is not None:
+        print(f"gpu_suite: {reason} ({said})", file=sys.stderr)
+        return 1
+    execute = executor(out / "site")
+    suite = Suite(out, execute, time.monotonic, "cpu" if options.dry_run else "cuda:0")
+    write(out / "environment.json", {**environment(execute, out), "wheels": said})
+    parts = DRY if options.dry_run else PARTS
+    if options.parts:
+        names = options.parts.split(",")
+        if unknown := set(names) - {part.name for part in parts}:
+            parser.error(f"no part {', '.join(sorted(unknown))}")
+        parts = tuple(part for part in parts if part.name in names)
+    left_s = options.minutes * 60 - RESERVE_S - (time.monotonic() - begin)
+    suite.run(parts, left_s, again=bool(options.parts) or options.dry_run)
+    show(suite)
+    return 0 if suite.ok else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""Gather the wheels that a machine with a GPU and no network lacks, for its Python.
+
+    python benchmarks/gpu_wheels.py [--python 3.12] [--out gpu-wheels]
+
+What frameworktax needs beside torch, numpy and scipy (a machine with torch for CUDA has them), and
+what makes results better there: NVML, py-spy, a disassembler. Refused above 40 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGE = ("numpy", "scipy")
+EXTRAS = ("gpu", "py-spy", "disassembly")
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64",
+             "manylinux_2_5_x86_64", "manylinux1_x86_64")  # fmt: skip
+MOST_BYTES = 40_000_000
+
+
+def requirements(text: str) -> list[str]:
+    """Return what is gathered, from ``pyproject.toml``."""
+    project = tomllib.loads(text)["project"]
+    core = [one for one in project["dependencies"] if re.match(r"[\w-]+", one)[0] not in LARGE]  # type: ignore[index]
+    return core + [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
+
+
+def command(wanted: Sequence[str], python: str, out: Path) -> list[str]:
+    """Return pip's command; with another Python's number it takes wheels only."""
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    return [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--only-binary=:all:", "--implementation", "cp", "--python-version", python),
+        *platforms,
+        *("--constraint", str(ROOT / "constraints.txt"), "--dest", str(out), *wanted),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--python", default="3.12", help="version of the Python there")
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu-wheels")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for old in options.out.glob("*.whl"):  # two versions of one package would both be installed
+        old.unlink()
+    wanted = requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    code = subprocess.run(command(wanted, options.python, options.out)).returncode
+    found = list(options.out.glob("*.whl"))
+    size = sum(file.stat().st_size for file in found)
+    print(f"{len(found)} wheels, {size / 1e6:.1f} MB, for Python {options.python}: {options.out}")
+    if size > MOST_BYTES:
+        print(f"gpu_wheels: more than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
+    return code or int(size > MOST_BYTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""The suite for a GPU, with fakes: its plan, its order, what it writes, and what it calls ok."""
+
+import json
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import gpu_results
+import gpu_suite
+import gpu_wheels
+from frameworktax.analysis.whatif import gpu as whatif
+from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.records import Estimate, Measurement, Workload
+from gpu_suite import DRY, PARTS, Part, Suite, judged, plan
+
+QUICK = Part(name="quick", command=("-c", "1"), seconds=60, least_s=20)
+LONG = Part(
+    name="long", command=("-m", "x", "{device}", "{budget}", "{out}/long.json"), seconds=100,
+    least_s=50, setup_s=20, measures=True,
+)  # fmt: skip
+LAST = replace(LONG, name="last")
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def test_what_says_most_comes_first_and_the_rest_is_left_out():
+    assert plan([QUICK, LONG, LAST], 260) == {"quick": 60, "long": 100, "last": 100}
+    assert plan([QUICK, LONG, LAST], 230) == {"quick": 60, "long": 100, "last": 70}
+    assert plan([QUICK, LONG, LAST], 200) == {"quick": 60, "long": 140}  # 40 s prove nothing
+    assert plan([QUICK, LONG, LAST], 90) == {"quick": 60}
+    assert plan([QUICK, LONG, LAST], 10) == {}
+
+
+def test_time_to_spare_goes_to_measuring_up_to_twice_the_need():
+    assert plan([QUICK, LONG, LAST], 360) == {"quick": 60, "long": 150, "last": 150}
+    assert plan([QUICK, LONG, LAST], 3600) == {"quick": 60, "long": 200, "last": 200}
+
+
+def test_ten_minutes_hold_the_telling_parts_in_the_order_of_the_issue():
+    found = plan(PARTS, 600 - gpu_suite.RESERVE_S)
+    assert list(found)[:4] == ["method", "bert-base", "resnet-50", "paper"]
+    assert sum(found.values()) <= 600 - gpu_suite.RESERVE_S
+    assert {"method", "bert-base", "resnet-50", "paper", "inductor", "tests"} <= set(
+        plan(PARTS, 1500)
+    )
+
+
+def test_a_time_budget_leaves_room_for_setting_up_and_for_writing():
+    for part in (*PARTS, *DRY):
+        words = gpu_suite.filled(part, part.seconds, Path("/o"), "cuda:0")
+        assert not any("{" in word for word in words)
+        if part.measures:
+            budget = int(words[words.index("--time-budget") + 1].removesuffix("s"))
+            assert part.setup_s + budget <= part.seconds
+    command = gpu_suite.filled(PARTS[1], 150, Path("/o"), "cuda:0")
+    assert command[command.index("--device") + 1] == "cuda:0"
+    assert command[command.index("--store") + 1] == "/o/bert-base-store"
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def estimate(value):
+    return {"value": value, "low": value, "high": value}
+
+
+def point(runtime="eager", *, kernel=1e6, method="device-profile", batch=1, model="bert-base"):
+    return {
+        "workload": {"model": model, "batch": batch, "precision": "float16"},
+        "runtime": runtime,
+        "status": "ok",
+        "latency_ns": estimate(4e6),
+        "pipelined_ns": estimate(3.5e6),
+        "kernel_ns": estimate(kernel) if kernel else None,
+        "sm_activity": estimate(0.5),
+        "warp_occupancy": estimate(0.125),
+        "bill_method": method if kernel else None,
+        "notes": [],
+    }
+
+
+class Machine:
+    """Runs nothing: each command takes scripted time and leaves scripted points."""
+
+    def __init__(self, out, *, takes=None, codes=None, points=None):
+        self.out, self.now = out, 0.0
+        self.takes, self.codes = takes or {}, codes or {}
+        self.points = points or {}
+        self.ran, self.summaries = [], []
+
+    def clock(self):
+        return self.now
+
+    def execute(self, command, limit_s, log):
+        name = log.stem
+        self.ran.append((name, round(limit_s)))
+        file = self.out / "summary.json"
+        self.summaries.append(json.loads(file.read_text()) if file.exists() else None)
+        self.now += min(limit_s, self.takes.get(name, 10))
+        if name in self.points:
+            found = json.dumps({"measurements": self.points[name]})
+            (self.out / f"{name}.json").write_text(found)
+        return self.codes.get(name, 0), '{"check": "spin", "ok": true, "result": "1"}\n3 passed'
+
+
+def run(out, parts=(QUICK, LONG, LAST), total_s=260, again=False, **script):
+    machine = Machine(out, **script)
+    suite = Suite(out, machine.execute, machine.clock)
+    suite.run(parts, total_s, again=again)
+    return machine, suite
+
+
+def test_time_that_a_part_leaves_goes_to_the_next(tmp_path):
+    points = {"long": [point()], "last": [point()]}
+    machine, suite = run(tmp_path, takes={"quick": 10, "long": 150}, points=points)
+    # 60 planned and 10 taken: the 50 left are shared by the two that measure
+    assert machine.ran == [("quick", 60), ("long", 125), ("last", 125)]
+    assert suite.ok
+
+
+def test_it_writes_after_each_part(tmp_path):
+    (tmp_path / "gpu").mkdir()
+    machine, _ = run(tmp_path / "gpu", points={"long": [point()], "last": [point()]})
+    assert [len(one["checks"]) if one else 0 for one in machine.summaries] == [0, 1, 2]
+    with tarfile.open(tmp_path / "gpu.tar.gz") as packed:
+        assert "gpu/summary.json" in packed.getnames()
+
+
+def test_what_is_done_is_not_run_again_unless_it_is_named(tmp_path):
+    out = tmp_path / "gpu"
+    out.mkdir()
+    points = {"long": [point()], "last": [point()]}
+    first, _ = run(out, total_s=165, takes={"quick": 60, "long": 100}, points=points)
+    assert [name for name, _ in first.ran] == ["quick", "long"]
+    second, suite = run(out, points=points)
+    assert [name for name, _ in second.ran] == ["last"]
+    assert suite.summary["left_out"] == {}
+    third, suite = run(out, (LONG,), again=True, points=points)
+    assert [name for name, _ in third.ran] == ["long"]
+    assert [row["part"] for row in suite.summary["checks"]] == ["quick", "last", "long"]
+
+
+def test_a_part_that_ran_out_of_time_keeps_what_it_has_and_is_not_done(tmp_path):
+    out = tmp_path / "gpu"
+    (out / "long-store").mkdir(parents=True)
+    points = {"report": [], "long": [point(), point(batch=8, kernel=None)]}
+    machine, suite = run(out, (LONG,), codes={"long": 124}, points=points)
+    assert [name for name, _ in machine.ran] == ["long", "report"]
+    assert (suite.ok, suite.summary["done"]) == (False, [])
+    assert len(suite.summary["cells"]) == 2
+
+
+def test_what_a_part_needs_and_is_missing_is_said(tmp_path):
+    lacking = replace(LONG, needs=("no_such_module",))
+    machine, suite = run(tmp_path, (lacking,))
+    assert machine.ran == []
+    assert "no_such_module" in suite.summary["left_out"]["long"]
+    assert not suite.ok  # nothing was checked
+
+
+@pytest.mark.parametrize(
+    ("points", "ok"),
+    [
+        ([point()], True),
+        ([point(), point("null", kernel=None)], True),  # the floor has no kernels
+        ([point(), point(batch=8, kernel=None)], False),
+        ([point(method="program-counter-sampling (perf-event)")], False),
+        ([point("null", kernel=None)], False),
+        ([{**point(), "status": "failed", "latency_ns": None}], False),
+        ([], False),
+    ],
+)
+def test_no_part_is_ok_without_kernel_time_of_every_point(points, ok):
+    row, cells = judged("measure m", points, 5.0)
+    assert row["ok"] is ok
+    assert len(cells) == len(points)
+
+
+def test_a_dry_run_says_that_no_kernel_time_was_read_and_fails(tmp_path, monkeypatch, capsys):
+    sampled = point(method="program-counter-sampling (perf-event)", model="mlp")
+    machine = Machine(tmp_path / "gpu", points={"mlp": [sampled]})
+    monkeypatch.setattr(gpu_suite, "executor", lambda site: machine.execute)
+    words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    assert gpu_suite.main(words) == 1
+    assert gpu_suite.NO_KERNEL_TIME in capsys.readouterr().out
+    assert json.loads((tmp_path / "gpu/environment.json").read_text())["error"]
+
+
+def test_a_command_beyond_its_limit_is_stopped(tmp_path):
+    log = tmp_path / "log"
+    code, _ = gpu_suite.run_part(["-c", "import time; time.sleep(60)"], 0.3, log, {})
+    assert code == 124
+    code, text = gpu_suite.run_part(["-c", "print('x' * 300_000)"], 60, log, {})
+    assert (code, len(text)) == (0, 300_001)
+    assert log.stat().st_size == gpu_suite.LOG_BYTES
+    assert gpu_suite.why(1, "kept in /home/someone/store: full") == "exit 1: kept in …: full"
+
+
+# --- archive and wheels ---------------------------------------------------------------------------
+
+
+def test_the_archive_fits_its_limit_and_drops_logs_first(tmp_path):
+    noise = bytes(range(256)) * 40
+    out = tmp_path / "gpu"
+    for name in ("summary.json", "a-store/s.jsonl", "a.log", "site/package.py"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(noise)
+    path = tmp_path / "gpu.tar.gz"
+    assert gpu_suite.archive(out, path) == []
+    whole = path.stat().st_size
+    with tarfile.open(path) as packed:
+        assert set(packed.getnames()) == {
+            f"gpu/{n}" for n in ("summary.json", "a-store/s.jsonl", "a.log")
+        }
+    assert gpu_suite.archive(out, path, limit=whole - 1) == ["a.log"]
+    assert path.stat().st_size < whole
+    assert gpu_suite.archive(out, path, limit=1) == ["a.log", "a-store/s.jsonl", "summary.json"]
+
+
+def test_only_wheels_of_what_is_missing_or_older_are_installed(tmp_path):
+    names = ("msgspec-0.22.0-cp312-cp312-x.whl", "rich-15.0.0-py3-none-any.whl",
+             "typing_extensions-4.16.0-py3-none-any.whl")  # fmt: skip
+    for name in names:
+        (tmp_path / name).touch()
+    here = {"rich": "15.0.0", "typing-extensions": "4.9.0"}
+    found = gpu_suite.wanted_wheels(tmp_path, here.get)
+    assert [wheel.name for wheel in found] == [names[0], names[2]]
+    assert gpu_suite.wanted_wheels(tmp_path / "none", here.get) == []
+
+
+def test_wheels_are_what_the_project_needs_beside_torch():
+    text = (gpu_wheels.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    names = {one.partition(">")[0] for one in gpu_wheels.requirements(text)}
+    assert {"msgspec", "pydantic", "nvidia-ml-py"} <= names
+    assert not {"torch", "numpy", "scipy"} & names
+    words = gpu_wheels.command(["msgspec"], "3.12", Path("w"))
+    assert words[words.index("--python-version") + 1] == "3.12"
+    assert "--only-binary=:all:" in words
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def packed(folder, name, summary):
+    out = folder / name / "gpu"
+    out.mkdir(parents=True)
+    for file, data in (("summary.json", summary), ("environment.json", {"gpu": "NVIDIA H200"})):
+        (out / file).write_text(json.dumps(data))
+    (out / "x.log").write_text("log")
+    gpu_suite.archive(out, folder / f"{name}.tar.gz")
+    return folder / f"{name}.tar.gz"
+
+
+def summary(part, *points, ok=True, left_out=None):
+    row, cells = judged(f"measure {part}", points, 1.0)
+    return {
+        "checks": [{**row, "part": part, "ok": ok}],
+        "cells": [{**cell, "part": part} for cell in cells],
+        "left_out": left_out or {},
+        "done": [part],
+    }
+
+
+def test_archives_become_one_page_with_the_paper_beside(tmp_path, capsys):
+    first = packed(tmp_path, "one", summary("bert-base", point("cuda-graph", kernel=None)))
+    second = packed(
+        tmp_path, "two", summary("bert-base", point("cuda-graph"), left_out={"tests": "no time"})
+    )
+    third = packed(tmp_path, "three", summary("resnet-50", point(model="resnet-50")))
+    out = tmp_path / "docs"
+    assert gpu_results.main([*map(str, (first, second, third)), "--out", str(out)]) == 0
+    text = (out / "gpu.md").read_text()
+    assert "| cuda-graph | 3.5 | 50.0% | 12.5% | 2.82 | 57.0% | 9.2% |" in text
+    assert "- tests: no time" in text
+    assert text.count("| cuda-graph | float16 | 1 |") == 1  # the later archive's
+    assert "## resnet-50" in text
+    assert not list((out / "gpu").glob("*.log"))
+
+
+def test_a_page_without_kernel_time_is_a_failure(tmp_path):
+    only = packed(tmp_path, "one", summary("mlp", point(method="sampling"), ok=False))
+    assert gpu_results.main([str(only), "--out", str(tmp_path / "docs")]) == 1
+
+
+def measured(runtime, batch, latency, host, kernel, launches=60):
+    def exact(value):
+        return Estimate(value=value, low=value, high=value, n=5)
+
+    return Measurement(
+        workload=Workload(model="m", batch=batch), runtime=runtime, paradigm="eager",
+        platform="cuda:0", threads=1, status="ok", latency_ns=exact(latency),
+        enqueue_ns=exact(host), kernel_ns=exact(kernel), launches=launches,
+    )  # fmt: skip
+
+
+def test_errors_of_the_replay_are_predicted_over_measured():
+    eager = [measured("eager", n, 1_000_000.0, 950_000.0, 100_000.0 * n) for n in (1, 2, 4)]
+    graphs = [whatif.answers(m, [m], WhatIf(graphs=True))[0].latency.value for m in eager]
+    replayed = [
+        measured("cuda-graph", m.workload.batch, predicted / 1.1, 9_000.0, 100_000.0)
+        for m, predicted in zip(eager, graphs, strict=True)
+    ]
+    found = gpu_results.replay_errors([*eager, *replayed])
+    assert found["graphs"] == pytest.approx([0.1] * 3)
+    assert len(found["batch"]) == 1
+    assert gpu_results.replay_errors([]) == {}
