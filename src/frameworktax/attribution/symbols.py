@@ -187,6 +187,14 @@ class Resolver:
         return self._tables[path]
 
 
+def read_tables() -> None:
+    """Read the symbols of every library of this process; what is forked from it has them too."""
+    resolver = Resolver()
+    for path in {region.path for region in parse_maps(Path("/proc/self/maps").read_text())}:
+        if path.startswith("/"):
+            resolver._table(path)
+
+
 _MALLOC_OBJECT = (
     "malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign",
     "valloc", "pvalloc", "malloc_trim", "malloc_usable_size", "mallinfo", "mallinfo2", "mallopt",

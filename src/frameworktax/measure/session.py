@@ -49,7 +49,7 @@ from frameworktax.store import Writer
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
 THREADS = 8
-"""Most threads of set-up; each waits for a process of its own."""
+"""Most steps of set-up at a time: many only wait for what a template still imports."""
 BIND_S = 5.0
 """A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
 DEVICE_BIND_S = 30.0
@@ -103,7 +103,8 @@ class MeasuringSession:
         self._outputs = OutputChecks(self._series, self._recorder, self._scratch, self._known)
         self._gate = Gate(self._templates)
         self._effort = EffortClock(clock)
-        self._pool = ThreadPoolExecutor(1 + max(1, min(len(host.usable_cpus()), THREADS)))
+        self._setup_pool = ThreadPoolExecutor(THREADS)
+        self._pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), THREADS)))
         self._setup = Setup(
             plan,
             self._series,
@@ -114,7 +115,7 @@ class MeasuringSession:
             self._known,
             self._scratch,
             SetupProcess(plan.folder, self._setup_process),
-            self._pool,
+            self._setup_pool,
         )
         self._rounds = Rounds(
             plan,
@@ -512,7 +513,8 @@ class MeasuringSession:
             if not self._keeps_templates:
                 self._templates.close()
             orphans.end(self._scratch)
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            for pool in (self._setup_pool, self._pool):
+                pool.shutdown(wait=True, cancel_futures=True)
             if self._held is not None:
                 os.close(self._held)
             shutil.rmtree(self._scratch, ignore_errors=True)

@@ -528,6 +528,7 @@ def _refusal(library: str) -> str:
     # Not here, then: the process that builds the model says what is wrong with the library.
     except BaseException as error:  # noqa: BLE001 - foreign code: an import may even exit
         return f"importing {library} raised {type(error).__name__}"
+    _read_what_samples_need()
     sys.stdout.flush()
     gc.collect()
     gc.freeze()  # the collector of what is forked leaves what was imported alone
@@ -543,6 +544,13 @@ def _refusal(library: str) -> str:
     if children.exists() and children.read_text().strip():
         return f"{library} starts processes as soon as it is imported"
     return ""
+
+
+def _read_what_samples_need() -> None:
+    """Read rules and symbols once: a process alone takes half a second for its first sample."""
+    from frameworktax.attribution import buckets, symbols  # noqa: F401 - rules are compiled
+
+    symbols.read_tables()
 
 
 def _descriptors() -> set[int]:
