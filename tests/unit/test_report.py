@@ -333,7 +333,7 @@ def test_page_carries_the_document_and_the_rows(run, page):
 
 def test_page_tells_the_verdict_in_words_and_tables(page):
     assert "<h1>Eager pays 61.8 ±0.7\u00a0% framework tax at batch 1</h1>" in page
-    assert page.count("<caption>") == 6
+    assert page.count("<caption>") == 5
     assert page.count('scope="row"') > 30
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from frameworktax.analysis.bill import TWIN, Bill, detail_share, share_of
+from frameworktax.analysis.curves import FREE
 from frameworktax.analysis.estimates import (
     inverse,
     one_minus,
@@ -33,7 +34,9 @@ from frameworktax.records import (
     Note,
     Parity,
     device_of,
+    point_name,
 )
+from frameworktax.stats import simultaneous
 
 PACKING = 0.10
 """Share of latency spent packing weights above which advice is given."""
@@ -78,33 +81,24 @@ def proven(parity: Parity | None) -> bool:
     return parity is not None and parity.within_tolerance is True
 
 
-def rank(readings: Sequence[Reading]) -> tuple[list[tuple[Reading, Estimate]], list[Note]]:
-    """Rank runtimes at one workload by their gain over eager; only proven outputs are ranked.
+def unranked(readings: Sequence[Reading]) -> list[Note]:
+    """Return notes naming runtimes that are faster than eager but not ranked, and why.
 
     Args:
         readings: of one workload, one a runtime.
-
-    Returns:
-        Runtimes whose outputs equal eager's and whose gain over it has an interval, fastest
-        first; and notes naming faster ones that are not ranked, and why.
     """
     reference = next((r for r in readings if r.measurement.runtime == REFERENCE), None)
-    found: list[tuple[Reading, Estimate]] = []
+    others = [r for r in readings if r.measurement.runtime not in (REFERENCE, FLOOR)]
     notes: list[Note] = []
-    for reading in readings:
-        runtime = reading.measurement.runtime
-        if reference is None or runtime in (REFERENCE, FLOOR):
+    if reference is None:
+        return notes
+    for reading in others:
+        parity, gain = reading.measurement.parity, speed_up(reference, reading)
+        if gain is None or proven(parity) or simultaneous(gain, len(others)).low <= 1:
             continue
-        gain = speed_up(reference, reading)
-        if gain is None:
-            continue
-        parity = reading.measurement.parity
-        if proven(parity):
-            found.append((reading, gain))
-        elif gain.low > 1:
-            text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
-            notes.append(Note("not-ranked", text))
-    return sorted(found, key=lambda item: -item[1].value), notes
+        text = f"{times(gain.value)} faster but not ranked: {difference(parity)}"
+        notes.append(Note("not-ranked", f"{reading.measurement.runtime} is {text}"))
+    return notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +107,11 @@ class Recommendation:
 
     Attributes:
         batches: that have the same recommendation, ascending.
-        runtimes: the fastest with equal outputs, and those that no interval separates from it;
-            empty where none is proven faster than eager.
+        runtimes: the fastest with equal outputs that is proven faster than eager, and others of
+            the kind that no interval separates from it; empty where there is none.
         gain: of all of them over eager at these batches, from the lowest end of an interval to
-            the highest; its value is the fastest one's at the smallest batch.
+            the highest; its value is the fastest one's at the smallest batch. The intervals of
+            all runtimes compared at a batch hold together.
     """
 
     batches: tuple[int, ...]
@@ -145,13 +140,18 @@ def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
 
 
 def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation:
-    gains = {m.runtime: inverse(m.ratio_to_eager) for m in compared if m.ratio_to_eager}
+    gains = {
+        m.runtime: simultaneous(inverse(m.ratio_to_eager), len(compared))
+        for m in compared
+        if m.ratio_to_eager
+    }
     order = sorted(compared, key=lambda m: -gains[m.runtime].value)
-    best = next((m for m in order if gains[m.runtime].low > 1), None)
-    if best is None:
+    faster = [m for m in order if gains[m.runtime].low > 1]
+    if not faster:
         return Recommendation((batch,), (), None)
-    others = [m for m in order if m is not best and not separable(best, m)]
-    runtimes = (best.runtime, *(m.runtime for m in others))
+    best, pairs = faster[0], len(compared) - 1
+    others = [m.runtime for m in faster[1:] if not separable(best, m, pairs)]
+    runtimes = (best.runtime, *others)
     gain = replace(
         gains[best.runtime],
         low=min(gains[name].low for name in runtimes),
@@ -168,10 +168,19 @@ def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
     return replace(smaller, batches=smaller.batches + larger.batches, gain=gain)
 
 
-def separable(a: Measurement, b: Measurement) -> bool:
-    """Return whether the interval of the ratio of two points, paired by round, leaves out 1."""
+def separable(a: Measurement, b: Measurement, comparisons: int = 1) -> bool:
+    """Return whether the interval of the ratio of two points, paired by round, leaves out 1.
+
+    Args:
+        a: one point.
+        b: the other.
+        comparisons: how many pairs are looked at together.
+    """
     ratio = paired_ratio(a, b)
-    return ratio is not None and not ratio.low <= 1 <= ratio.high
+    if ratio is None:
+        return False
+    ratio = simultaneous(ratio, comparisons)
+    return not ratio.low <= 1 <= ratio.high
 
 
 def either(runtimes: Sequence[str]) -> str:
@@ -217,9 +226,11 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         return [], []
     smallest = min(r.measurement.workload.batch for r in measured)
     at_first = [r for r in measured if r.measurement.workload.batch == smallest]
-    faster, notes = rank(at_first)
-    advice: list[Advice | None] = [_faster(reading, gain) for reading, gain in faster]
-    best = next((reading for reading, gain in faster if gain.low > 1), None)
+    found = recommend(r.measurement for r in measured)
+    every = sorted({r.measurement.workload.batch for r in measured})
+    advice: list[Advice | None] = [_use(one, measured, every) for one in found if one.gain]
+    fastest = [one.runtimes[0] for one in found if one.gain and smallest in one.batches]
+    best = next((r for r in at_first if r.measurement.runtime in fastest), None)
     reference = next((r for r in at_first if r.measurement.runtime == REFERENCE), None)
     for focus in (reference, best):
         if focus is None:
@@ -231,24 +242,41 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         advice += [_packing(focus, at_first), _allocator(same), _threads(focus), _place(focus)]
         advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
-    return list(ranked(kept)), notes
+    return list(ranked(kept)), unranked(at_first)
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
     """Return advice by its kind, the largest gain first."""
-    return tuple(sorted(advice, key=lambda a: (KINDS.index(a.kind), -a.gain.value)))
+    return tuple(
+        sorted(
+            advice,
+            key=lambda a: (
+                KINDS.index(a.kind),
+                -(a.gain.high if a.kind == "bound" else a.gain.value),
+            ),
+        )
+    )
 
 
 def _name(m: Measurement) -> str:
     return f"{m.workload.model}, {m.runtime}"
 
 
-def _faster(reading: Reading, gain: Estimate) -> Advice:
-    m = reading.measurement
+def _use(found: Recommendation, readings: Sequence[Reading], every: Sequence[int]) -> Advice | None:
+    """Return the recommendation for some batch sizes as advice."""
+    if found.gain is None:
+        return None
+    m = next(
+        r.measurement
+        for r in readings
+        if r.measurement.runtime == found.runtimes[0]
+        and r.measurement.workload.batch == found.batches[0]
+    )
     return Advice(
-        action=f"use {m.runtime}: {times(gain.value)} faster at batch {m.workload.batch}",
-        evidence=f"{m.workload.model}: paired with eager in every round; {difference(m.parity)}",
-        gain=gain,
+        action=f"use {either(found.runtimes)} at batch {batches_text(found.batches, every)}",
+        evidence=f"{point_name(m.point, runtime=False, batch=False)}: the fastest with outputs "
+        f"equal to eager's, paired with it in every round; {difference(m.parity)}",
+        gain=found.gain,
         kind="measured",
     )
 
@@ -268,12 +296,20 @@ def _place(focus: Reading) -> Advice | None:
     return Advice(
         action=f"{name} pays {percent(first.share)} of the tax of {m.runtime} at batch "
         f"{m.workload.batch}, {mostly}: without it a call would be at most "
-        f"{times(gain.value)} faster",
+        f"{times(gain.high)} faster",
         evidence=f"{_name(m)}: {percent(share.value)} of the latency, from a run in which every "
         "module reads the clock",
         gain=gain,
         kind="bound",
     )
+
+
+def batches_text(batches: Sequence[int], every: Sequence[int]) -> str:
+    """Return ``1 to 8`` for three or more neighbouring batch sizes, else each by itself."""
+    first = every.index(batches[0])
+    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
+        return f"{batches[0]} to {batches[-1]}"
+    return ", ".join(map(str, batches))
 
 
 def _batch(first: Reading, same: Sequence[Reading], curve: Curve | None) -> Advice | None:
@@ -290,7 +326,8 @@ def _batch(first: Reading, same: Sequence[Reading], curve: Curve | None) -> Advi
     n = largest.measurement.workload.batch
     more = "at least " if curve.free_is_lower_bound else ""
     return Advice(
-        action=f"batch up to {n} with {first.measurement.runtime}: it costs nothing here",
+        action=f"batch up to {n} with {first.measurement.runtime}: a call takes at most "
+        f"{percent(FREE)} longer",
         evidence=(
             f"{_name(first.measurement)}: latency stays within 10 % of batch 1 up to {more}"
             f"{free.value:.1f} ({free.low:.1f} to {free.high:.1f}); the gain is per sample"
@@ -308,7 +345,7 @@ def _faster_kernels(reading: Reading) -> Advice | None:
     gain = replace(inverse(share), method="latency / tax")
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return Advice(
-        action=f"{cause} would give at most {times(gain.value)} with {m.runtime} "
+        action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
         f"at batch {m.workload.batch}",
         evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
         f"({bill.method})",
@@ -325,8 +362,8 @@ def _no_tax(reading: Reading) -> Advice | None:
     if gain is None:
         return None
     return Advice(
-        action=f"the same kernels without any framework tax would give {times(gain.value)} over "
-        f"{m.runtime} at batch {m.workload.batch}",
+        action="the same kernels without any framework tax would give at most "
+        f"{times(gain.high)} over {m.runtime} at batch {m.workload.batch}",
         evidence=f"{_name(m)}: kernels take {percent(1 - bill.share.value)} of the latency; "
         "a larger gain needs other kernels",
         gain=gain,

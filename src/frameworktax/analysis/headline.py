@@ -46,14 +46,15 @@ def _tax(m: Measurement) -> str:
         if latency is not None and latency.low < latency.high:
             slow = f"{slow} ({duration(latency.low)} to {duration(latency.high)})"
         return f"{m.runtime} takes {slow} {where}"
-    if not _determined(m.tax_share):
+    if not determined(m.tax_share):
         low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
         return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
     least = "at least " if m.bill_method == TWIN else ""
     return f"{m.runtime} pays {least}{_share(m.tax_share)} framework tax {where}"
 
 
-def _determined(share: Estimate) -> bool:
+def determined(share: Estimate) -> bool:
+    """Return whether a tax share is known well enough to be named as a number."""
     return (share.high - share.low) / 2 < UNDETERMINED
 
 
@@ -88,14 +89,16 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
 
 
 def _fastest(at_first: Sequence[Measurement], smallest: int) -> str:
-    best = next((one for one in recommend(at_first) if one.gain is not None), None)
-    if best is None or best.gain is None:
+    best = next(iter(recommend(at_first)), None)
+    if best is None:
         return ""
+    if best.gain is None:
+        return f"no other runtime is proven faster at batch {smallest}"
     return f"{either(best.runtimes)} is {times_range(best.gain)} faster at batch {smallest}"
 
 
 def _bound(m: Measurement) -> str:
-    if m.tax_share is None or m.tax_share.low <= 0 or not _determined(m.tax_share):
+    if m.tax_share is None or m.tax_share.low <= 0 or not determined(m.tax_share):
         return ""
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return f"{cause} would give at most {times(1 / m.tax_share.low)}"

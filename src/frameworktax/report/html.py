@@ -23,7 +23,8 @@ from typing import Any
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.analysis.estimates import times
+from frameworktax.analysis.estimates import times_range
+from frameworktax.analysis.headline import determined
 from frameworktax.analysis.where import OUTSIDE, Node, source, tree
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.cache import cache_folder, is_own, private_file
@@ -179,18 +180,19 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
         about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}"
         made.append(("Latency", time_text(latency.value), about))
         if focus.tax_share is not None:
-            half = 50 * (focus.tax_share.high - focus.tax_share.low)
-            about = f"of {runtime} at batch {batch}, ± {half:.1f} points"
-            made.append(("Framework tax", tax(focus), about))
+            low, high = focus.tax_share.low, focus.tax_share.high
+            value = tax(focus) if determined(focus.tax_share) else "not determined"
+            about = f"of {runtime} at batch {batch}, {100 * low:.0f} to {percent(high)}"
+            made.append(("Framework tax", value, about))
     curve = family.curve(runtime)
     if curve is not None and curve.free_batch is not None:
         text, ends = run_blocks.free_text(curve, ".2g")
         about = f"{runtime}, within 10 % of batch 1{ends and f', {ends}'}"
         made.append(("Free batch size", text, about))
-    best = next(iter(recommend(family.measured)), None)
-    if best is not None and best.gain is not None and batch in best.batches:
+    best = next(iter(recommend(family.smallest)), None)
+    if best is not None and best.gain is not None:
         about = f"{either(best.runtimes)} over eager at batch {batch}, outputs equal"
-        made.append(("Fastest runtime", times(best.gain.value), about))
+        made.append(("Fastest runtime", times_range(best.gain), about))
     return made
 
 

@@ -56,7 +56,7 @@ HEAD = 15
 """Width from which a head is folded where its cells are narrower."""
 MOST = 10
 """Entries of a list that are shown without ``--verbose``."""
-LEAD = 9
+LEAD = 14
 """Width up to which the leads of a list stand in a column of their own."""
 
 
@@ -285,6 +285,7 @@ def _key(block: Table, is_short: bool, console: Console) -> None:
 
 def _items(items: Sequence[Item], console: Console) -> None:
     beside = all(0 < len(item.lead) <= LEAD for item in items)
+    width = max(len(item.lead) for item in items) if beside else 1
     for item in items:
         lead = Line(flat(item.lead), style=STYLES.get(item.style, ""))
         text = Line(flat(item.text), style="bold" if beside and item.style == "strong" else "")
@@ -293,7 +294,7 @@ def _items(items: Sequence[Item], console: Console) -> None:
             text = lead.append(f"{colon}{flat(item.text)}", style="not bold default")
         if item.detail:
             text.append(f"\n{flat(item.detail)}", style="dim not bold default")
-        _row(lead if beside else Line("•"), text, LEAD if beside else 1, console)
+        _row(lead if beside else Line("•"), text, width, console)
 
 
 def _notes(notes: Sequence[Note], console: Console) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.estimates import times, times_range
 from frameworktax.analysis.where import Where, where
 from frameworktax.records import (
@@ -174,31 +173,6 @@ def _outputs(family: Family, runtime: str) -> Cell:
     mark = parity_mark(m)
     style, text, _ = OUTPUTS[mark]
     return Cell(text, style=style, short=mark, exact=parity_words(m.parity))
-
-
-def recommended(family: Family) -> Table | None:
-    """Return what to use at each batch size; None where nothing was compared with eager."""
-    found = recommend(family.measured)
-    rows = [
-        [
-            Cell(_batches(one.batches, family.batches)),
-            Cell(either(one.runtimes), style="strong")
-            if one.runtimes
-            else Cell("eager: no other is proven faster", style="dim"),
-            Cell(times_range(one.gain) if one.gain is not None else NONE),
-        ]
-        for one in found
-    ]
-    columns = [right("batch"), Column("runtime"), right("over eager")]
-    return table("Fastest with equal outputs", columns, rows) if rows else None
-
-
-def _batches(batches: Sequence[int], every: Sequence[int]) -> str:
-    """Return ``1 to 8`` for neighbouring batch sizes, else each by itself."""
-    first = every.index(batches[0])
-    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
-        return f"{batches[0]} to {batches[-1]}"
-    return ", ".join(map(str, batches))
 
 
 # --- where the time goes --------------------------------------------------------------------------
@@ -390,7 +364,7 @@ def not_measured(family: Family) -> list[Block]:
     return [Items("Not measured", tuple(items))]
 
 
-FIRST = (latencies, recommended, breakdown, every_breakdown)
+FIRST = (latencies, breakdown, every_breakdown)
 FURTHER = (tokens, padding, set_up)
 
 
@@ -401,20 +375,14 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
     """Return what to do, in the order given."""
     items = [
         Item(
-            f"{'≤ ' if a.kind == 'bound' else ''}{times(a.gain.value)}",
+            f"≤ {times(a.gain.high)}" if a.kind == "bound" else times_range(a.gain),
             a.action,
-            f"{_kind(a)}; {a.evidence}",
+            f"{a.kind}; {a.evidence}",
             style="strong" if a.kind == "measured" else "",
         )
         for a in advice
     ]
     return [Items("What to do", tuple(items))] if items else []
-
-
-def _kind(a: Advice) -> str:
-    """Return how a gain is known, with its interval where it has one."""
-    ends = f", {a.gain.low:.2f} to {a.gain.high:.2f} ×"
-    return f"{a.kind}{ends if has_interval(a.gain) else ''}"
 
 
 def notes_of(family: Family, *, named: bool = False) -> Notes:
