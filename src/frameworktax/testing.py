@@ -14,7 +14,8 @@ f_{i−1} + g), f_i = s_i + k_i.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -170,6 +171,7 @@ class FakeDevice:
     _rows: list[_Row] | None = None
     _correlation: int = 0
     _worked_ns: int = 0
+    _shows_operators: bool = False
 
     def event_after(self) -> int:
         """Return when an event that is enqueued now completes."""
@@ -244,8 +246,18 @@ class FakeDevice:
         """Enqueue the kernel that marks the border between two calls."""
         self.launch(kernel_ns=1_000, host_ns=100, name="NextafterFunctor<float>")
 
-    def profile(self, work: Callable[[], None]) -> events.Trace:
-        """Run ``work`` and return what a device-only profile of it holds."""
+    @contextmanager
+    def operator(self, name: str) -> Iterator[None]:
+        """Be inside a host operator, which a profile shows if it was asked for operators."""
+        begin = self.clock.now_ns
+        at = len(self._rows) if self._rows is not None else 0
+        yield
+        if self._rows is not None and self._shows_operators:
+            self._rows.insert(at, _Row("cpu_op", name, begin, self.clock.now_ns, None, -1))
+
+    def profile(self, work: Callable[[], None], operators: bool = False) -> events.Trace:
+        """Run ``work`` and return what a profile of it holds."""
+        self._shows_operators = operators
         self._rows = []
         try:
             work()

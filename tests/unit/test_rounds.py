@@ -363,6 +363,18 @@ class Modular(FakeRuntime):
     places = ("module",)
 
 
+@pytest.mark.parametrize(("by", "asked"), [("module", 1), ("operator", 2), ("none", 0)])
+def test_on_a_device_one_process_is_asked_by_place_and_no_sampler_is_needed(tmp_path, by, asked):
+    point = Point(workload=Workload(model="mlp"), runtime="eager", platform="cuda:0")
+    series = series_of(tmp_path, point, [[10], [10]])
+    series.runtime = Modular()
+    for run in series.runs.values():
+        run.medians.append(10.0)
+    with rounds_of(tmp_path, [series], budget_s=60.0, sampler=None, by=by) as rounds:
+        rounds.place()
+    assert [series.workers[p].asked for p in (0, 1)] == [["places"] * asked, []]
+
+
 @pytest.mark.parametrize(
     ("by", "budget_s", "asked"),
     [

@@ -150,15 +150,22 @@ def _pooled(stretches: Sequence[Counts[K]]) -> Counts[K]:
 
 
 def _parts(bill: Mapping[str, float], counts: Counts[K]) -> dict[K, dict[str, float]]:
-    """Return the part of each line of a bill that a place has; None is no place."""
+    """Return the part of each line of a bill that a place has; None is no place.
+
+    On a device only kernels and idle time were counted: its other lines, which are what kept it
+    idle, are split as that.
+    """
     totals: Counter[str] = Counter()
     for buckets in counts.values():
         totals.update(buckets)
+    by = {line: line for line in BILL}
+    if totals["device_gap"]:
+        by |= {line: "device_gap" for line in BILL if line != "kernel"}
     return {
         place: {
-            line: bill[line] * buckets[line] / totals[line]
+            line: bill[line] * buckets[by[line]] / totals[by[line]]
             for line in BILL
-            if line in bill and buckets.get(line)
+            if line in bill and buckets.get(by[line])
         }
         for place, buckets in counts.items()
         if place is not None

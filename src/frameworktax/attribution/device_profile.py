@@ -143,13 +143,27 @@ def profile_device(
     return split_calls(trace, tuple(walls), device.index)
 
 
-def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRun:
-    """Take a profile with markers apart; ``wall_ns`` has an entry for each call that counts.
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """A profile's records of one device, by call.
+
+    Attributes:
+        markers: the borders, one more than there are calls.
+        work: everything else, by start.
+        in_call: per record of ``work``, its call; -1 outside of all.
+    """
+
+    markers: Events
+    work: Events
+    in_call: Ns
+
+
+def separated(trace: Trace, calls: int, device: int) -> Separated:
+    """Return the records of a device by call.
 
     Raises:
         TraceError: the markers are not there, or more of them than were launched.
     """
-    calls = len(wall_ns)
     records = trace.device(device)
     records = records.take(np.argsort(records.start_ns, kind="stable"))
     is_marker = records.containing(MARKER)
@@ -162,9 +176,20 @@ def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRu
     if len(markers) < calls + 1:
         raise TraceError(f"{expected - len(markers)} marker records were lost; profile again")
     markers = markers.take(np.arange(len(markers))[-calls - 1 :])
+    return Separated(markers, work, _place(work.start_ns, markers.start_ns))
+
+
+def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRun:
+    """Take a profile with markers apart; ``wall_ns`` has an entry for each call that counts.
+
+    Raises:
+        TraceError: the markers are not there, or more of them than were launched.
+    """
+    calls = len(wall_ns)
+    found = separated(trace, calls, device)
+    markers, work, in_call = found.markers, found.work, found.in_call
     # The border is the marker's interval: what starts after one and before the next is the call's.
     lows, highs = markers.end_ns[:-1], markers.start_ns[1:]
-    in_call = _place(work.start_ns, markers.start_ns)
     counted = in_call >= 0
     is_kernel = work.category == CATEGORIES.index(KERNEL)
     everywhere = trace.device()

@@ -52,8 +52,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until everything on the device, on every stream, is complete."""
 
-    def profile(self, work: Callable[[], None]) -> Trace:
-        """Run ``work`` under a device-only profile."""
+    def profile(self, work: Callable[[], None], operators: bool = False) -> Trace:
+        """Run ``work`` under a profile of the device; host ``operators`` as well if asked for."""
 
 
 class TorchEvent:
@@ -110,8 +110,8 @@ class TorchDevice:
         """Wait for every stream of the device."""
         self._torch.cuda.synchronize(self._device)
 
-    def profile(self, work: Callable[[], None]) -> Trace:
-        """Run ``work`` with device activity only: host operators would slow the host down.
+    def profile(self, work: Callable[[], None], operators: bool = False) -> Trace:
+        """Run ``work`` with device activity only, or also with host operators, which slow the host.
 
         The result goes through the exported file, because only that keeps nanoseconds, the host's
         launch calls and their correlation in every version.
@@ -124,7 +124,8 @@ class TorchDevice:
         os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
         with tempfile.TemporaryDirectory(prefix="frameworktax-") as folder:
             path = Path(folder) / "trace.json"
-            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            host = [ProfilerActivity.CPU] if operators else []
+            with profile(activities=[*host, ProfilerActivity.CUDA]) as profiler:
                 work()
             profiler.export_chrome_trace(str(path))
             return kineto.read(path)

@@ -358,13 +358,12 @@ class Rounds:
 
     def _unplaced(self) -> list[tuple[Series, PointRun, By, int]]:
         """Return what is still to be broken down by place, and for how long it is to be sampled."""
-        if self._sampler != PLACING:
-            return []
         asked = schedule.by_place(self._plan, list(self._series))
         return [
             (series, run, by, duration_ns)
             for series, batch, by, duration_ns in asked
-            for process in sorted(series.workers)
+            if series.target.is_cuda or self._sampler == PLACING
+            for process in sorted(series.workers)[: 1 if series.target.is_cuda else None]
             if (run := series.runs.get((batch, process))) is not None
             and by not in run.placed
             and run.medians

@@ -212,12 +212,21 @@ class Server:
         return protocol.attribution(found)
 
     def sample_places(self, request: protocol.SamplePlaces) -> Places:
-        """Sample once more, and find which layer each sample belongs to."""
+        """Sample once more, or profile a device, and find which layer each time belongs to."""
+        loaded = self._ready()
+        call, root = self._calls[request.batch], loaded.root()
+        if self._target.is_cuda:
+            from frameworktax.attribution.device_places import attribute_device_modules
+            from frameworktax.attribution.torch_device import TorchDevice
+
+            device = TorchDevice(self._target.device)
+            found = attribute_device_modules(call, root, loaded.synchronize, device, by=request.by)
+            return protocol.places(found)
         from frameworktax.attribution.layers import attribute_modules
 
         found = attribute_modules(
-            self._calls[request.batch],
-            self._ready().root(),
+            call,
+            root,
             stretches=request.stretches,
             duration_ns=request.duration_ns,
         )

@@ -1,0 +1,216 @@
+"""Which module and operator of a model a device's time belongs to.
+
+Kernels are joined to the host calls that launched them by correlation, and launches to modules by
+the host's clock: ``layers.ModuleClock`` notes when each module is entered and left, and a launch
+belongs to the module that was entered last. The profile's host clock may count from another moment,
+so markers whose launches were stamped on both clocks give the difference between the two, and how
+far it is uncertain.
+
+Each call is one stretch of ``records.Places``; what is counted are nanoseconds:
+
+- ``kernel``: the time of each kernel, copy and memset, of the module that launched it.
+- ``device_gap``: the time that the device was idle before a kernel, of the module that launched
+  that kernel: it made the device wait. Before the first kernel of a call it counts from the call's
+  begin. Starvation and gaps of the breakdown are split by this; what comes after the last kernel
+  belongs to no module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, separated
+from frameworktax.attribution.layers import OUTSIDE, ModuleClock
+from frameworktax.attribution.torch_device import Device
+from frameworktax.clock import REAL, Clock
+from frameworktax.errors import TraceError
+from frameworktax.traces.events import HOST_CALLS, Events, Trace
+from frameworktax.traces.intervals import merge
+
+Ns = NDArray[np.int64]
+Ticks = tuple[tuple[int, str, str, int], ...]
+"""(module, operator, line of the bill, ns), the module ``OUTSIDE`` for none."""
+Innermost = Callable[[Sequence[int]], list[int]]
+"""Times on the modules' clock → module that each fell in."""
+
+
+def place_calls(
+    trace: Trace,
+    device: int,
+    marks: Sequence[tuple[int, int]],
+    begins: Sequence[int],
+    innermost: Innermost,
+) -> tuple[Ticks, ...]:
+    """Return where the device's time of each call belongs.
+
+    Args:
+        trace: a profile with markers before, between and after the calls; host operators in it
+            name the operators.
+        device: number of the device in the profile.
+        marks: readings of the modules' clock just before and after the launch of each marker that
+            borders a call, one more than there are calls.
+        begins: when each call began, on the modules' clock.
+        innermost: module by time.
+
+    Raises:
+        TraceError: markers were lost, or the two clocks of the host do not agree.
+    """
+    found = separated(trace, len(begins), device)
+    host = trace.events.of(*HOST_CALLS)
+    host = host.take(np.lexsort((-host.end_ns, host.start_ns)))  # a runtime call, then its driver's
+    started: dict[int, int] = {}
+    row: dict[int, int] = {}
+    for i, c in enumerate(host.correlation.tolist()):
+        if c not in started:
+            started[c], row[c] = int(host.start_ns[i]), i
+    offset = clock_offset(host, [row.get(c, -1) for c in found.markers.correlation.tolist()], marks)
+    stretches = []
+    for call, begin in enumerate(begins):
+        work = found.work.where(found.in_call == call)
+        launched = np.array([started.get(c, -1) for c in work.correlation.tolist()], np.int64)
+        known = launched >= 0
+        modules = np.full(len(work), OUTSIDE)
+        modules[known] = innermost((launched[known] + offset).tolist())
+        rows = [row.get(c, -1) for c in work.correlation.tolist()]
+        operators = _operators(trace.events, host, rows)
+        ticks: Counter[tuple[int, str, str]] = Counter()
+        idle = _idle_before(work, launched, begin - offset)
+        for i in range(len(work)):
+            where = int(modules[i]), operators[i]
+            ticks[(*where, "kernel")] += int(work.end_ns[i] - work.start_ns[i])
+            ticks[(*where, "device_gap")] += int(idle[i])
+        stretches.append(tuple((*key, ns) for key, ns in ticks.items() if ns))
+    return tuple(stretches)
+
+
+def clock_offset(host: Events, rows: Sequence[int], marks: Sequence[tuple[int, int]]) -> int:
+    """Return the modules' clock less the profile's host clock, ns.
+
+    A marker's launch lies between the two readings around it; every marker narrows the difference.
+
+    Raises:
+        TraceError: launches of markers are missing, or no difference fits all of them.
+    """
+    if min(rows, default=-1) < 0 or len(rows) != len(marks):
+        raise TraceError(
+            "launches of markers were not recorded; the host's clocks cannot be joined"
+        )
+    low = max(before - int(host.start_ns[r]) for r, (before, _) in zip(rows, marks, strict=True))
+    high = min(after - int(host.end_ns[r]) for r, (_, after) in zip(rows, marks, strict=True))
+    if low > high:
+        raise TraceError(f"the host's two clocks drift by {(low - high) / 1e3:.1f} µs in a profile")
+    return (low + high) // 2
+
+
+def _idle_before(work: Events, launched: Ns, begin: int) -> Ns:
+    """Return how long the device was idle before each record; ``begin`` is on the host's clock.
+
+    Host and device clocks are not compared: the first record counts from the call's begin to its
+    launch.
+    """
+    idle = np.zeros(len(work), np.int64)
+    if not len(work):
+        return idle
+    starts, ends = merge(work.start_ns, work.end_ns)
+    first = np.searchsorted(work.start_ns, starts)  # records are in the order of their starts
+    idle[first[1:]] = starts[1:] - ends[:-1]
+    if launched[0] >= 0:
+        idle[0] = launched[0] - begin
+    return idle
+
+
+def _operators(events: Events, host: Events, rows: Sequence[int]) -> list[str]:
+    """Return, per launch, the name of the innermost host operator around it, "" for none."""
+    operators = events.of("cpu_op")
+    names = [""] * len(rows)
+    for i, r in enumerate(rows):
+        if r < 0 or not len(operators):
+            continue
+        at = int(host.start_ns[r])
+        around = (operators.start_ns <= at) & (at < operators.end_ns)
+        around &= operators.thread == host.thread[r]
+        inside = np.flatnonzero(around)
+        if len(inside):  # the one that began last
+            names[i] = operators.name_of(int(inside[np.argmax(operators.start_ns[inside])]))
+    return names
+
+
+def attribute_device_modules(
+    call: Callable[[], Any],
+    root: Any,
+    synchronize: Callable[[], None],
+    device: Device,
+    *,
+    by: str = "module",
+    calls: int = 10,
+    clock: Clock = REAL,
+) -> dict[str, Any]:
+    """Return which module and operator a device's time belongs to, as fields of ``records.Places``.
+
+    Args:
+        call: what to run, warm.
+        root: the ``torch.nn.Module`` that it calls.
+        synchronize: waits for its outputs.
+        device: what it runs on.
+        by: ``module``, or ``operator``: host operators are recorded as well, which makes the host
+            slower, so that only kernel time by operator is the breakdown's.
+        calls: that count.
+        clock: to read time from.
+
+    Raises:
+        TraceError: the profile does not hold what is needed.
+    """
+    marks: list[tuple[int, int]] = []
+    begins: list[int] = []
+    walls: list[int] = []
+
+    def mark() -> None:
+        device.synchronize()
+        before = clock.wall_ns()
+        device.marker()
+        marks.append((before, clock.wall_ns()))
+        device.synchronize()
+
+    def work() -> None:
+        for _ in range(HEAD_MARKERS):
+            device.marker()
+        for _ in range(HEAD_CALLS):
+            call()
+            synchronize()
+        for _ in range(calls):
+            mark()
+            begins.append(clock.wall_ns())
+            call()
+            synchronize()
+            walls.append(clock.wall_ns() - begins[-1])
+        mark()
+        call()
+        synchronize()
+
+    with ModuleClock(root, clock.wall_ns) as modules:
+        trace = device.profile(work, by == "operator")
+    stretches = place_calls(trace, device.index, marks, begins, modules.innermost)
+    every = modules.modules()
+    # Calls of modules are those of one call, times the calls that count.
+    share = calls / (calls + HEAD_CALLS + 1)
+    called = [index for index, module in enumerate(every) if module["calls"]]
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    return {
+        "method": by,
+        "calls": calls,
+        "latency_ns": sorted(walls)[len(walls) // 2],
+        "wall_ns": sum(walls),
+        "modules": tuple(
+            {**every[index], "calls": round(every[index]["calls"] * share)} for index in called
+        ),
+        "ticks": tuple(
+            tuple((place[index], operator, line, ns) for index, operator, line, ns in ticks)
+            for ticks in stretches
+        ),
+        "notes": (),
+    }
