@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
-  bench bench-first-answer bench-calibration bench-peer bench-faults bench-simulation validate coverage reproduce \
+  bench bench-first-answer bench-calibration bench-peer bench-faults fuzz bench-simulation validate coverage reproduce \
   ablate architectures operators trend questions gpu gpu-wheels gpu-results gpu-full ray
 
 help: ## this list
@@ -77,6 +77,9 @@ bench-peer: install ## the same grid with optimum-benchmark, in an environment o
 bench-faults: install ## every named fault and fifty random ones at a sweep
 	$(BIN)/python tests/e2e/fault_suite.py --seeds 50 \
 	  --out benchmarks/results/sweep_faults.json --table docs/results/faults.md
+
+fuzz: install ## 2,000 mutated inputs and 30 killed sessions, within 40 minutes
+	$(BIN)/python tests/e2e/fuzz_suite.py --inputs 2000 --limit 1800 --kills 30
 
 bench-simulation: install ## 20,000 points over 200 simulated nodes
 	$(BIN)/python benchmarks/sweep_simulation.py

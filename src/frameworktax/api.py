@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, runtimes, store
-from frameworktax.errors import UsageError
+from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_BUDGET_S,
@@ -277,6 +277,7 @@ def run_plan(
 
     Raises:
         Interrupted: by Ctrl-C; the points that were not reached are left out in the store.
+        NothingMeasuredError: no point could be measured; its results say why.
     """
     earlier: list[Record] = []
     asked = plan.points
@@ -287,12 +288,15 @@ def run_plan(
         return Results(document(earlier, plan.until, asked), folder)
     session = store.new_session_id(folder)
     interrupted = False
+    nothing: NothingMeasuredError | None = None
     with open_shard(folder, session, command) as writer:
         if reporter is not None:
             reporter.asked([point for point in plan.points if _is_possible(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, session, reporter).run()
+        except NothingMeasuredError as error:
+            nothing = error
         except KeyboardInterrupt:
             interrupted = True
             for point in without_end(writer.path, plan.points):
@@ -306,6 +310,8 @@ def run_plan(
         notes.append(Note("in-place", text))
     run = document(earlier + records, plan.until, asked)
     results = Results(replace(run, notes=run.notes + tuple(notes)), folder)
+    if nothing is not None:
+        raise NothingMeasuredError(str(nothing), results) from nothing
     if interrupted:
         raise Interrupted(results)
     return results

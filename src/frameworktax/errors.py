@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 Fault = Literal["failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 """How a measuring process can fail; a record's status is one of these or ``ok``."""
@@ -68,7 +68,15 @@ class WorkerError(FrameworktaxError):
 
 
 class NothingMeasuredError(FrameworktaxError):
-    """Not one point could be measured."""
+    """Not one point could be measured.
+
+    Attributes:
+        results: an ``api.Results`` with every status and reason, where a session was begun.
+    """
+
+    def __init__(self, message: str, results: Any = None) -> None:
+        super().__init__(message)
+        self.results = results
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

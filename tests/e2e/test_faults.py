@@ -112,6 +112,8 @@ def test_a_model_that_prints_without_end_and_has_children(shell):
 def test_nothing_measured_is_exit_1_and_one_line(shell):
     ran = measure(shell, "raise RuntimeError('never works')", "--batch", "1")
     assert ran.code == 1
-    assert ran.out == ""
+    found = by_batch(ran)[1]
+    assert found["status"] == "failed" and found["latency_ns"] is None
+    assert "RuntimeError: never works" in found["reason"] and "own.py:16" in found["reason"]
     (line,) = [x for x in ran.err.splitlines() if x.startswith("frameworktax: ")]
     assert "never works" in line and "Traceback" not in ran.err

@@ -7,9 +7,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
+import sample_records
 
 from conftest import Ran
-from frameworktax import cli
+from frameworktax import cli, store
 from frameworktax.cli.app import RETIRED, replacement
 
 MLP = """
@@ -25,6 +26,9 @@ def returns_text():
     return "a model"
 
 number = 3
+
+def wants(size):
+    return torch.nn.Linear(8, size), torch.randn(1, 8)
 """
 
 
@@ -80,13 +84,32 @@ def run(tmp_path, monkeypatch, capsys):
         (["own.py:biuld"], ["build"]),
         (["own.py:raises"], ["no such weights", "own.py:8"]),
         (["own.py:returns_text"], ["str", "torch.nn.Module"]),
-        (["own.py:number"], ["number"]),
+        (["own.py:number"], ["own.py:number is of type int"]),
+        (["own.py:wants"], ["own.py:wants wants arguments", "'size'", "own.py:15"]),
         (["no_such_package.module:build"], ["no_such_package"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_measure(run, words, says):
     refused(run("measure", *words), *says)
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("eager=onnx", "store has no runtime 'onnx', did you mean 'onnxruntime'?"),
+        ("eagre=onnxruntime", "store has no runtime 'eagre', did you mean 'eager'?"),
+    ],
+)
+def test_a_runtime_to_compare_that_the_store_has_not(run, tmp_path, pair, says):
+    with store.Writer(tmp_path / "store", sample_records.SESSION) as writer:
+        for record in sample_records.sample_records():
+            writer.write(record)
+    refused(run("compare", "store", "--runtime", pair), says, "eager, inductor")
+
+
+def test_a_gate_without_its_sign(run):
+    refused(run("compare", "a", "b", "--gate", "5"), "write 5% or 0.05")
 
 
 def test_a_model_that_raises_in_its_own_process(shell):

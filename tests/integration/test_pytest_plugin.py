@@ -37,11 +37,11 @@ class Project:
     def write(self, text):
         (self.folder / "test_it.py").write_text(text)
 
-    def __call__(self, *words):
+    def __call__(self, *words, ci=""):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *PLUGIN, *words],
             cwd=self.folder,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI": ci},
             capture_output=True,
             text=True,
             timeout=240,
@@ -98,7 +98,10 @@ def test_latency_against_a_baseline_in_a_file(project):
     told = project()
     assert "has no baseline of it; run with --frameworktax-update" in told
     assert "1 passed, 2 warnings" in told
-    assert "1 passed" in project("--frameworktax-update")
+    assert "1 passed, 2 warnings" in project(ci="false")
+    told = project(ci="true")  # nobody reads a warning there
+    assert "1 failed" in told and "run with --frameworktax-update" in told
+    assert "1 passed" in project("--frameworktax-update", ci="true")
     kept = project.folder / "frameworktax-baselines.json"
     names = set(json.loads(kept.read_text())["baselines"])
     assert names == {"test_it.py::test_latency", "test_it.py::test_latency[again]"}

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
 
 from frameworktax import api, cli, store
-from frameworktax.records import LeftOut
+from frameworktax.errors import NothingMeasuredError
+from frameworktax.records import LeftOut, Outcome, Subject
 
 WORDS = ["measure", "bert-tiny", "--runtimes", "eager,inference-mode", "--batch", "1,2,4"]
 
@@ -104,3 +105,25 @@ def test_a_run_cut_short_says_so_even_if_quiet(run):
     code, out, err = run(CutShort, *WORDS, "--quiet")
     assert (code, out) == (0, "")
     assert err.startswith("frameworktax: 4 of 6 points") and err.count("\n") == 1
+
+
+class Nothing(fake_measuring.FakeSession):
+    """Every point fails."""
+
+    def run(self):
+        for point in self._plan.points:
+            self._write(Outcome(session="", point=point.key(), process=0, status="crashed",
+                                reason="SIGSEGV"))  # fmt: skip
+            self._write(Subject(session="", point=point, paradigm="eager"))
+        raise NothingMeasuredError("nothing could be measured; eager: SIGSEGV")
+
+
+def test_a_document_says_why_nothing_was_measured(run):
+    code, out, err = run(Nothing, *WORDS, "--json", "run.json")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].endswith("eager: SIGSEGV")
+    document = json.loads(Path("run.json").read_text())
+    assert document["points"] == {"asked": 6, "measured": 0}
+    assert {(m["status"], m["reason"]) for m in document["measurements"]} == {
+        ("crashed", "SIGSEGV")
+    }

@@ -262,9 +262,13 @@ def test_code_runs_only_where_it_is_allowed(study, tmp_path, monkeypatch):
     found = study(text, allow_code=True)
     assert found.code == (f"own.py:build ({tmp_path / 'own.py'})", "os.path:join")
     assert not mark.exists()  # reading a study runs nothing, allowed or not
-    # A reference that comes by an override or a point is code as well.
-    assert "--allow-code" in refused(study, STUDY, "grid.models=own.py:build")
-    assert "--allow-code" in refused(study, STUDY, "point.0.models=own.py:build")
+    # what the user names needs no flag, as with measure; what the file names beside it does
+    assert study(STUDY, "grid.models=own.py:build").code == (
+        f"own.py:build ({tmp_path / 'own.py'})",
+    )
+    assert study(STUDY, "point.0.models=own.py:build").code
+    message = refused(study, text, "point.0.models=own.py:build")
+    assert "os.path:join" in message and "own.py" not in message
 
 
 def test_code_of_a_hub_model_cannot_be_allowed_by_a_study(study):

@@ -1,10 +1,12 @@
 """The user's own code beside the engines: whose module a name means."""
 
+import json
 import sys
 
 import pytest
 
 from frameworktax.errors import UserModelError
+from frameworktax.measure.worker import _user_line
 from frameworktax.models import user
 
 
@@ -20,3 +22,16 @@ def test_a_package_in_the_current_folder_stands_for_no_engine(tmp_path, monkeypa
     monkeypatch.delitem(sys.modules, "email")
     with pytest.raises(UserModelError, match="has no function 'build'"):
         user._function("email:build")
+
+
+def test_an_error_names_the_users_own_line(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("import json\n\ndef forward():\n    json.loads('no')\n")
+    forward = user._function(f"{own}:forward")
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        forward()
+    assert _user_line(caught.value) == f" ({own}:4)"
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        json.loads("no")
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next
+    assert _user_line(caught.value) == ""

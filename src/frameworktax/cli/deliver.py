@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from frameworktax.cli.endings import ENDINGS, Ended, ends_once, writable
-from frameworktax.errors import UsageError, flat, shortened
+from frameworktax.errors import NothingMeasuredError, UsageError, flat, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,10 +133,9 @@ class Output:
         if self.prints:
             print(flat(text))
 
-    def run(self, run: Run, *kept: str) -> None:
-        """Write and print a run; ``kept`` is said of it in the last line."""
+    def files(self, run: Run) -> None:
+        """Write a run to the files that were asked for."""
         from frameworktax.report.json_document import dump
-        from frameworktax.report.run_blocks import run_blocks
 
         if self._json_file:
             self.document(dump(run))
@@ -144,6 +143,12 @@ class Output:
             from frameworktax.report.html import write_report
 
             write_report(run, self._report)
+
+    def run(self, run: Run, *kept: str) -> None:
+        """Write and print a run; ``kept`` is said of it in the last line."""
+        from frameworktax.report.run_blocks import run_blocks
+
+        self.files(run)
         if not self.prints:
             return
         self.blocks(run_blocks(run))
@@ -204,6 +209,10 @@ class Output:
             if partial and isinstance(stopped, Interrupted) and stopped.any_measured:
                 self.results(stopped.results)
             leave(ended, store, *then)
+        except NothingMeasuredError as error:
+            if partial and error.results is not None:
+                self.files(error.results.run)  # with every status and reason
+            raise
 
 
 def print_list(

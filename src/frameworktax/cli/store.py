@@ -194,9 +194,9 @@ def export(
         ),
     ] = None,
     where: Conditions = None,
-    table: Annotated[str, typer.Option(help="blocks (with every sample) or measurements.")] = (
-        "blocks"
-    ),
+    table: Annotated[
+        str, typer.Option(help="measurements, as 'report -o' writes them, or blocks.")
+    ] = "measurements",
     to: Annotated[
         str | None, typer.Option(help="Log each point to mlflow or wandb instead of a file.")
     ] = None,
@@ -205,7 +205,9 @@ def export(
 
     Examples:
 
-      frameworktax store export frameworktax-results -o blocks.parquet
+      frameworktax store export frameworktax-results -o points.csv
+
+      frameworktax store export frameworktax-results --table blocks -o blocks.parquet
 
       frameworktax store export frameworktax-results -o session.trace.json
     """

@@ -20,7 +20,7 @@ from frameworktax.cli.options import (
     Store,
     Verbose,
 )
-from frameworktax.errors import flat
+from frameworktax.errors import NothingMeasuredError, flat
 
 
 @app.command()
@@ -39,7 +39,7 @@ def sweep(
         bool, typer.Option("--resume/--no-resume", help="Leave out points the store holds.")
     ] = True,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Let models of the study be Python code.")
+        bool, typer.Option("--allow-code", help="Let models that the file names be Python code.")
     ] = False,
     json_file: JsonFile = None,
     report: HtmlReport = None,
@@ -57,7 +57,7 @@ def sweep(
       frameworktax sweep study.toml --engine ray
     """
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
-    options: dict[str, Any] = {"store": store, "resume": resume, "allow_code": allow_code}
+    options: dict[str, Any] = {"store": store, "resume": resume}
     if dry_run:
         _dry_run(study, overrides or [], engine, options, out)
         return
@@ -67,13 +67,23 @@ def sweep(
     try:
         with ends_once():
             with out.view() as view:
-                options |= {"engine": engine, "reporter": view, "command": sys.argv[1:]}
-                results = run_sweep(study, *(overrides or []), **options)
+                results = run_sweep(
+                    study,
+                    *(overrides or []),
+                    allow_code=allow_code,
+                    engine=engine,
+                    reporter=view,
+                    command=sys.argv[1:],
+                    **options,
+                )
             out.results(results)
             if not quiet:
                 aside = console(stderr=json_file == "-")
                 for line in summary(results):
                     aside.print(flat(line), soft_wrap=True, markup=False)
+    except NothingMeasuredError as error:
+        out.files(error.results.run)  # with every status and reason
+        raise
     except Ended as ended:
         see = f"See it: frameworktax report {store}"
         leave(ended, store, see, f"go on: {this_command('--no-resume')}")

@@ -92,7 +92,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
             traceback.print_exc()
             status = "out-of-memory" if _is_out_of_memory(error) else "failed"
-            return protocol.Failure(status=status, message=one_line(error))
+            return protocol.Failure(status=status, message=one_line(error) + _user_line(error))
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -370,6 +370,17 @@ def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:
         if found:
             return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _user_line(error: BaseException) -> str:
+    """Return where in the user's own code an error came from, nothing where it did not."""
+    ours = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "<")
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename
+    ]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def die_with_parent() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ def build(name: str, workload: Workload) -> Model:
     torch.manual_seed(SEED)
     with _own_folder_first(name):
         function = _function(name)
+        _check_takes_nothing(name, function)
         try:
             result = function()
         # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown.
@@ -105,9 +107,24 @@ def _function(name: str) -> Callable[[], Any]:
         raise UserModelError(f"{where} has no function '{attribute}'{nearest(attribute, known)}")
     if not callable(function):
         raise UserModelError(
-            f"{name} is a {type(function).__name__}, not a function; write a function to {RETURN}"
+            f"{name} is of type {type(function).__name__}; write a function to {RETURN}"
         )
     return function  # type: ignore[no-any-return] # a user's: what it takes is not known
+
+
+def _check_takes_nothing(name: str, function: Callable[[], Any]) -> None:
+    """Raise UserModelError where the function cannot be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)
+        at = f" ({_file_of(function)}:{line})" if line is not None else ""
+        raise UserModelError(
+            f"{name} wants arguments: {error}{at}; write a function without any, or give them "
+            "defaults"
+        ) from error
+    except ValueError:  # a builtin without a signature: calling it will show
+        pass
 
 
 def _is_file(where: str) -> bool:

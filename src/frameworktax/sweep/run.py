@@ -197,7 +197,7 @@ class Sweep:
         if not any(one.status == "measured" for one in statuses.values()):
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
-            raise NothingMeasuredError(f"nothing could be measured; {why}")
+            raise NothingMeasuredError(f"nothing could be measured; {why}", results)
         return SweepResults(results, first, statuses, wall_ns, self._jobs.spent_ns(wall_ns))
 
     def _plan(self) -> SweepPlan:

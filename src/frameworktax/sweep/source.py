@@ -181,6 +181,12 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
     return typed
 
 
+def typed_words(overrides: Sequence[str]) -> set[str]:
+    """Return the texts among the values of overrides: what the user named, and no file did."""
+    values = [value_of(word.partition("=")[2]) for word in overrides]
+    return {one for value in values for one in _listed(value) if isinstance(one, str)}
+
+
 def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> Any:
     holder: Any = data
     for part in path:

@@ -265,7 +265,7 @@ def load(
         study: its file, or its data.
         overrides: ``key=value`` over it.
         platforms: label → device, as the executor offers them.
-        allow_code: whether models may be Python code.
+        allow_code: whether models may be Python code; those named by an override may.
 
     Raises:
         UsageError: it cannot be read, is wrong (file, line and the allowed values are named), or
@@ -278,9 +278,11 @@ def load(
         raise UsageError(_first_error(text, error)) from error
     planned, notes = expand(file, text, platforms)
     code = code_of(planned)
-    if code and not allow_code:
+    typed = source.typed_words(overrides)
+    foreign = code_of(one for one in planned if one.point.workload.model not in typed)
+    if foreign and not allow_code:
         raise UsageError(
-            f"{text.name} would run code of yours: {'; '.join(code)}; "
+            f"{text.name} would run code of yours: {'; '.join(foreign)}; "
             "read it, then give --allow-code"
         )
     check_models(planned, text)

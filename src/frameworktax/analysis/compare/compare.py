@@ -31,7 +31,7 @@ from frameworktax.analysis.compare.quantities import (
     quantity,
     why_not,
 )
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
     FLOOR,
     Environment,
@@ -110,6 +110,7 @@ def compare(
     if machines and metric != "launches" and not across:
         named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
         raise UsageError(f"measured on different machines ({named}); give --across to compare them")
+    _check_renames(renames, before, after, names)
     old, new = _points(before, renames), _points(after)
     pairs = [(old[point], new[point]) for point in new if point in old]
     if not pairs:
@@ -160,6 +161,24 @@ def environments(before: Environment | None, after: Environment | None) -> list[
         for name, a, b in found
         if a != b
     ]
+
+
+def _check_renames(renames: Renames, before: Run, after: Run, names: tuple[str, str]) -> None:
+    """Raise UsageError for a name that its side does not have."""
+    sides = ((before, names[0], 0), (after, names[1], 1))
+    for run, side, place in sides:
+        have = {
+            "runtime": {m.runtime for m in run.measurements},
+            "model": {m.workload.model for m in run.measurements},
+        }
+        for kind, pairs in (("runtime", renames.runtimes), ("model", renames.models)):
+            for pair in pairs.items():
+                if pair[place] not in have[kind]:
+                    known = ", ".join(sorted(have[kind] - {FLOOR}))
+                    raise UsageError(
+                        f"{side} has no {kind} '{pair[place]}'{nearest(pair[place], have[kind])} "
+                        f"(it has {known})"
+                    )
 
 
 def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]:

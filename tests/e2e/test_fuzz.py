@@ -1,0 +1,35 @@
+"""A few mutated inputs at every run; ``make fuzz`` tries 2,000 and kills 30 sessions."""
+
+import random
+
+import fuzz_suite
+
+
+def test_mutated_inputs_end_as_wrong_input_should():
+    done, failed = fuzz_suite.inputs(first=7_000, count=12, until=lambda: False)
+    assert (done, failed) == (12, [])
+
+
+def test_a_mutation_depends_on_its_seed_alone():
+    data = b'{"a": [1, {"b": 2}]}\n{"c": "text"}\n'
+    first = [fuzz_suite.mutated(data, random.Random(seed)) for seed in range(50)]
+    assert first == [fuzz_suite.mutated(data, random.Random(seed)) for seed in range(50)]
+    assert len(set(first)) > 40
+
+
+def test_what_the_suite_looks_for_is_found(tmp_path, monkeypatch):
+    def failing(what):
+        monkeypatch.setattr(fuzz_suite.cli, "main", what)
+        return fuzz_suite.faults_of(["x"], tmp_path)
+
+    def uses_memory():
+        bytearray(fuzz_suite.MEMORY_BYTES + 1)
+
+    monkeypatch.setattr(fuzz_suite, "SECONDS", 1)
+    assert failing(lambda: print("fine")) == ""
+    assert failing(lambda: print("\x1b[31m")) == "drives the terminal"
+    assert failing(lambda: 1 / 0).startswith("exit code 99")
+    assert failing(uses_memory).startswith("exit code 99")
+    assert failing(lambda: fuzz_suite.time.sleep(9)) == "longer than 1 s"
+    canary = fuzz_suite.Path(fuzz_suite.CANARY)
+    assert failing(canary.touch) == "code of the input was run"
