@@ -71,13 +71,13 @@ def layers(
 def source_lines(
     latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
 ) -> tuple[SourceLine, ...]:
-    """Return what lines of Python cost, most first; arguments as for ``layers``."""
-    runs: list[dict[tuple[str, int, str], dict[str, int]]] = []
+    """Return what lines of Python cost, most tax first; arguments as for ``layers``."""
+    runs: list[dict[tuple[str, int, str] | None, dict[str, int]]] = []
     for run in places:
         if run.method == "line":
-            counts: dict[tuple[str, int, str], dict[str, int]] = defaultdict(Counter)
+            counts: dict[tuple[str, int, str] | None, dict[str, int]] = defaultdict(Counter)
             for file, line, function, bucket, count in run.lines:
-                counts[file, line, function][bucket] += count
+                counts[(file, line, function) if file else None][bucket] += count
             runs.append(counts)
     found = [
         SourceLine(
@@ -88,8 +88,13 @@ def source_lines(
             bill_ns=own,
         )
         for key, own in _parts(bill, _pooled(runs)).items()
+        if key is not None
     ]
-    return tuple(sorted(found, key=lambda one: -one.time_ns.value))
+
+    def tax_ns(one: SourceLine) -> float:
+        return sum(ns for line, ns in one.bill_ns.items() if line != "kernel")
+
+    return tuple(sorted(found, key=tax_ns, reverse=True))
 
 
 def _by_path(runs: Sequence[Places]) -> list[dict[str | None, dict[str, int]]]:

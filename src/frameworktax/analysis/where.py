@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -175,12 +175,12 @@ def _estimate(layers: Sequence[Layer]) -> Estimate:
     return Estimate(value=value, low=value - half, high=value + half, method=METHOD, n=n)
 
 
-def _most(layers: Iterable[Layer]) -> str:
+def most_of(*bills: Mapping[str, float]) -> str:
+    """Return the line that most of the tax in breakdowns is; empty where there is none."""
     lines: dict[str, float] = defaultdict(float)
-    for layer in layers:
-        for line, ns in layer.bill_ns.items():
-            if line != "kernel":
-                lines[line] += ns
+    for line, ns in ((line, ns) for bill in bills for line, ns in bill.items()):
+        if line != "kernel":
+            lines[line] += ns
     return max(lines, key=lambda line: lines[line], default="")
 
 
@@ -195,7 +195,7 @@ def _place(group: _Group, whole: float) -> Where:
         source=source(first),
         tax_ns=estimate,
         share=estimate.value / whole,
-        line=_most(layers),
+        line=most_of(*(layer.bill_ns for layer in layers)),
         alone=group.alone and any(node.children for node in group.nodes),
     )
 
@@ -208,7 +208,14 @@ def source(layer: Layer) -> str:
 def _rest(layers: Sequence[Layer], whole: float, count: int) -> Where:
     estimate = _estimate(layers)
     name = f"{count} other places"
-    return Where(name, "", "", estimate, estimate.value / whole, _most(layers))
+    return Where(
+        name,
+        "",
+        "",
+        estimate,
+        estimate.value / whole,
+        most_of(*(layer.bill_ns for layer in layers)),
+    )
 
 
 def numbered(paths: Sequence[str]) -> str:

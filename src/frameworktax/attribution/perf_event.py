@@ -20,6 +20,7 @@ import mmap
 import os
 import platform
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _RECORD_LOST, _RECORD_SAMPLE = 2, 9
+_SET_SIGNAL, _SET_OWNER, _OWNER_THREAD = 10, 15, 0  # F_SETSIG, F_SETOWN_EX, F_OWNER_TID
 _MODE_MASK, _MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES = 24  # header, program counter, time
@@ -73,7 +75,7 @@ def refusal(number: int, root: Path = Path("/")) -> str:
     return f"perf_event_open: {os.strerror(number)}"
 
 
-def _open(period_ns: int, *, kernel: bool) -> int:
+def _open(period_ns: int, *, kernel: bool, wakeup: int = 0) -> int:
     """Return a file descriptor that samples the calling thread, disabled.
 
     Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux.
@@ -90,7 +92,7 @@ def _open(period_ns: int, *, kernel: bool) -> int:
         attributes = ctypes.create_string_buffer(
             _ATTRIBUTES.pack(
                 _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns,
-                _SAMPLE_IP | _SAMPLE_TIME, read_format, flags, 0, 0, 0, 0, 0, 0, 0,
+                _SAMPLE_IP | _SAMPLE_TIME, read_format, flags, wakeup, 0, 0, 0, 0, 0, 0,
                 time.CLOCK_MONOTONIC,
             ), _ATTRIBUTES.size
         )  # fmt: skip
@@ -134,6 +136,7 @@ class PerfEventSampler:
     Args:
         stretch_ns: the longest run between two drains that the ring should hold.
         kernel: None tries kernel-mode samples first, False does not ask for them.
+        signal: sent to this thread at every sample, None for none.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
@@ -143,17 +146,28 @@ class PerfEventSampler:
     counts_cpu_time = True
 
     def __init__(
-        self, stretch_ns: int, *, period_ns: int = PERIOD_NS, kernel: bool | None = None
+        self,
+        stretch_ns: int,
+        *,
+        period_ns: int = PERIOD_NS,
+        kernel: bool | None = None,
+        signal: int | None = None,
     ) -> None:
         self.period_ns = period_ns
+        wakeup = int(signal is not None)
         self.kernel = kernel is not False
         try:
-            self._fd = _open(period_ns, kernel=self.kernel)
+            self._fd = _open(period_ns, kernel=self.kernel, wakeup=wakeup)
         except RefusedError:
             if not self.kernel or kernel:
                 raise
             self.kernel = False
-            self._fd = _open(period_ns, kernel=False)
+            self._fd = _open(period_ns, kernel=False, wakeup=wakeup)
+        if signal is not None:
+            owner = struct.pack("ii", _OWNER_THREAD, threading.get_native_id())
+            fcntl.fcntl(self._fd, _SET_OWNER, owner)
+            fcntl.fcntl(self._fd, _SET_SIGNAL, signal)
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, os.O_ASYNC)
         self._page = mmap.PAGESIZE
         # Twice what a stretch should need: a slow call runs past its end.
         need = 2 * (stretch_ns // period_ns + 1) * _RECORD_BYTES // self._page + 1

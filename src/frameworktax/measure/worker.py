@@ -212,7 +212,7 @@ class Server:
         return protocol.attribution(found)
 
     def sample_places(self, request: protocol.SamplePlaces) -> Places:
-        """Sample once more, or profile a device, and find which layer each time belongs to."""
+        """Sample once more, or profile a device, and find what layer or line each time is of."""
         loaded = self._ready()
         call, root = self._calls[request.batch], loaded.root()
         if self._target.is_cuda:
@@ -223,13 +223,13 @@ class Server:
             found = attribute_device_modules(call, root, loaded.synchronize, device, by=request.by)
             return protocol.places(found)
         from frameworktax.attribution.layers import attribute_modules
+        from frameworktax.attribution.lines import attribute_lines
 
-        found = attribute_modules(
-            call,
-            root,
-            stretches=request.stretches,
-            duration_ns=request.duration_ns,
-        )
+        parts, ns = request.stretches, request.duration_ns
+        if request.by == "line":
+            found = attribute_lines(call, stretches=parts, duration_ns=ns)
+        else:
+            found = attribute_modules(call, root, stretches=parts, duration_ns=ns)
         return protocol.places(found)
 
     def profile_device(self, request: protocol.ProfileDevice) -> Attribution:

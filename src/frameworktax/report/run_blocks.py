@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from frameworktax.analysis.estimates import times, times_range
-from frameworktax.analysis.where import Where, where
+from frameworktax.analysis.estimates import scaled, times, times_range
+from frameworktax.analysis.where import MOST, Where, most_of, where
 from frameworktax.records import (
     BILL,
     Advice,
@@ -17,6 +17,7 @@ from frameworktax.records import (
     Measurement,
     OwnTax,
     Run,
+    SourceLine,
 )
 from frameworktax.report.blocks import (
     Block,
@@ -91,7 +92,7 @@ def result_blocks(family: Family) -> list[Block]:
     blocks: list[Block] = []
     if family.measured:
         blocks += [one for make in FIRST if (one := make(family)) is not None]
-        blocks += places(family)
+        blocks += [*places(family), *source_lines(family)]
         blocks += [one for make in FURTHER if (one := make(family)) is not None]
     return [*blocks, *not_measured(family)]
 
@@ -264,6 +265,34 @@ def places(family: Family) -> list[Table]:
                 )
             )
     return found
+
+
+def source_lines(family: Family) -> list[Table]:
+    """Return the lines of Python that hold most of the tax, where they were asked for."""
+    return [
+        table(
+            f"Lines of Python: {m.runtime} at batch {m.workload.batch}, ms of tax in a call",
+            ["line", "function", right("tax"), right("share"), "mostly"],
+            [_line(line, m.bill_ns or {}) for line in m.lines[:MOST]],
+        )
+        for m in family.measured
+        if m.lines
+    ]
+
+
+def _line(line: SourceLine, bill: Mapping[str, float]) -> tuple[Cell | str, ...]:
+    tax_ns, whole = (
+        sum(ns for name, ns in one.items() if name != "kernel") for one in (line.bill_ns, bill)
+    )
+    factor = tax_ns / line.time_ns.value if line.time_ns.value else 0.0
+    where = f"{line.file}:{line.line}"
+    return (
+        Cell(where.rpartition("/")[2], exact=where),
+        Cell(line.function.rpartition(".")[2][:PATH], exact=line.function),
+        replace(_estimate(scaled(line.time_ns, factor)), text=milliseconds(tax_ns)),
+        percent(tax_ns / whole if whole else None),
+        label(most_of(line.bill_ns)),
+    )
 
 
 def _place(place: Where) -> tuple[Cell | str, ...]:
