@@ -20,8 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from frameworktax.analysis import regime
+from frameworktax.analysis.bill import DEVICE
+from frameworktax.analysis.estimates import median_interval, quotient
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change, Queues
+from frameworktax.stats import process_interval
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 1.15
@@ -73,7 +76,9 @@ def told(
     found: list[regime.Regime | None] = []
     for latency, kernel, slope in zip(latency_ns, kernel_ns, slopes, strict=True):
         blocks = [list(latency * p * rng.normal(1, 0.01, 6)) for p in process]
-        rho = regime.rho_interval(list(kernel * rng.normal(1, 0.005, 10)), blocks)
+        profiled = median_interval(list(kernel * rng.normal(1, 0.005, 10)), DEVICE)
+        timed = process_interval(blocks)
+        rho = quotient(profiled, timed, DEVICE) if profiled and timed else None
         found.append(regime.gpu_regime(rho, slope) if rho is not None else None)
     return found
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from frameworktax.records import Estimate
 
 if TYPE_CHECKING:
     import numpy as np
+
+K = TypeVar("K", bound=Hashable)
 
 CONFIDENCE = 0.95
 NORMAL_95 = 1.96
@@ -31,11 +33,11 @@ UNTIL = 0.03
 MIN_BLOCKS = 5
 """Blocks that a point needs at least, over its processes together (METHOD, section 4)."""
 MIN_PROCESSES = 3
-"""Fewer processes than this say nothing about the spread between processes."""
+"""Fewer processes than this say too little about the spread between processes."""
 LINEAR = 0.9
 """Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
-BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians"
-"""Methods of ``process_interval``: over processes, or over the blocks of too few processes."""
+BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians-of-one-process"
+"""Methods of ``process_interval``: over processes, or over the blocks of the only one."""
 
 
 def block_median(values: Iterable[float]) -> float:
@@ -79,15 +81,15 @@ def process_interval(
         confidence: of the interval.
 
     Returns:
-        The estimate in the unit of the input. With fewer than ``MIN_PROCESSES`` processes the
-        interval is over the blocks of all of them (``BY_BLOCK``), which leaves the spread between
-        processes out. None where there are fewer than two values.
+        The estimate in the unit of the input. The interval of one process is over its blocks
+        (``BY_BLOCK``) and of that process alone: how much processes differ is unknown. Two have
+        one degree of freedom, and their interval is wide. None where there are fewer than two
+        values.
     """
     filled = [list(blocks) for blocks in blocks_by_process if blocks]
-    if len(filled) >= MIN_PROCESSES:
-        medians = [median(blocks) for blocks in filled]
-        return mean_interval(medians, BY_PROCESS, confidence)
-    return mean_interval([b for blocks in filled for b in blocks], BY_BLOCK, confidence)
+    if len(filled) == 1:
+        return mean_interval(filled[0], BY_BLOCK, confidence)
+    return mean_interval([median(blocks) for blocks in filled], BY_PROCESS, confidence)
 
 
 def process_intervals(
@@ -112,7 +114,7 @@ def process_intervals(
     middle = (value[starts + (sizes - 1) // 2] + value[starts + sizes // 2]) / 2
     owner = group[starts]
     processes = np.bincount(owner, minlength=count)
-    few = processes < MIN_PROCESSES
+    few = processes == 1
     x = np.concatenate((middle[~few[owner]], block[few[group]]))
     of = np.concatenate((owner[~few[owner]], group[few[group]]))
     n = np.bincount(of, minlength=count)
@@ -122,7 +124,7 @@ def process_intervals(
 
     columns = (processes.tolist(), n.tolist(), mean.tolist(), deviation.tolist())
     return [
-        (had, _student(size, centre, sd, BY_PROCESS if had >= MIN_PROCESSES else BY_BLOCK))
+        (had, _student(size, centre, sd, BY_PROCESS if had > 1 else BY_BLOCK))
         if size > 1
         else (had, None)
         for had, size, centre, sd in zip(*columns, strict=True)
@@ -130,8 +132,8 @@ def process_intervals(
 
 
 def ratio_interval(
-    a: Mapping[tuple[int, int], float],
-    b: Mapping[tuple[int, int], float],
+    a: Mapping[tuple[K, int], float],
+    b: Mapping[tuple[K, int], float],
     confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the ratio a / b from blocks measured in the same round.
@@ -142,11 +144,11 @@ def ratio_interval(
         confidence: of the interval.
 
     Returns:
-        exp of the t interval over the processes' median log ratios (over the pairs where there
-        are fewer than ``MIN_PROCESSES`` processes). None below two pairs. Pairing by round takes
+        exp of the t interval over the processes' median log ratios (over the pairs of the only
+        process where there is one). None below two pairs. Pairing by round takes
         out the drift of the host, which moves both sides alike.
     """
-    by_process: dict[int, list[float]] = defaultdict(list)
+    by_process: dict[K, list[float]] = defaultdict(list)
     for key in a.keys() & b.keys():
         by_process[key[0]].append(math.log(a[key] / b[key]))
     log_ratio = process_interval(list(by_process.values()), confidence)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic
+from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic, ratio_to_first
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_free_batch_is_read_off_the_isotonic_curve():
 
 
 def column(latency, noise=(0.99, 1.0, 1.01), processes=(1.0, 1.0, 1.0)):
-    return {i: [latency * p * n for n in noise] for i, p in enumerate(processes)}
+    return {(i, r): latency * p * n for i, p in enumerate(processes) for r, n in enumerate(noise)}
 
 
 def test_interval_is_exact_without_noise():
@@ -81,7 +81,33 @@ def test_same_records_give_the_same_interval():
 def test_no_curve_no_free_batch():
     assert free_batch_interval([1], [column(100)]) == (None, False)
     assert free_batch_interval([2, 4], [column(100), column(200)]) == (None, False)
-    assert free_batch_interval([1, 2], [column(100), {0: [100.0]}]) == (None, False)
+    assert free_batch_interval([1, 2], [column(100), {}]) == (None, False)
+
+
+def test_ends_are_where_the_interval_of_the_ratio_holds_the_limit():
+    # log ratios of three processes 0.08, 0.10, 0.12: half-width 4.30 · 0.02 / √3 at batch 2
+    columns = [{(p, 0): 1.0 for p in range(3)} for _ in range(2)]
+    columns[1] = {(p, 0): math.exp(move) for p, move in enumerate((0.08, 0.10, 0.12))}
+    found, bound = free_batch_interval([1, 2], columns)
+    half = 4.302652729911275 * 0.02 / math.sqrt(3)
+    assert found.value == pytest.approx(2 ** (math.log(1.1) / 0.10))
+    assert found.low == pytest.approx(2 ** (math.log(1.1) / (0.10 + half)))
+    assert found.high == 2  # at its low end, batch 2 is free
+    assert (found.n, bound) == (3, False)
+
+
+def test_rounds_in_common_are_paired_and_others_left_out():
+    host = [1.0, 1.5, 0.8, 1.2]
+    first = {(p, r): 100 * f for p in range(3) for r, f in enumerate(host)}
+    larger = {(p, r): 120 * f for p in range(3) for r, f in enumerate(host) if r != 1}
+    larger |= {(p, 9): 900.0 for p in range(3)}
+    ratio = ratio_to_first(larger, first)
+    assert (ratio.low, ratio.high) == pytest.approx((1.2, 1.2))
+    assert ratio.method == "paired-block-ratios"
+    apart = {(p, r + 10): ns * (1.1, 1.0, 0.9)[p] for (p, r), ns in first.items()}
+    assert ratio_to_first(apart, first).method == "paired-process-ratios"
+    elsewhere = {(("t", p), r): ns for (p, r), ns in apart.items()}
+    assert ratio_to_first(elsewhere, first).method == "ratios of independent blocks"
 
 
 def test_recovers_the_truth_of_simulated_curves():
@@ -95,7 +121,9 @@ def test_recovers_the_truth_of_simulated_curves():
         columns = []
         for n in batches:
             latency = overhead + kernel * n
-            columns.append({p: list(latency * rng.normal(1, 0.015, 8)) for p in range(3)})
+            columns.append(
+                {(p, r): latency * rng.normal(1, 0.015) for p in range(3) for r in range(8)}
+            )
         found, bound = free_batch_interval(batches, columns)
         errors.append(abs(math.log2(found.value / truth)))
         bounded += bound

@@ -148,7 +148,7 @@ def test_flat_to_is_the_last_measured_batch_that_is_free(values):
 @given(st.lists(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3), min_size=3, max_size=3))
 def test_the_interval_of_a_free_batch_holds_it(noise):
     columns = [
-        {p: [latency * f for f in row] for p, row in enumerate(noise)}
+        {(p, r): latency * f for p, row in enumerate(noise) for r, f in enumerate(row)}
         for latency in (100.0, 101.0, 140.0, 270.0)
     ]
     found, _ = free_batch_interval(BATCHES[:4], columns)

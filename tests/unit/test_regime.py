@@ -56,20 +56,6 @@ def test_gpu_regime(low, value, high, slope, expected):
     assert regime.gpu_regime(share(low, value, high), slope) == expected
 
 
-def test_rho_is_exact_where_nothing_varies():
-    rho = regime.rho_interval([300] * 8, [[400.0] * 5, [400.0] * 5])
-    assert (rho.low, rho.value, rho.high) == (0.75, 0.75, 0.75)
-
-
-def test_rho_interval_holds_the_value_and_widens_with_the_processes():
-    near = regime.rho_interval([300] * 8, [[400.0, 404.0, 396.0]] * 3)
-    far = regime.rho_interval([300] * 8, [[360.0] * 3, [400.0] * 3, [440.0] * 3])
-    assert near.low < near.value < near.high
-    assert far.high - far.low > 2 * (near.high - near.low)
-    assert regime.rho_interval([], [[400.0] * 5]) is None
-    assert regime.rho_interval([300], [[400.0]]) is None
-
-
 def test_elasticity_of_power_laws():
     batches = [1, 2, 4, 8]
     assert regime.elasticities(batches, [5.0] * 4) == [0, 0, 0, 0]

@@ -190,7 +190,7 @@ def test_free_width_is_told_like_free_batch():
     assert found.value == pytest.approx(2 ** (math.log(1.1) / math.log(2)))
     assert not bound
     blocks = [
-        replace(r, columns={p: [r.numbers["latency"].value * f] * 5 for p, f in enumerate((1, 1))})
+        replace(r, columns={(p, i): r.numbers["latency"].value for p in range(2) for i in range(5)})
         for r in printed
     ]
     measured, _ = claims.free_value(blocks, "width")

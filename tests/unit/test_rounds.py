@@ -220,6 +220,23 @@ def test_points_that_are_compared_leave_together(tmp_path):
     assert asked == [[MAX_BLOCKS // 3] * 3] * 2
 
 
+def test_the_smallest_batch_is_in_every_round_of_a_larger_one(tmp_path):
+    """The free batch is read off ratios to it, and only blocks of one round are pairs."""
+    small = Point(workload=Workload(model="m", batch=1), runtime="f")
+    large = replace(small, workload=replace(small.workload, batch=8))
+    series = series_of(tmp_path, small, noise(0.2))
+    series.points[8] = large
+    for process in series.workers:
+        series.runs[8, process] = PointRun(point=large, process=process, calls=5, call_ns=1)
+    with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
+        rounds.precise()
+    records, _ = store.read(tmp_path / "s")
+    timed = {p.key(): [b for b in blocks(records) if b.point == p.key()] for p in (small, large)}
+    rounds_of_small = {(b.process, b.round) for b in timed[small.key()]}
+    assert timed[large.key()]
+    assert {(b.process, b.round) for b in timed[large.key()]} <= rounds_of_small
+
+
 def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
     series = [
         series_of(

@@ -31,10 +31,17 @@ def test_processes_count_once_however_many_blocks_they_have():
     assert e.method == "process-medians-of-block-medians"
 
 
-def test_two_processes_fall_back_to_blocks_and_say_so():
-    e = stats.process_interval([[1.0, 2.0], [3.0]])
+def test_blocks_of_two_processes_are_two_values_and_not_as_many_as_there_are_blocks():
+    e = stats.process_interval([[1.0, 2.0], [3.5, 3.5, 3.5]])
     assert e is not None
-    assert (e.value, e.n, e.method) == (2.0, 3, "block-medians")
+    assert (e.value, e.n, e.method) == (2.5, 2, stats.BY_PROCESS)
+    assert e.high - e.value == pytest.approx(12.706204736 * 2 / 2)  # t(0.975, 1) · s / √2
+
+
+def test_the_interval_of_one_process_is_over_its_blocks_and_says_so():
+    e = stats.process_interval([[1.0, 2.0, 3.0]])
+    assert e is not None
+    assert (e.value, e.n, e.method) == (2.0, 3, "block-medians-of-one-process")
 
 
 def test_intervals_of_many_groups_are_those_of_each():

@@ -80,7 +80,7 @@ def test_a_point_of_several_sessions_is_told_from_the_newest_that_timed_it(tmp_p
     (line,) = summarise(columns(tmp_path))
     assert (line.session, line.sessions) == ("20261120T110000-aa", 2)
     assert (line.blocks, line.calls, line.processes) == (2, 6, 1)
-    assert (line.latency_ns.value, line.latency_ns.method) == (202, "block-medians")
+    assert (line.latency_ns.value, line.latency_ns.method) == (202, "block-medians-of-one-process")
 
 
 def test_one_block_has_no_interval_and_a_failure_has_a_reason(tmp_path):

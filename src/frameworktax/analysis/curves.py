@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean, median
 
-import numpy as np
-
-from frameworktax.analysis.resample import draw_latencies, percentile_interval
-from frameworktax.records import SEED, Estimate
+from frameworktax.analysis.estimates import difference
+from frameworktax.records import Estimate
+from frameworktax.stats import mean_interval, process_interval, ratio_interval
 
 FREE = 0.10
 """A batch is free while its latency is within this share of batch 1 (METHOD, section 5)."""
-METHOD = "isotonic log-interpolated, bootstrap"
+PAIRED = "isotonic log-interpolated; ratios to batch 1"
+Blocks = Mapping[tuple[Hashable, int], float]
+"""(process, round) → block median, ns; processes of two sessions have different keys."""
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
@@ -41,7 +45,11 @@ def free_batch(
         batch measured is still free, so that the value is a lower bound.
     """
     curve = isotonic(latency_ns)
-    limit = curve[0] * (1 + tolerance)
+    return _crossing(batches, curve, curve[0] * (1 + tolerance))
+
+
+def _crossing(batches: Sequence[float], curve: Sequence[float], limit: float) -> tuple[float, bool]:
+    """Return where a curve that does not fall exceeds a limit, and whether it nowhere does."""
     last = max(i for i, latency in enumerate(curve) if latency <= limit)
     if last == len(curve) - 1:
         return float(batches[-1]), True
@@ -51,36 +59,86 @@ def free_batch(
 
 
 def free_batch_interval(
-    batches: Sequence[float],
-    columns: Sequence[Mapping[int, Sequence[float]]],
-    tolerance: float = FREE,
-    seed: int = SEED,
+    batches: Sequence[float], columns: Sequence[Blocks], tolerance: float = FREE
 ) -> tuple[Estimate | None, bool]:
-    """Return the free batch with its bootstrap interval, and whether it is a lower bound.
+    """Return the free batch with its interval, and whether it is a lower bound.
+
+    The ratio of every batch to batch 1 has an interval by Student's t over processes, from blocks
+    of the same round where there are any, since the host's drift moves both. The interval of the
+    free batch is where the interval of the ratio holds 1 + tolerance: it begins where the curve
+    through the ratios' high ends gets there, and ends where that through their low ends does.
 
     Args:
         batches: ascending, starting at batch 1.
-        columns: per batch, process → block medians, ns.
+        columns: of each batch.
         tolerance: as a share.
-        seed: of the bootstrap.
 
     Returns:
         (None, False) where there is no curve: fewer than two batches, none of them batch 1, or
         too few blocks for an interval.
     """
-    enough = all(sum(map(len, column.values())) > 1 for column in columns)
-    if len(batches) < 2 or batches[0] != 1 or not enough:
+    if len(batches) < 2 or batches[0] != 1 or not columns[0]:
         return None, False
-    centres = [
-        float(np.mean([np.median(blocks) for blocks in column.values() if blocks]))
-        for column in columns
-    ]
-    value, bound = free_batch(batches, centres, tolerance)
-    replicates = np.array(
-        [
-            free_batch(batches, row, tolerance)[0]
-            for row in draw_latencies(columns, seed=seed).tolist()
-        ]
+    ratios = [ratio_to_first(column, columns[0]) for column in columns[1:]]
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios):
+        return None, False
+    value, bound = free_batch(batches, [1.0, *(r.value for r in known)], tolerance)
+    # batch 1 is the reference of all: it is 1, and no curve is pooled with it
+    low, high = (
+        _crossing(batches, [1.0, *(max(1.0, end) for end in isotonic(ends))], 1 + tolerance)[0]
+        for ends in ([r.high for r in known], [r.low for r in known])
     )
-    processes = min(sum(1 for blocks in column.values() if blocks) for column in columns)
-    return percentile_interval(value, replicates, METHOD, processes), bound
+    found = Estimate(
+        value=value,
+        low=min(low, value),
+        high=max(high, value),
+        method=f"{PAIRED}, {known[0].method}",
+        n=min(r.n for r in known),
+    )
+    return found, bound
+
+
+def ratio_to_first(blocks: Blocks, first: Blocks) -> Estimate | None:
+    """Return the ratio of two points served by the same processes, from their blocks.
+
+    Paired by round where they share two; else by process, where they share two; else the two are
+    independent. The method says which.
+    """
+    if (paired := ratio_interval(blocks, first)) is not None:
+        return paired
+    above, below = _logs(blocks), _logs(first)
+    shared = above.keys() & below.keys()
+    moves = [median(above[p]) - median(below[p]) for p in shared]
+    method = "paired-process-ratios"
+    log_ratio = mean_interval(moves, method)
+    if log_ratio is None:
+        method = "ratios of independent blocks"
+        high, low = _level(above), _level(below)
+        if high is None or low is None:
+            return None
+        log_ratio = difference(high, low, method)
+    return Estimate(
+        value=math.exp(log_ratio.value),
+        low=math.exp(log_ratio.low),
+        high=math.exp(log_ratio.high),
+        method=method,
+        n=log_ratio.n,
+    )
+
+
+def _level(logs: Mapping[Hashable, Sequence[float]]) -> Estimate | None:
+    """Return the interval of a side by itself, around the median where it is one process."""
+    found = process_interval(list(logs.values()))
+    if found is None:
+        return None
+    shift = fmean(median(values) for values in logs.values()) - found.value
+    ends = {name: getattr(found, name) + shift for name in ("value", "low", "high")}
+    return replace(found, **ends)
+
+
+def _logs(blocks: Blocks) -> dict[Hashable, list[float]]:
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for (process, _), ns in blocks.items():
+        found[process].append(math.log(ns))
+    return found

@@ -10,9 +10,9 @@ from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
 from frameworktax.analysis import points, regime, roofline
 from frameworktax.analysis.advice import Reading
-from frameworktax.analysis.curves import free_batch_interval
+from frameworktax.analysis.curves import Blocks, free_batch_interval
 from frameworktax.analysis.drift import host_drift
-from frameworktax.analysis.estimates import quotient
+from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
 from frameworktax.analysis.headline import headline
 from frameworktax.analysis.places import layers, source_lines
@@ -319,14 +319,11 @@ def _with_regime(
 
 
 def _regime(reading: Reading, slope: float | None, device: roofline.Device | None) -> Regime | None:
-    bill, records = reading.bill, reading.records
+    bill = reading.bill
     if bill is None:
         return None
     if bill.method == billing.DEVICE:
-        kernels = [k for a in records.attributions for k in a.kernel_ns]
-        rho = regime.rho_interval(kernels, records.block_medians())
-        if rho is None:
-            return None
+        rho = one_minus(bill.share)
         return roofline.refine(regime.gpu_regime(rho, slope), reading.measurement, device)
     if bill.method == billing.TWIN:
         return regime.cpu_regime_from_twin(bill.share)
@@ -337,7 +334,7 @@ def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> 
     curves = []
     for row in _rows(family):
         batches = [float(r.measurement.workload.batch) for r in row]
-        free, bound = free_batch_interval(batches, [_column(r.records) for r in row])
+        free, bound = free_batch_interval(batches, [_blocks(r.records) for r in row])
         first = row[0].measurement
         curves.append(
             Curve(
@@ -357,11 +354,8 @@ def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> 
     return curves
 
 
-def _column(records: PointRecords) -> dict[int, list[float]]:
-    column: dict[int, list[float]] = defaultdict(list)
-    for (process, _), value in records.by_round().items():
-        column[process].append(value)
-    return column
+def _blocks(records: PointRecords) -> Blocks:
+    return {((records.session, p), r): ns for (p, r), ns in records.by_round().items()}
 
 
 def _floor(readings: Sequence[Reading]) -> Estimate | None:

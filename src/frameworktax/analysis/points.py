@@ -123,9 +123,10 @@ def _judged(records: PointRecords, until: float) -> list[Note]:
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
         found.append(Note("wide-interval", text))
     if len(medians) < MIN_PROCESSES:
-        text = (
-            f"{len(medians)} of at least {MIN_PROCESSES} processes: "
-            "the spread between processes is not in the interval"
+        text = f"{len(medians)} of at least {MIN_PROCESSES} processes: " + (
+            "the interval is of this process alone, how much processes differ is unknown"
+            if len(medians) == 1
+            else "two say little of how much processes differ, so the interval is wide"
         )
         found.append(Note("few-processes", text))
     if sum(map(len, medians)) < MIN_BLOCKS:

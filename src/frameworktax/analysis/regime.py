@@ -9,11 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from frameworktax.analysis.curves import FREE, isotonic
-from frameworktax.analysis.resample import DRAWS, draw_latencies, percentile_interval
-from frameworktax.records import SEED, Estimate, Regime
+from frameworktax.records import Estimate, Regime
 from frameworktax.stats import LINEAR
 
 CPU_FRAMEWORK = 0.5
@@ -53,7 +50,7 @@ def gpu_regime(rho: Estimate, elasticity: float | None = None) -> Regime:
     """Return the regime of a GPU point.
 
     Args:
-        rho: kernel time over latency, its interval by bootstrap.
+        rho: kernel time over latency.
         elasticity: of latency over batch at this point. High ρ on a flat curve is
             ``kernel-flat``: bandwidth or occupancy, not the framework.
     """
@@ -63,35 +60,6 @@ def gpu_regime(rho: Estimate, elasticity: float | None = None) -> Regime:
     if rho.high < GPU_COMPUTE and rho.value < GPU_FRAMEWORK:
         return "framework-bound"
     return "mixed"
-
-
-def rho_interval(
-    kernel_ns: Sequence[float], latency_ns: Sequence[Sequence[float]], seed: int = SEED
-) -> Estimate | None:
-    """Return ρ = median kernel time / latency with a bootstrap interval.
-
-    Args:
-        kernel_ns: kernel time of each profiled call.
-        latency_ns: per process its block medians, unprofiled.
-        seed: of the bootstrap.
-
-    Returns:
-        None without kernel times or with fewer than two blocks.
-    """
-    columns = {i: blocks for i, blocks in enumerate(latency_ns) if blocks}
-    if not kernel_ns or sum(map(len, columns.values())) < 2:
-        return None
-    latencies = draw_latencies([columns], seed=seed)[:, 0]
-    kernels = np.asarray(kernel_ns, dtype=float)
-    rng = np.random.default_rng(seed)
-    medians = np.median(kernels[rng.integers(0, kernels.size, size=(DRAWS, kernels.size))], axis=1)
-    centre = float(np.mean([np.median(blocks) for blocks in columns.values()]))
-    return percentile_interval(
-        float(np.median(kernels)) / centre,
-        medians[: latencies.size] / latencies,
-        "kernel-over-latency (bootstrap)",
-        len(columns),
-    )
 
 
 def elasticities(values: Sequence[float], latency_ns: Sequence[float | None]) -> list[float | None]:

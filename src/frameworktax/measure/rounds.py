@@ -258,7 +258,8 @@ class Rounds:
         Each block is followed by a sample of the same process, so that latency and tax are of one
         state and time: processes differ, and one can change its state in between.
         """
-        order = list(runs)
+        order = [*runs, *self._smallest(runs)]
+        asked = {id(run) for _, run in runs}
         if not in_order:
             self._random.shuffle(order)
         self._pin(order)
@@ -268,15 +269,24 @@ class Rounds:
                 if run.process in series.workers:  # an earlier one may have ended the process
                     self._reporter.now(run.point)
                     self._time_block(series, run)
-                if is_sampled and self._is_samplable(series, run):
+                if is_sampled and id(run) in asked and self._is_samplable(series, run):
                     self._sample(series, run)
         self._round += 1
-        for series, run in {run.point.key(): (series, run) for series, run in order}.values():
+        for series, run in {run.point.key(): (series, run) for series, run in runs}.values():
             group = group_of(series, run.point.workload.batch)
             self._ended_ns[group] = self._clock.wall_ns()
             medians = self._medians([(series, run)])[run.point.key()]
             if medians:
                 self._reporter.measured(run.point, medians)
+
+    def _smallest(self, runs: Runs) -> Runs:
+        """Return the smallest batch in the same processes: a free batch is a ratio to it."""
+        found: Runs = []
+        for series, run in runs:
+            first = series.runs.get((min(series.points), run.process))
+            if first is not None and first is not run and not series.is_twin:
+                found.append((series, first))
+        return found
 
     def _pin(self, runs: Runs) -> None:
         for series, run in runs:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from frameworktax.analysis.curves import Blocks
 from frameworktax.records import Estimate, Measurement
 
 QUANTITIES = (
@@ -59,14 +60,14 @@ class Row:
         at: axis → value; ``regime`` among them once it is known.
         numbers: quantity → estimate; times in ns, ``tax_share`` a fraction. A printed number
             has no interval: its ends equal its value.
-        columns: process → block medians of latency, ns; for curves with a bootstrap.
+        columns: blocks of latency, for curves.
         reason: why a planned point has no numbers.
         session: it was measured in.
     """
 
     at: Mapping[str, Any]
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
-    columns: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    columns: Blocks = field(default_factory=dict)
     reason: str | None = None
     session: str | None = None
 
@@ -114,13 +115,10 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
     found |= {name: exactly(count) for name, count in counts.items() if count is not None}
     if m.flops and m.pipelined_ns is not None and m.pipelined_ns.low > 0:
         found["flops_per_second"] = _rate(m.flops, m.pipelined_ns)
-    columns: dict[int, list[float]] = {}
-    for process, _, median_ns in m.blocks_ns:
-        columns.setdefault(process, []).append(median_ns)
     return Row(
         at={**axes_of(m.workload, m.runtime), "regime": m.regime},
         numbers=found,
-        columns=columns,
+        columns={((m.session, p), r): ns for p, r, ns in m.blocks_ns},
         reason=None if "latency" in found else _why(m),
         session=m.session,
     )

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from frameworktax.analysis.estimates import duration, one_minus, percent
 from frameworktax.analysis.regime import gpu_regime
-from frameworktax.analysis.resample import DRAWS, percentile_interval
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace.advice import advise
 from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED
@@ -36,6 +35,7 @@ NO_REGIME = {
     "no-device": "for operators hold kernels and their dispatch alike",
 }
 """Why a trace carries no regime, in words."""
+DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
 
@@ -268,7 +268,14 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
                 for rows in (rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS))
             ]
         )
-        found = percentile_interval(value, drawn, "steps (bootstrap)", len(walls))
+        ends = [float(end) for end in np.percentile(drawn, [2.5, 97.5])]
+        found = Estimate(
+            value=value,
+            low=min(ends[0], value),
+            high=max(ends[1], value),
+            method="steps (bootstrap)",
+            n=len(walls),
+        )
     whole = float(walls.sum())
     low = 1 - float((busy + unknown).sum()) / whole
     high = 1 - float(busy.sum()) / whole

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from frameworktax.analysis import curves, regime
 from frameworktax.analysis.estimates import difference, median_interval, one_minus, quotient
 from frameworktax.integrations.readers import latency_csv, optimum_benchmark, pytest_benchmark
@@ -36,8 +34,6 @@ NARROW = Note(
 FIELDS = ("batch", "length", "image_size", "width", "depth")
 """Axes that a workload has."""
 AXES = (*FIELDS, "threads")
-MOST = 200
-"""Repeats of a point that the interval of a free batch is made of."""
 
 
 def read(path: str | Path) -> Run | None:
@@ -227,19 +223,13 @@ def _free(
     if axis == "batch" and values[0] != 1:
         return None, False
     if axis == "batch" and all(len(given) > 1 for given in repeats):
-        return curves.free_batch_interval(values, [{0: _condensed(given)} for given in repeats])
+        calls = zip(values, repeats, strict=True)
+        blocks: list[curves.Blocks] = [
+            {(n, i): ns for i, ns in enumerate(given)} for n, given in calls
+        ]
+        return curves.free_batch_interval(values, blocks)
     value, bound = curves.free_batch(values, latency_ns)
     return _exactly(value, 1), bound
-
-
-def _condensed(values: Sequence[float]) -> Sequence[float]:
-    """Return medians of runs of equal length, where there are more values than ``MOST``.
-
-    Their median is about as certain as that of all values, and a bootstrap of them is bounded.
-    """
-    if len(values) <= MOST:
-        return values
-    return [float(np.median(part)) for part in np.array_split(values, MOST)]
 
 
 def _regime(m: Measurement, slope: float | None) -> Regime | None:
