@@ -366,7 +366,7 @@ def pick_device(device: str) -> str:
     if kind != "cuda" or (number and not number.isdigit()):
         raise UsageError(f"no device '{device}'; choose auto, cpu or cuda:N")
     if not host.gpu_present():
-        raise UsageError(f"--device {device}: no NVIDIA GPU on this machine; choose --device cpu")
+        raise UsageError(f"--device {device}: no GPU on this machine; choose --device cpu")
     return f"cuda:{number or 0}"
 
 

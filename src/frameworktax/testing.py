@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,10 +131,11 @@ LAUNCH_CALLS = {
     "cuda-12": ("cudaLaunchKernel", "cudaLaunchKernelExC"),
     "cuda-13": ("__cudaLaunchKernel", "cudaLaunchKernelExC"),
     "cuda-13-unnamed": ("INVALID", "cudaLaunchKernelExC"),
+    "rocm": ("hipLaunchKernel", "hipExtModuleLaunchKernel"),
 }
 """What a profile calls the launches of ``<<<>>>`` and of a cluster: CUDA 12; CUDA 13, whose
 compiler launches in another way; CUDA 13 with a Kineto from before May 2026, which knows calls up
-to 12.2."""
+to 12.2; AMD's runtime, where every other call is ``hip…`` too."""
 
 
 @dataclass
@@ -290,6 +291,8 @@ class FakeDevice:
         self._pending.append(end)
 
     def _note(self, row: _Row) -> None:
+        if self.calls == "rocm" and row.name.startswith("cuda"):
+            row = replace(row, name=f"hip{row.name.removeprefix('cuda')}", category="hip_runtime")
         if self._rows is not None:
             self._rows.append(row)
 

@@ -251,6 +251,13 @@ def test_a_device_of_any_driver_is_seen(tree, file):
     assert host.gpu_present(tree({file: ""})) is True
 
 
+def test_a_driver_that_answers_is_enough_where_device_files_are_hidden(monkeypatch, tmp_path):
+    monkeypatch.setattr(inventory.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(inventory, "ROOT", tmp_path)
+    assert host.gpu_present(tmp_path) is True
+    assert host.gpu_present(tmp_path / "elsewhere") is False
+
+
 GOOD = Environment(
     host="h", system="s", python="p", cpu="c", cores=4, affinity=(0, 1, 2, 3), threads_per_core=1,
     governor="performance", turbo=False, libraries=dict.fromkeys(inventory.EXTRAS, "1.0"),

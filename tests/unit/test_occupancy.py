@@ -54,6 +54,7 @@ def test_every_recorded_kernel_has_the_recorded_occupancy(recorded):
         (Launch(1, 1024, 0, 0), 2),  # threads
         (Launch(1, 32, 16, 0), 32),  # blocks
         (Launch(1, 256, 47, 0), 5),  # registers: 48 a thread, 10 warps a quarter
+        (Launch(1, 64, 47, 0), 20),  # 42 warps would fit all registers, and 10 a quarter
         (Launch(1, 128, 32, 98304), 2),  # shared memory, 1 KiB more for each block
         (Launch(1, 33, 0, 0), 32),  # two warps, one of them almost empty
         (Launch(1, 128, 32, 233000), 0),  # does not fit at all

@@ -140,7 +140,8 @@ def check_device(device: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        why = "this torch has no CUDA" if torch.version.cuda is None else "no CUDA device works"
+        built = torch.version.cuda or torch.version.hip
+        why = "no device works" if built else "this torch has no CUDA"
         raise UsageError(f"--device {device}: {why}; choose --device cpu")
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
