@@ -126,6 +126,8 @@ def page(folder: Path, drawn: Iterable[str]) -> Iterator[str]:
     yield ""
     named = ("gpu", "torch", "cuda", "hip", "cudnn", "cpu", "cores", "python", "load_1min")
     yield from table(["", ""], [[k, str(where[k])] for k in named if where.get(k) is not None], 2)
+    if where.get("doctor"):
+        yield from ("", "`frameworktax doctor` there:", "", "```text", *where["doctor"], "```")
     yield from ("", "## Checks of the method", "")
     checks = summary["checks"]
     yield f"{sum(row['ok'] for row in checks)} of {len(checks)} checks passed."

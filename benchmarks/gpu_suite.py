@@ -532,6 +532,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     execute = executor(out / "site")
     suite = Suite(out, execute, time.monotonic, "cpu" if options.dry_run else "cuda:0")
     write(out / "environment.json", {**environment(execute, out), "wheels": said})
+    _, said = execute(["-m", "frameworktax", "doctor"], 60, out / "doctor.log")
+    where = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    write(out / "environment.json", {**where, "doctor": said.splitlines()})
     parts = DRY if options.dry_run else PARTS
     if options.parts:
         names = options.parts.split(",")

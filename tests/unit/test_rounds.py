@@ -17,11 +17,13 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Described, Facts, TimedBlock
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.rounds import DEVICE_S, DEVICE_SHARE, Rounds
+from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
     BLOCK_NS,
+    DEVICE_S,
     MAX_BLOCKS,
     by_place,
+    cost_s,
     narrowing,
     processes_differ,
     rounds_left,
@@ -300,6 +302,15 @@ def test_telling_batches_are_profiled_first_and_the_budget_ends_it(tmp_path):
     assert asked == [1, 8, 64, 2]
     left = {run.point.workload.batch: [n.code for n in run.notes] for run in series.runs.values()}
     assert {batch for batch, codes in left.items() if "not-profiled" in codes} == {4, 16}
+
+
+def test_a_point_on_a_device_is_priced_with_what_asking_the_device_takes(tmp_path):
+    there, here = on_device(tmp_path, [1, 8]), on_device(tmp_path, [1, 8])
+    here.points = {b: replace(p, platform="cpu") for b, p in here.points.items()}
+    for series in (there, here):
+        series.call_ns[1] = 1_000_000
+    assert cost_s(there, 8) - cost_s(here, 8) == pytest.approx(DEVICE_S)
+    assert cost_s(there, 8, process=1) == cost_s(here, 8, process=1)  # one process is asked
 
 
 def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_warm_up(tmp_path):

@@ -35,6 +35,7 @@ from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import (
     BLOCK_NS,
+    DEVICE_S,
     FIRST_ROUNDS,
     SAMPLE_NS,
     Group,
@@ -63,8 +64,6 @@ STRETCHES = 5
 PLACING = METHODS[0]
 """The sampler that carries times, by which a sample is given to a layer."""
 DEVICE_CALLS = 10
-DEVICE_S = 2.0
-"""What asking a device about one point takes: calls under load, a profile, spans."""
 DEVICE_SHARE = 0.4
 """Share of the time budget that is kept for asking devices."""
 TELLING = (1, 8, 64)

@@ -37,19 +37,24 @@ Group = tuple[Workload, bool]
 """Points that are compared with one another: a workload in every runtime, twins included."""
 
 
+DEVICE_S = 2.0
+"""What asking a device about one point takes: calls under load, a profile, spans."""
+
+
 def group_of(series: Series, batch: int) -> Group:
     """Return what a point is compared within; the floor is alone."""
     return replace(series.points[batch].workload, twin=False), series.is_floor
 
 
 def cost_s(series: Series, batch: int, process: int = 0) -> float:
-    """Return what warm-up, first blocks and a short sample of a point take, from smaller ones."""
+    """Return what a point takes, from smaller ones: warm-up, first rounds, asking a device."""
     known = [b for b in series.call_ns if b <= batch]
     if not known:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
     warming = 0 if (process, batch) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
-    return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns)
+    asking_s = DEVICE_S if series.target.is_cuda and not process and not series.is_twin else 0.0
+    return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
 
 
 def block_s(call_ns: int) -> float:
