@@ -4,9 +4,11 @@ Tests that run two at a time have a lock each: what needs the processor to itsel
 No example of a property fails because it takes long.
 """
 
+import gc
 import os
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("frameworktax", deadline=None)
@@ -16,3 +18,10 @@ is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
 for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_CACHE", True)):
     if variable not in os.environ or (is_beside_others and not is_shared):
         os.environ[variable] = tempfile.mkdtemp(prefix="frameworktax-tests-")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collect_only_what_is_new():
+    """Leave what is imported to no collection: each timed block makes one, of seconds otherwise."""
+    gc.collect()
+    gc.freeze()
