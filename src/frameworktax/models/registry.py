@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib import metadata
 from typing import TYPE_CHECKING, TypeVar
 
 from frameworktax.errors import UsageError
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
 
 BOTH = ("width", "depth")
 T = TypeVar("T")
+
+
+@functools.cache
+def _registered(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=group))
+
+
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Return what installed packages register, read once for a search path: that takes 0.1 s."""
+    return _registered(group, tuple(sys.path))
 
 
 def with_plugins(known: Mapping[str, T], group: str, entry: Callable[[str], T]) -> dict[str, T]:
