@@ -107,8 +107,9 @@ def facts(folder: Path):
     found = {}
     for record in store.read(folder)[0]:
         said = {k: v for k, v in to_json(record).items() if k not in TIMINGS}
-        round_ = said.pop("round", None)
-        if round_ not in (None, 0):  # how many rounds it takes depends on the times
+        # How many rounds it takes depends on the times, as does the first with the floor in it,
+        # whose process makes the calibrations.
+        if said.pop("round", None) not in (None, 0) and record.kind not in ("block", "calibration"):
             continue
         where = said.get("point")
         key = (record.kind, json.dumps(where, sort_keys=True), said.get("process"))
