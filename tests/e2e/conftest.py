@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from frameworktax import cli
+
 
 @dataclass
 class Ran:
@@ -51,3 +53,30 @@ def make_shell() -> type[Shell]:
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+@dataclass
+class Here(Shell):
+    """Runs the command line in this process, which has imported what it needs."""
+
+    patch: pytest.MonkeyPatch
+    captured: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str, timeout: float = 0, **variables: str) -> Ran:
+        with self.patch.context() as patch:
+            for name, value in {"COLUMNS": "80", "NO_COLOR": "1", **variables}.items():
+                patch.setenv(name, value)
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", ["frameworktax", *words])
+            with pytest.raises(SystemExit) as left:
+                cli.main()
+        said = self.captured.readouterr()
+        return Ran(left.value.code or 0, said.out, said.err)
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Here:
+    """For commands that measure nothing; those that measure run in a process of their own."""
+    return Here(tmp_path, monkeypatch, capsys)

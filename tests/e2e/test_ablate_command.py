@@ -10,15 +10,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import ladder_records as made
 
 
-def test_a_store_is_redrawn_in_every_form(shell):
-    made.write(shell.folder / "s", made.records())
+def test_a_store_is_redrawn_in_every_form(here):
+    made.write(here.folder / "s", made.records())
     files = ["--report", "r.md", "--figure", "f.svg", "--json", "d.json"]
-    ran = shell("ablate", "bert-mini", "--store", "s", "--redraw", *files)
+    ran = here("ablate", "bert-mini", "--store", "s", "--redraw", *files)
     assert ran.code == 0, ran.err
     assert "3.33 × (3.33 to 3.34) faster with basic: constants folded" in " ".join(ran.out.split())
-    assert (shell.folder / "r.md").read_text().startswith("# bert-mini, batch 1, length 128")
-    assert "<svg" in (shell.folder / "f.svg").read_text()
-    assert json.loads((shell.folder / "d.json").read_text())["best"] == "basic"
+    assert (here.folder / "r.md").read_text().startswith("# bert-mini, batch 1, length 128")
+    assert "<svg" in (here.folder / "f.svg").read_text()
+    assert json.loads((here.folder / "d.json").read_text())["best"] == "basic"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_store_is_redrawn_in_every_form(shell):
         (["mlp", "--redraw", "--store", "absent"], "absent"),
     ],
 )
-def test_wrong_use_is_one_line(shell, words, said):
-    ran = shell("ablate", *words)
+def test_wrong_use_is_one_line(here, words, said):
+    ran = here("ablate", *words)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err and ran.err.count("\n") == 1

@@ -19,29 +19,29 @@ def refused(ran):
     assert lines[0].startswith("frameworktax: ")
 
 
-def test_a_trace_on_a_terminal_as_a_document_and_as_a_page(shell):
+def test_a_trace_on_a_terminal_as_a_document_and_as_a_page(here):
     files = ("--json", "t.json", "--report", "t.html")
-    ran = shell("explain", str(TRACE), "--device-speed", "2", *files)
+    ran = here("explain", str(TRACE), "--device-speed", "2", *files)
     assert ran.code == 0, ran.err
     assert "ProfilerStep#6" in ran.out
     assert "host starvation" in ran.out
     assert "--device-speed 2" in ran.out
-    document = json.loads((shell.folder / "t.json").read_text())
+    document = json.loads((here.folder / "t.json").read_text())
     device = document["trace"]["devices"]["0"]
     assert (device["kernel_ns"], device["kernels"], device["copies"]) == (309_437, 60, 1)
-    assert "The trace" in (shell.folder / "t.html").read_text()
-    jsonschema.validate(document, shell("schema").json())
+    assert "The trace" in (here.folder / "t.html").read_text()
+    jsonschema.validate(document, here("schema").json())
     # and the document can be explained again
-    again = shell("explain", "t.json", "--json", "-")
+    again = here("explain", "t.json", "--json", "-")
     assert again.json() == document
     assert again.err == ""
 
 
-def test_the_document_alone_on_standard_output(shell):
-    ran = shell("explain", str(TRACE), "--json", "-")
+def test_the_document_alone_on_standard_output(here):
+    ran = here("explain", str(TRACE), "--json", "-")
     assert ran.code == 0
     assert ran.json()["trace"]["launches"] == 60
-    assert shell("explain", str(TRACE), "--quiet").out == ""
+    assert here("explain", str(TRACE), "--quiet").out == ""
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_the_document_alone_on_standard_output(shell):
     ],
     ids=["empty", "words", "nothing", "nested", "brackets", "bomb"],
 )
-def test_what_is_no_trace_is_one_line(shell, content):
-    (shell.folder / "t.json").write_bytes(content)
-    refused(shell("explain", "t.json", timeout=120))
+def test_what_is_no_trace_is_one_line(here, content):
+    (here.folder / "t.json").write_bytes(content)
+    refused(here("explain", "t.json", timeout=120))
 
 
-def test_wrong_use_is_one_line(shell):
-    refused(shell("explain", "none.json"))
-    refused(shell("explain", str(TRACE), "--device-speed", "-1"))
-    refused(shell("explain", str(TRACE), "--json", "."))
+def test_wrong_use_is_one_line(here):
+    refused(here("explain", "none.json"))
+    refused(here("explain", str(TRACE), "--device-speed", "-1"))
+    refused(here("explain", str(TRACE), "--json", "."))
 
 
-def test_a_trace_that_is_cut_is_explained_with_a_note(shell):
+def test_a_trace_that_is_cut_is_explained_with_a_note(here):
     text = TRACE.read_bytes()
-    (shell.folder / "t.json").write_bytes(text[: len(text) * 2 // 3])
-    ran = shell("explain", "t.json")
+    (here.folder / "t.json").write_bytes(text[: len(text) * 2 // 3])
+    ran = here("explain", "t.json")
     assert ran.code == 0, ran.err
     assert "the file is not whole" in " ".join(ran.out.split())

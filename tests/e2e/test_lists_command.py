@@ -1,21 +1,6 @@
 """`frameworktax list` and `frameworktax env`, as a user calls them."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
-
-
-def run(*words: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "frameworktax", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **variables},
-    )
 
 
 @pytest.mark.parametrize(
@@ -33,19 +18,19 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess:
         ),
     ],
 )
-def test_wrong_names_are_one_line(words, said, tmp_path):
-    done = run(*words)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_wrong_names_are_one_line(here, words, said):
+    ran = here(*words)
+    assert ran.code == 2
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
 
 
-def test_environments_are_listed_and_the_command_that_makes_one_is_named(tmp_path):
+def test_environments_are_listed_and_the_command_that_makes_one_is_named(here, tmp_path):
     folder = {"FRAMEWORKTAX_ENVIRONMENTS": str(tmp_path)}
-    rows = json.loads(run("env", "list", "--json", **folder).stdout)
+    rows = here("env", "list", "--json", **folder).json()
     assert {"jax", "executorch", "litert", "iree"} <= {row["name"] for row in rows}
     assert not any(row["ready"] for row in rows)
-    runtimes = json.loads(run("list", "runtimes", "--json", **folder).stdout)
+    runtimes = here("list", "runtimes", "--json", **folder).json()
     (litert,) = [row for row in runtimes if row["name"] == "litert"]
     if not litert["available"]:
         assert litert["reason"].endswith("not installed; frameworktax env create litert")

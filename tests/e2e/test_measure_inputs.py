@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.timing
-
 QUICK = (
     "--batch",
     "2",
@@ -76,11 +74,11 @@ def test_generating_with_times_of_tokens_and_runtimes_that_cannot(shell):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_use_is_one_line_with_the_remedy(shell, words, says):
-    shell.write(
+def test_wrong_use_is_one_line_with_the_remedy(here, words, says):
+    here.write(
         "own.py", "import torch\ndef build(): return torch.nn.Linear(8, 8), torch.ones(1, 8)\n"
     )
-    ran = shell("measure", *words, "--time-budget", "10s")
+    ran = here("measure", *words, "--time-budget", "10s")
     lines = [line for line in ran.err.splitlines() if line.startswith("frameworktax: ")]
     assert (ran.code, ran.out, len(lines)) == (2, "", 1), ran.err
     assert "Traceback" not in ran.err

@@ -9,8 +9,8 @@ DATA = Path(__file__).parents[1] / "data" / "other_tools"
 
 
 @pytest.fixture
-def run(make_shell, tmp_path):
-    return make_shell(tmp_path)
+def run(here):
+    return here
 
 
 def test_a_table_of_latencies_in_text_and_json(run):

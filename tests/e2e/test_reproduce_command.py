@@ -28,8 +28,8 @@ def store(tmp_path):
     return folder
 
 
-def test_a_study_is_told_and_drawn_from_a_store(shell, store):
-    ran = shell("reproduce", "figure-1", "--redraw", "--store", str(store), "--json", "-")
+def test_a_study_is_told_and_drawn_from_a_store(here, store):
+    ran = here("reproduce", "figure-1", "--redraw", "--store", str(store), "--json", "-")
     assert ran.code == 0, ran.err
     document = ran.json()
     claims = {claim["id"]: claim for claim in document["claims"]}
@@ -39,41 +39,41 @@ def test_a_study_is_told_and_drawn_from_a_store(shell, store):
     assert len(document["measurements"]) == 6
 
     words = ("reproduce", "figure-1", "--redraw", "--store", str(store))
-    ran = shell(*words, "--report", "page.md", "--out", "drawn")
+    ran = here(*words, "--report", "page.md", "--out", "drawn")
     assert ran.code == 0, ran.err
     assert ran.out.count("holds") >= 2
-    assert (shell.folder / "drawn" / "figure-1.png").read_bytes().startswith(b"\x89PNG")
-    assert "figure-1.svg" in (shell.folder / "page.md").read_text()
+    assert (here.folder / "drawn" / "figure-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "figure-1.svg" in (here.folder / "page.md").read_text()
 
 
-def test_wrong_use_is_one_line(shell, store):
+def test_wrong_use_is_one_line(here, store):
     for words, said in (
         (("figur-1",), "did you mean 'figure-1'"),
         (("figure-1", "--scale", "tiny"), "choose full or small"),
         (("figure-1", "--report", "page.pdf"), "choose .md, .html"),
     ):
-        ran = shell("reproduce", *words)
+        ran = here("reproduce", *words)
         assert ran.code == 2, ran.err
         assert said in ran.err
         assert ran.err.count("\n") == 1
-    ran = shell("reproduce", "figure-13", "--redraw", "--store", str(store))
+    ran = here("reproduce", "figure-13", "--redraw", "--store", str(store))
     assert ran.code == 1
     assert "holds no point of figure-13" in ran.err
 
 
-def test_studies_are_listed(shell):
-    listed = json.loads(shell("list", "studies", "--json").out)
+def test_studies_are_listed(here):
+    listed = json.loads(here("list", "studies", "--json").out)
     assert [row["name"] for row in listed] == list(studies.every_name())
 
 
 @pytest.mark.skipif(
     not (ROOT / "docs/results/paper-store").is_dir(), reason="no measured page is committed yet"
 )
-def test_the_committed_page_is_what_its_store_says(shell):
+def test_the_committed_page_is_what_its_store_says(here):
     folder = ROOT / "docs" / "results"
-    ran = shell(
+    ran = here(
         *("reproduce", "all", "--redraw", "--quiet", "--store", str(folder / "paper-store")),
         *("--report", "paper.md"),
     )
     assert ran.code == 0, ran.err
-    assert (shell.folder / "paper.md").read_text() == (folder / "paper.md").read_text()
+    assert (here.folder / "paper.md").read_text() == (folder / "paper.md").read_text()

@@ -32,9 +32,9 @@ def refused(ran, *words):
         assert word in line
 
 
-def test_a_study_is_measured_once_and_said_beforehand(shell):
+def test_a_study_is_measured_once_and_said_beforehand(shell, here):
     shell.write("study.toml", STUDY)
-    dry = shell("sweep", "study.toml", "--dry-run", "--json", "-").json()
+    dry = here("sweep", "study.toml", "--dry-run", "--json", "-").json()
     assert len(dry["points"]) == 4 and len(dry["sessions"]) == 2
     assert {p["held"]["status"] for p in dry["points"]} == {"open"}
     assert not (shell.folder / "frameworktax-results").exists()
@@ -50,30 +50,30 @@ def test_a_study_is_measured_once_and_said_beforehand(shell):
     assert (shell.folder / "report.html").exists()
 
     shards = len(list((shell.folder / "frameworktax-results").glob("*.jsonl")))
-    dry = shell("sweep", "study.toml", "grid.batch=1,2,4", "--dry-run")
+    dry = here("sweep", "study.toml", "grid.batch=1,2,4", "--dry-run")
     assert "6 points, 2 to measure in 2 sessions, 4 " in dry.out
-    again = shell("sweep", "study.toml")
+    again = here("sweep", "study.toml")
     assert again.code == 0 and "resuming: 4 of 4 points" in again.err
     assert len(list((shell.folder / "frameworktax-results").glob("*.jsonl"))) == shards
 
 
-def test_wrong_studies(shell):
-    shell.write("study.toml", STUDY.replace("batch", "bacth"))
-    refused(shell("sweep", "study.toml"), "study.toml line 8", "did you mean 'batch'")
-    shell.write("study.toml", STUDY)
-    refused(shell("sweep", "study.toml", "grid.bach=1"), "'grid.bach=1'", "'batch'")
-    refused(shell("sweep", "study.toml", "--engine", "lcoal"), "local")
-    refused(shell("sweep", "missing.toml"), "frameworktax init missing.toml")
-    shell.write("file", "")
-    refused(shell("sweep", "study.toml", "--store", "file/store"), "--store")
+def test_wrong_studies(here):
+    here.write("study.toml", STUDY.replace("batch", "bacth"))
+    refused(here("sweep", "study.toml"), "study.toml line 8", "did you mean 'batch'")
+    here.write("study.toml", STUDY)
+    refused(here("sweep", "study.toml", "grid.bach=1"), "'grid.bach=1'", "'batch'")
+    refused(here("sweep", "study.toml", "--engine", "lcoal"), "local")
+    refused(here("sweep", "missing.toml"), "frameworktax init missing.toml")
+    here.write("file", "")
+    refused(here("sweep", "study.toml", "--store", "file/store"), "--store")
 
 
-def test_code_in_a_study_runs_only_where_it_is_allowed(shell):
+def test_code_in_a_study_runs_only_where_it_is_allowed(shell, here):
     shell.write("own.py", "open('ran', 'w')\n\ndef build():\n    raise ValueError('no')\n")
     shell.write("study.toml", STUDY.replace('"bert-tiny"', '"own.py:build"'))
     words = ("sweep", "study.toml", "grid.batch=1")
-    refused(shell(*words), "own.py:build", str(shell.folder / "own.py"), "--allow-code")
-    assert shell(*words, "--dry-run").code == 0  # which runs nothing
+    refused(here(*words), "own.py:build", str(shell.folder / "own.py"), "--allow-code")
+    assert here(*words, "--dry-run").code == 0  # which runs nothing
     assert not (shell.folder / "ran").exists()
     ran = shell(*words, "grid.runtimes=null,eager", "~study", "--json", "-",
                 "grid.models=own.py:build")  # fmt: skip
@@ -102,13 +102,13 @@ def test_who_measures_already_is_waited_for(shell, tmp_path):
     assert (tmp_path / "run" / NAME).exists()
 
 
-def test_init(shell):
-    ran = shell("init")
+def test_init(here):
+    ran = here("init")
     assert ran.code == 0 and "--dry-run" in ran.out
-    text = (shell.folder / "study.toml").read_text()
-    refused(shell("init", "study.toml"), "study.toml", "another")
-    assert (shell.folder / "study.toml").read_text() == text
-    assert shell("sweep", "study.toml", "--dry-run").code == 0
-    refused(shell("init", "new.toml", "--from-optimum-benchmark", "c.yaml"), "docs/studies.md")
-    assert not (shell.folder / "new.toml").exists()
-    assert "grid" in shell("schema", "study").json()["properties"]
+    text = (here.folder / "study.toml").read_text()
+    refused(here("init", "study.toml"), "study.toml", "another")
+    assert (here.folder / "study.toml").read_text() == text
+    assert here("sweep", "study.toml", "--dry-run").code == 0
+    refused(here("init", "new.toml", "--from-optimum-benchmark", "c.yaml"), "docs/studies.md")
+    assert not (here.folder / "new.toml").exists()
+    assert "grid" in here("schema", "study").json()["properties"]

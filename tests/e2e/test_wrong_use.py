@@ -9,7 +9,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
 import sample_records
 
-from conftest import Ran
 from frameworktax import cli, store
 from frameworktax.cli.app import RETIRED, replacement
 
@@ -43,20 +42,11 @@ def refused(ran, *words):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command line in this process, with sessions that are fake."""
+def run(here, monkeypatch):
+    """Return the command line in this process, with sessions that are fake."""
     fake_measuring.install(monkeypatch.setattr)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(MLP)
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["frameworktax", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        said = capsys.readouterr()
-        return Ran(leaving.value.code or 0, said.out, said.err)
-
-    return command
+    here.write("own.py", MLP)
+    return here
 
 
 @pytest.mark.parametrize(
