@@ -32,9 +32,10 @@ readme: install ## put the demo's output into README.md and docs/results
 tables: install ## the tables of runtimes and models in docs/, made of the registries
 	$(BIN)/python benchmarks/tables.py
 
-# What needs the processor to itself runs alone; the rest two at a time.
+# What needs the processor to itself runs alone; the rest two files at a time, in order, so that the
+# unit tests, which are short, come last and no worker waits long for the other.
 test: install ## every test that needs no GPU
-	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -m "timing and not gpu"
 
 check: install ## ruff, mypy, import-linter

@@ -200,7 +200,8 @@ def run(seed: int, folder: Path) -> Ending:
     if fault.endswith("worker") and (lost := failures(folder)):
         ending.message = lost[0]
         assert hit and ("killed by the kernel" in lost[0] or "SIGSEGV during" in lost[0]), lost
-    restart(folder, ending, EXPECTED, "study.time_budget=100s")  # enough on a busy machine
+    # enough on a busy machine
+    restart(folder, ending, EXPECTED, "study.time_budget=100s", "study.until=50%")
     return ending
 
 

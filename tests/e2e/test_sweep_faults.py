@@ -7,8 +7,6 @@ import named_faults
 import pytest
 import sweep_faults
 
-pytestmark = pytest.mark.timing
-
 SHORT = (
     "disk full: store",
     "disk full: document",
