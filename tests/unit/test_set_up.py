@@ -280,6 +280,16 @@ def test_what_took_too_long_names_what_to_give_more_of(tmp_path, option):
     assert str(made.dead).endswith(f"give a longer {option}")
 
 
+def test_what_cannot_be_described_in_time_is_measured_all_the_same(tmp_path):
+    def spawn(label, *arguments):
+        raise WorkerError("timeout", "describe not done after 60 s, ended")
+
+    _, records = set_up(tmp_path, series(tmp_path, FakeRuntime), spawn=spawn)
+    (subject,) = [r for r in records if isinstance(r, Subject) and r.point.runtime == "fake"]
+    assert subject.flops is None
+    assert [note.code for note in subject.notes] == ["not-described"]
+
+
 # --- outputs are compared once eager's are there --------------------------------------------------
 
 
