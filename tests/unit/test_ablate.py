@@ -179,7 +179,7 @@ def test_names_from_outside_cannot_break_the_page():
         for r in records()
     ]  # fmt: skip
     page = render_markdown.markdown(blocks.ablation_blocks(build(odd)))
-    assert "<script>" not in page.replace("\\<", "") and "a\\|b\\<script>" in page
+    assert "<script>" not in page and "a\\|b&lt;script>" in page
 
 
 def _named(point):
