@@ -337,6 +337,15 @@ def test_page_tells_the_verdict_in_words_and_tables(page):
     assert page.count('scope="row"') > 30
 
 
+def test_a_tax_that_is_not_determined_is_no_number_on_the_page(run):
+    pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    unsure = Estimate(value=0.04, low=-0.33, high=0.41)
+    points = [replace(m, tax_share=unsure) if m.tax_share else m for m in run.measurements]
+    page = html.page(replace(run, measurements=tuple(points)))
+    assert "not determined" in page
+    assert "not determined" not in html.page(run)
+
+
 def test_hostile_names_stay_text(run):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
     page = html.page(hostile(run))

@@ -96,8 +96,9 @@ def unranked(readings: Sequence[Reading]) -> list[Note]:
         parity, gain = reading.measurement.parity, speed_up(reference, reading)
         if gain is None or proven(parity) or simultaneous(gain, len(others)).low <= 1:
             continue
-        text = f"{times(gain.value)} faster but not ranked: {difference(parity)}"
-        notes.append(Note("not-ranked", f"{reading.measurement.runtime} is {text}"))
+        runtime = reading.measurement.runtime
+        text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
+        notes.append(Note("not-ranked", text))
     return notes
 
 

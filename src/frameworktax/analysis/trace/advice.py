@@ -19,6 +19,8 @@ from frameworktax.traces.timeline import Step, Timeline
 
 PART = 0.1
 """Share of the wall from which on a part is worth an advice of its own."""
+REPLAYED = 20
+"""Steps that are replayed for an advice, spread over the trace."""
 METHOD = "of a recorded trace, at most"
 REMEDY = {
     "memory": "keep device memory between calls",
@@ -106,7 +108,9 @@ def _on_device(
 def _graphs(trace: Mapping[str, Any], steps: Sequence[Step]) -> Advice | None:
     """Return the advice to launch a step as one graph, the most that it can give."""
     try:
-        queues = [replay.queues_of(step) for step in steps if len(step)]
+        filled = [step for step in steps if len(step)]
+        chosen = filled[:: -(-len(filled) // REPLAYED) or 1]
+        queues = [replay.queues_of(step) for step in chosen]
     except UsageError:
         return None
     alone = [q for q in queues if int(np.count_nonzero(q.host_ns)) > 1]
