@@ -126,6 +126,8 @@ def big_chain() -> Callable[[], Any]:
 
 def check_launch_names(gpu: Any) -> list[Row]:
     """Say what this profiler calls a launch, and whether each of nine markers is found by it."""
+    import numpy as np
+
     from frameworktax.attribution.torch_device import MARKER
     from frameworktax.traces.events import HOST_CALLS
 
@@ -133,7 +135,7 @@ def check_launch_names(gpu: Any) -> list[Row]:
     records = trace.device(gpu.index)
     records = records.where(records.containing(MARKER))
     host = trace.events.of(*HOST_CALLS)
-    calls = host.where([c in set(records.correlation.tolist()) for c in host.correlation.tolist()])
+    calls = host.where(np.isin(host.correlation, records.correlation))
     names = sorted({calls.name_of(i) for i in range(len(calls))})
     found = len(set(calls.correlation.tolist()))
     text = f"{len(records)} of 9 records, {found} launches, named {', '.join(names) or 'nothing'}"

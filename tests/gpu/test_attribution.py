@@ -7,6 +7,7 @@ import pytest
 
 from frameworktax.attribution import backlog
 from frameworktax.attribution.device import attribute_gpu, gpu_uuid
+from frameworktax.attribution.device_places import attribute_device_modules
 from frameworktax.attribution.device_profile import profile_device
 from frameworktax.host.nvml import Nvml
 from frameworktax.records import Attribution
@@ -177,6 +178,30 @@ def test_a_whole_attribution(gpu, small):
     assert all(0 < ns <= k for ns, k in zip(found["sm_active_ns"], found["kernel_ns"], strict=True))
     assert 0 < found["empty_span_ns"] < 20_000
     Attribution(session="s", point="p", process=0, **found)
+
+
+def test_kernels_and_waiting_go_to_the_modules_that_launched_them(gpu):
+    import torch
+
+    class Slow(torch.nn.Module):
+        def forward(self, x):
+            time.sleep(0.002)
+            return x + 1
+
+    net = torch.nn.Sequential(Slow(), torch.nn.Linear(4096, 4096)).eval().to("cuda:0")
+    x = torch.randn(1024, 4096, device="cuda:0")
+    with torch.no_grad():
+        found = attribute_device_modules(
+            lambda: net(x), net, gpu.synchronize, gpu, by="operator", calls=6
+        )
+    paths = [module["path"] for module in found["modules"]]
+    for ticks in found["ticks"]:
+        by = {(paths[i], line): 0 for i, _, line, _ in ticks}
+        for i, _, line, ns in ticks:
+            by[paths[i], line] += ns
+        assert by["1", "kernel"] > by["0", "kernel"]
+        assert by["0", "device_gap"] > 2 * MS > by.get(("1", "device_gap"), 0)
+    assert any("mm" in operator for ticks in found["ticks"] for _, operator, _, _ in ticks)
 
 
 def test_the_state_can_be_read(gpu):

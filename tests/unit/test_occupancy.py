@@ -48,6 +48,19 @@ def test_every_recorded_kernel_has_the_recorded_occupancy(recorded):
     assert (len(recorded["kernels"]), zeros) in {(79, 6), (60, 9)}
 
 
+@pytest.mark.parametrize("recorded", RECORDED, ids=[one["trace"] for one in RECORDED])
+def test_time_weighted_occupancy_is_the_recorded_one_within_its_rounding(recorded):
+    limits = limits_of(recorded["device"])
+    ours = theirs = took = 0.0
+    for us, grid, block, registers, shared, _, _, percent in recorded["kernels"]:
+        if shared <= recorded["device"]["sharedMemPerBlock"]:
+            launch = Launch(volume(grid), volume(block), registers, shared)
+            ours += us * warp_occupancy(launch, limits)
+            theirs += us * percent / 100
+            took += us
+    assert ours / took == pytest.approx(theirs / took, abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("launch", "blocks"),
     [
