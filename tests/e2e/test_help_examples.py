@@ -18,7 +18,7 @@ from frameworktax.host import cache
 from frameworktax.runtimes import environments
 
 DATA = Path(__file__).parents[1] / "data"
-SLOW = {"measure", "sweep", "reproduce", "ablate"}
+SLOW = {"measure", "sweep", "reproduce", "ablate", "optimize"}
 """What measures."""
 ELSEWHERE = {"env create"}
 """What reaches for the network."""

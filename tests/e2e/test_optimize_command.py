@@ -26,6 +26,13 @@ y = fast(x)["y"]
 assert np.allclose(y, x @ (np.eye(4) + 0.5)), y
 assert not {"torch", "slow_model"} & set(sys.modules)
 """
+AGAIN = """
+from pathlib import Path
+from frameworktax.optimize.again import measure_again
+found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9).comparison
+assert {p.workload.batch for p in found.points} == {2, 4}, found
+assert all(p.before and p.after for p in found.points), found
+"""
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +81,7 @@ def test_a_race_with_a_liar_and_a_crash(folder):
 
     loaded = run(folder, python=("-c", LOAD))
     assert loaded.returncode == 0, loaded.stderr
+
+    (folder / "slow_model.py").unlink()  # nothing of the model is needed any more
+    again = run(folder, python=("-c", AGAIN))
+    assert again.returncode == 0, again.stderr

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from frameworktax.errors import UsageError
-from frameworktax.optimize import proof, race
-from frameworktax.optimize.run import deliverable
-from frameworktax.records import Estimate, Measurement, Parity, Run, Workload
+from frameworktax.models.live import Live
+from frameworktax.optimize import delivery, proof, race, run
+from frameworktax.optimize.run import Asked, deliverable
+from frameworktax.records import Effort, Estimate, Measurement, Outcome, Parity, Run, Workload
 from frameworktax.runtimes.base import Target
 
 W1 = Workload(model="m", batch=1)
@@ -135,6 +136,61 @@ def test_what_needs_the_model_does_not_race():
     assert "inductor" in dict(others)
     with pytest.raises(UsageError, match="inductor cannot be delivered"):
         deliverable("inductor", Target(), W1)
+
+
+def asked(tmp_path, **fields):
+    return Asked(
+        **{
+            "workloads": (W1, W4),
+            "names": ("openvino",),
+            "live": None,
+            "device": "cpu",
+            "threads": 1,
+            "output": tmp_path / "deploy",
+            "folder": tmp_path,
+            "budget_s": 1.0,
+            "setup_limit_s": 1.0,
+            "until": 0.1,
+            "processes": 1,
+            "draws": 32,
+            "resume": True,
+            "command": "c",
+            **fields,
+        }
+    )
+
+
+def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
+    mine = asked(tmp_path)
+    points = [mine.point(w, name) for w in (W1, W4) for name in ("eager", "openvino")]
+    ends = [
+        Outcome(session=session, point=point.key(), process=0, status="ok")
+        for session, some in (("old", points), ("killed", points), ("partial", points[:3]))
+        for point in some
+    ]
+    efforts = [
+        Effort(session=session, wall_ns=1, setup_ns=1, measuring_ns=1, calls_ns=1)
+        for session in ("old", "partial")
+    ]
+    monkeypatch.setattr(run.store, "read", lambda folder: ([*ends, *efforts], []))
+    monkeypatch.setattr(run.api, "document", lambda records, *_: {r.session for r in records})
+    assert run._known(mine, points) == {"old"}
+    assert run._known(mine, [*points, mine.point(W1, "torchscript")]) is None
+    assert run._known(asked(tmp_path, live=Live("Net", None, None)), points) is None
+
+
+def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path):
+    output = tmp_path / "deploy"
+    output.mkdir()
+    (output / "kept").touch()
+    (tmp_path / ".deploy-00ff00ff.partial").mkdir()
+    with pytest.raises(KeyboardInterrupt), delivery.staged(output) as folder:
+        assert [p for p in tmp_path.iterdir() if p.name.startswith(".deploy")] == [folder]
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [output]
+    assert (output / "kept").exists()
+    with pytest.raises(UsageError, match="no deployment"):
+        delivery.check_output(output)
 
 
 def test_shapes_between():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from frameworktax.sweep.values import share
 
 @app.command("compare")
 def compare_command(
-    a: Annotated[str, typer.Argument(help="Before: a store, a document of --json, a baseline.")],
+    a: Annotated[str, typer.Argument(help="Before: a store, document, baseline; or a deployment.")],
     b: Annotated[
         str | None, typer.Argument(help="After (default: the last two sessions of the store).")
     ] = None,
@@ -48,6 +49,8 @@ def compare_command(
 
     Exit code 0; 1 a regression beyond the gate; 2 wrong use; 3 inconclusive.
 
+    A deployment of 'frameworktax optimize' is measured again and compared with its proof.
+
     Examples:
 
       frameworktax compare before/ after/ --gate 5%
@@ -57,6 +60,7 @@ def compare_command(
     from frameworktax import comparing
     from frameworktax.report import compare_export
     from frameworktax.report.compare_blocks import compare_blocks
+    from frameworktax.runtimes.deployment import MANIFEST
 
     files = output or []
     out = Output(json_file, None, *files, save_baseline, quiet=quiet, verbose=verbose)
@@ -69,15 +73,24 @@ def compare_command(
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
     forms = [form or compare_export.form_of(path) for path in files]
-    found = comparing.compare(
-        a,
-        b,
-        gate=None if gate is None else share(gate, "--gate"),
-        metric=metric,
-        across=across,
-        runtimes=parse_pairs(runtime or [], "--runtime"),
-        models=parse_pairs(model or [], "--model"),
-    )
+    limit = None if gate is None else share(gate, "--gate")
+    if b is None and (Path(a) / MANIFEST).is_file():
+        from frameworktax.optimize.again import BUDGET_S, measure_again
+
+        with out.view(BUDGET_S) as view:
+            found = measure_again(
+                Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]
+            )
+    else:
+        found = comparing.compare(
+            a,
+            b,
+            gate=limit,
+            metric=metric,
+            across=across,
+            runtimes=parse_pairs(runtime or [], "--runtime"),
+            models=parse_pairs(model or [], "--model"),
+        )
     out.document(found.to_json())
     for path, name in zip(files, forms, strict=True):
         path.write_text(found.text(name), encoding="utf-8")

@@ -128,6 +128,11 @@ class Series:
         return self.runtime.name == FLOOR
 
     @property
+    def is_deployed(self) -> bool:
+        """Whether this is a deployment, which is measured without its model."""
+        return self.runtime.name == DEPLOYED
+
+    @property
     def is_twin(self) -> bool:
         """Whether this is the width-shrunk twin of another series."""
         return self.workload.twin

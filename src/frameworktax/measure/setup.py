@@ -150,7 +150,8 @@ class Setup:
     def _describe_and_export(self, wanted: list[Series], sampler: str | None) -> None:
         """Read the models, then export for one runtime after another."""
         try:
-            for config, series in {s.config: s for s in wanted if not s.is_floor}.items():
+            named = [s for s in wanted if not (s.is_floor or s.is_deployed)]
+            for config, series in {s.config: s for s in named}.items():
                 self._described[config] = self._describe(series)
             twins = self._add_twins(sampler)
             floors = [series for series in wanted if _is_asked_floor(series)]
@@ -264,7 +265,7 @@ class Setup:
         """
         have = {s.config for s in self._series if s.runtime.name == "eager" and s.dead is None}
         for series in list(self._series):
-            if series.reference in have or series.dead or series.is_floor:
+            if series.reference in have or series.dead or series.is_floor or series.is_deployed:
                 continue
             points = tuple(series.reference_point(batch) for batch in series.points)
             if all(self._known.output(point) for point in points):

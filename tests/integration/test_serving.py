@@ -1,0 +1,58 @@
+"""Every engine that can be delivered computes on any values what eager computes on them."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from frameworktax import models, runtimes
+from frameworktax.models.drawing import draw
+from frameworktax.records import Workload
+from frameworktax.runtimes.artifacts import TorchArtifactLoaded, split
+from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.torch_common import flatten
+
+ENGINES = {
+    "torchscript": Workload(model="bert-tiny", length=8, depth=0.5),
+    "onnxruntime": Workload(model="bert-tiny", length=8, depth=0.5),
+    "openvino": Workload(model="bert-tiny", length=8, depth=0.5),
+    "aot-inductor": Workload(model="mlp", width=0.125),  # it compiles for long
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_serving_equals_eager(name, tmp_path):
+    runtime = runtimes.get(name)
+    model = models.build(ENGINES[name])
+    if (reason := runtime.missing(Target())) is not None:
+        pytest.skip(reason)
+    runtime.prepare(model, [2, 4], Target(), tmp_path)
+    loaded = runtime.load(None, Target(), tmp_path)
+    one, dynamic = loaded.serve(2), loaded.serve(None)
+    wrong = []
+
+    def check(serve, batch, number):
+        inputs = draw(model, batch, number)
+        tensors = [tensor.contiguous() for tensor in split(inputs)[1]]
+        with torch.no_grad():
+            expected = flatten(model.module(*inputs.args, **inputs.kwargs))
+        on_torch = isinstance(loaded, TorchArtifactLoaded)
+        made = serve(tensors if on_torch else [tensor.numpy() for tensor in tensors])
+        kept = [np.asarray(array).copy() for array in made]
+        serve(tensors if on_torch else [tensor.numpy() * 0 for tensor in tensors])
+        for ours, theirs, copy in zip(made, expected, kept, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), copy)  # no later call changes it
+            if not np.allclose(copy, theirs.numpy(), atol=1e-4):
+                wrong.append((batch, number))
+
+    for number in (0, 5, 6, 7):
+        check(one, 2, number)
+        check(dynamic, 3, number)
+        check(dynamic, 4, number)
+    threads = [threading.Thread(target=check, args=(one, 2, number)) for number in range(8, 12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
