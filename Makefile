@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
-  bench bench-first-answer bench-calibration bench-peer bench-faults fuzz bench-simulation validate coverage reproduce \
+  bench bench-first-answer bench-calibration bench-peer bench-faults fuzz bench-simulation bench-intervals validate coverage reproduce \
   ablate architectures operators trend questions gpu gpu-wheels gpu-results gpu-full ray
 
 help: ## this list
@@ -84,6 +84,9 @@ fuzz: install ## 2,000 mutated inputs and 30 killed sessions, within 40 minutes
 
 bench-simulation: install ## 20,000 points over 200 simulated nodes
 	$(BIN)/python benchmarks/sweep_simulation.py
+
+bench-intervals: install ## whether 95 % intervals cover 95 %, on simulated hosts
+	$(BIN)/python benchmarks/intervals.py
 
 validate: install ## the errors of predictions on this machine, within twelve minutes
 	$(BIN)/python benchmarks/validate.py

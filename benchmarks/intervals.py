@@ -1,0 +1,239 @@
+"""Whether nominal 95 % intervals cover 0.95: latency, share, ratio and free batch, simulated.
+
+    python benchmarks/intervals.py [--sessions 2000]
+
+Hosts whose speed is constant (white noise alone), drifts, jumps between two states, or is disturbed
+in bursts; 1, 3 and 5 processes; and processes that are in one of two states for good, of which few
+processes cannot tell. Truth is of the session: what the processes of the program take at the speed
+that the host had in its rounds; with one process it is that process's own. Beside the coverage
+stands the mean width over that of an oracle: it knows how far the estimate is off at large (the
+standard deviation of its error over all sessions), and has the same degrees of freedom. Written to
+benchmarks/results/intervals.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from frameworktax import host as this_host
+from frameworktax.analysis.bill import from_samples
+from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.records import Attribution, Block, Estimate
+from frameworktax.stats import process_interval, ratio_interval, t_quantile
+
+RESULT = Path(__file__).with_name("results") / "intervals.json"
+SEED = 20261122
+HOSTS = ("white", "drifting", "two-state", "bursty", "processes in two states")
+PROCESSES = (1, 3, 5)
+ROUNDS = 10
+BLOCK_SD, PROCESS_SD = 0.015, 0.02
+BETWEEN_POINTS_SD = 0.007
+"""How far processes differ in the ratio of two points."""
+DRIFT_SD, DRIFT_ROUNDS = 0.05, 8
+JUMP, STAY = 1.15, 0.85
+BURST, BURST_SHARE = 1.3, 0.1
+SLOW_STATE, SLOW_SHARE = 1.25, 0.55
+"""A process in its other state: its latency over that of the first, and its tax share."""
+SHARE, SHARE_SD = 0.40, 0.03
+SAMPLES = 33
+"""In one sample of 50 ms."""
+NS = 1_000_000.0
+OTHER = 0.5
+OVERHEAD, KERNEL = 9.0, 1.0
+"""L(n) = overhead + kernel · n: free up to 1 + 0.1 · 10 / 1 = 2."""
+BATCHES = (1, 2, 4)
+TARGET, WIDEST = (0.93, 0.97), 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Blocks of four points in common rounds, what is true of them, and each process's share."""
+
+    blocks: dict[str, dict[tuple[int, int], float]]
+    truth: dict[str, float]
+    shares: list[float]
+
+
+def host_path(name: str, rng: np.random.Generator) -> np.ndarray:
+    """Return what a host multiplies the latency of each round by."""
+    if name == "drifting":
+        keep = math.exp(-1 / DRIFT_ROUNDS)
+        level, path = rng.normal(0, DRIFT_SD), []
+        for _ in range(ROUNDS):
+            path.append(level)
+            level = keep * level + rng.normal(0, DRIFT_SD * math.sqrt(1 - keep**2))
+        return np.exp(path)
+    if name == "two-state":
+        flips = np.cumsum(rng.random(ROUNDS) > STAY) + rng.integers(2)
+        return np.where(flips % 2, JUMP, 1.0)
+    return np.ones(ROUNDS)
+
+
+def noise(name: str, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
+    """Return what single blocks are off by."""
+    found = np.exp(rng.normal(0, BLOCK_SD, size))
+    return (
+        found * np.where(rng.random(size) < BURST_SHARE, BURST, 1.0) if name == "bursty" else found
+    )
+
+
+def session(name: str, processes: int, rng: np.random.Generator) -> Session:
+    """Simulate one session."""
+    path = host_path(name, rng)
+    slow = (rng.random(processes) < 0.5) & (name == HOSTS[-1])
+    own = rng.normal(1, PROCESS_SD, processes) * np.where(slow, SLOW_STATE, 1.0)
+    shares = rng.normal(SHARE, SHARE_SD, processes)
+    shares = np.where(slow, shares + SLOW_SHARE - SHARE, shares)
+    levels = {"first": NS, "other": NS * OTHER}
+    levels |= {f"batch {n}": NS * (OVERHEAD + KERNEL * n) / 10 for n in BATCHES[1:]}
+    blocks, curve = {}, {}
+    for point, level in levels.items():
+        apart = 1.0 if point == "first" else rng.normal(1, BETWEEN_POINTS_SD, processes)
+        times = np.outer(level * own * apart, path) * noise(name, rng, (processes, ROUNDS))
+        blocks[point] = {(p, r): float(ns) for (p, r), ns in np.ndenumerate(times)}
+        curve[point] = level * (
+            float(np.broadcast_to(apart, processes)[0]) if processes == 1 else 1
+        )
+    # the median of blocks over noise and rounds, or the mean where one process gives the interval
+    seen = np.outer(path, noise(name, rng, (400,)))
+    at_host = float(np.mean(seen) if processes == 1 else np.median(seen))
+    population = (1 + SLOW_STATE) / 2 if name == HOSTS[-1] else 1.0
+    level = float(own[0]) if processes == 1 else population
+    share = float(shares[0])
+    if processes > 1:
+        share = SHARE
+        if name == HOSTS[-1]:  # a slow process counts for as long as it takes
+            share = (SHARE + SLOW_STATE * SLOW_SHARE) / (1 + SLOW_STATE)
+    truth = {
+        "latency": NS * level * at_host,
+        "share": share,
+        "ratio": curve["other"] / curve["first"],
+        "free batch": free_batch(BATCHES, [ns for p, ns in curve.items() if p != "other"])[0],
+    }
+    return Session(blocks, truth, [float(s) for s in shares])
+
+
+def estimates(one: Session, processes: int, rng: np.random.Generator) -> dict[str, Estimate | None]:
+    """Return quantity → its estimate."""
+    first = one.blocks["first"]
+    by_process = [[first[p, r] for r in range(ROUNDS)] for p in range(processes)]
+    latency = process_interval(by_process)
+    attributions, timed = [], []
+    for p in range(processes):
+        timed.append([_block(p, r, first[p, r]) for r in range(ROUNDS)])
+        attributions += [
+            _sample(p, r, int(rng.binomial(SAMPLES, 1 - one.shares[p]))) for r in range(ROUNDS)
+        ]
+    bill = from_samples(latency, attributions, timed) if latency is not None else None
+    columns = [first, *(one.blocks[f"batch {n}"] for n in BATCHES[1:])]
+    free, _ = free_batch_interval(BATCHES, columns)
+    return {
+        "latency": latency,
+        "share": bill.share if bill else None,
+        "ratio": ratio_interval(one.blocks["other"], first),
+        "free batch": free,
+    }
+
+
+def _block(process: int, round_: int, ns: float) -> Block:
+    return Block(
+        session="s",
+        point="p",
+        process=process,
+        round=round_,
+        latency_ns=(round(ns),),
+        pipelined_ns=round(ns),
+        pipelined_calls=1,
+        cpu_ns=round(ns),
+    )
+
+
+def _sample(process: int, round_: int, kernel: int) -> Attribution:
+    return Attribution(
+        session="s",
+        point="p",
+        process=process,
+        round=round_,
+        method="perf-event",
+        calls=1,
+        wall_ns=round(NS),
+        latency_ns=round(NS),
+        off_cpu_ns=0,
+        samples=({"kernel": kernel, "python": SAMPLES - kernel},),
+    )
+
+
+def simulate(name: str, processes: int, sessions: int, seed: int = SEED) -> list[dict[str, Any]]:
+    """Return a row for each quantity: coverage, and mean width over the oracle's."""
+    rng = np.random.default_rng([seed, HOSTS.index(name), processes])
+    hits: dict[str, list[bool]] = defaultdict(list)
+    errors: dict[str, list[float]] = defaultdict(list)
+    widths: dict[str, list[float]] = defaultdict(list)
+    degrees: dict[str, int] = {}
+    for _ in range(sessions):
+        one = session(name, processes, rng)
+        for quantity, estimate in estimates(one, processes, rng).items():
+            truth = one.truth[quantity]
+            if estimate is None:
+                raise ValueError(f"{quantity} has no interval")
+            hits[quantity].append(estimate.low <= truth <= estimate.high)
+            errors[quantity].append((estimate.value - truth) / truth)
+            widths[quantity].append((estimate.high - estimate.low) / truth)
+            degrees[quantity] = estimate.n - 1
+    rows = []
+    for quantity, covered in hits.items():
+        oracle = 2 * t_quantile(0.95, degrees[quantity]) * float(np.std(errors[quantity]))
+        row = {
+            "host": name,
+            "processes": processes,
+            "quantity": quantity,
+            "coverage": round(fmean(covered), 4),
+            "width_over_oracle": round(fmean(widths[quantity]) / oracle, 3),
+            "bias": round(fmean(errors[quantity]), 5),
+        }
+        low, high = TARGET
+        row["met"] = low <= row["coverage"] <= high and row["width_over_oracle"] <= WIDEST
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--sessions", type=int, default=2000)
+    given = parser.parse_args()
+    rows = []
+    for name in HOSTS:
+        for processes in PROCESSES:
+            for row in simulate(name, processes, given.sessions):
+                rows.append(row)
+                print(
+                    f"{name:24s} {processes} {row['quantity']:11s} {row['coverage']:.3f} "
+                    f"{row['width_over_oracle']:.2f} {'' if row['met'] else 'MISSED'}",
+                    flush=True,
+                )
+    document = {
+        "seed": SEED,
+        "sessions": given.sessions,
+        "rounds": ROUNDS,
+        "cpu": this_host.cpu_model(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "met": sum(row["met"] for row in rows),
+        "of": len(rows),
+        "rows": rows,
+    }
+    RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Nominal 95 % intervals against simulated hosts; the whole of it is benchmarks/intervals.py."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location(
+    "intervals_benchmark", ROOT / "benchmarks" / "intervals.py"
+)
+intervals = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = intervals  # dataclasses look their module up
+SPEC.loader.exec_module(intervals)
+
+
+@pytest.mark.parametrize("host", ["drifting", "two-state"])
+def test_intervals_over_processes_cover_and_are_no_wider_than_an_oracles(host):
+    """What widened by the calibrator, or resampled three processes, failed here."""
+    for row in intervals.simulate(host, 3, sessions=250):
+        assert 0.90 <= row["coverage"] <= 0.985, row  # 0.95 ± 2.5 standard errors and more
+        assert row["width_over_oracle"] <= intervals.WIDEST, row
+
+
+def test_the_committed_result_meets_its_target_from_three_processes_on():
+    found = json.loads(intervals.RESULT.read_text(encoding="utf-8"))
+    assert found["sessions"] >= 1000
+    rows = [r for r in found["rows"] if r["processes"] > 1 and r["host"] in intervals.HOSTS[:4]]
+    assert len(rows) == 4 * 2 * 4
+    assert all(0.925 <= r["coverage"] <= 0.975 for r in rows)
+    assert all(r["width_over_oracle"] <= intervals.WIDEST for r in rows)
