@@ -48,6 +48,7 @@ ANNOTATED = [
     mark("Optimizer.step#SGD", 5_100, 5_200),
     mark("Optimizer.step#SGD", 5_300, 5_400),
     *call(150, 1), *call(1_100, 2), *call(3_100, 3), *call(4_150, 4), *call(4_400, 5),
+    *call(5_110, 6), *call(5_150, 7), *call(5_310, 8), *call(5_350, 9),  # the optimiser's
 ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def explain_command(
 
       frameworktax explain trace.json.gz
 
-      frameworktax explain trace.json.gz --step 'measure.*forward' --device-speed 2 --graphs
+      frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --device-speed 2 --graphs
     """
     from frameworktax.analysis.whatif.request import WhatIf
     from frameworktax.explaining import explain_run
