@@ -171,6 +171,7 @@ def measure(
     precision: str | Iterable[str] = "float32",
     device: str = "auto",
     threads: int = 1,
+    force_threads: bool = False,
     time_budget: float = DEFAULT_BUDGET_S,
     setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
@@ -208,6 +209,7 @@ def measure(
         precision: float32, float16, bfloat16, int8, or several.
         device: auto, cpu or cuda:N.
         threads: of the calling process on a CPU.
+        force_threads: measure with more threads than processors, too.
         time_budget: seconds of wall time for measuring; set-up is not in it.
         setup_limit: seconds that each step of set-up may take: an export, a compilation.
         until: half-width of the interval, as a share, at which a point is done.
@@ -253,6 +255,7 @@ def measure(
         precisions=[precision] if isinstance(precision, str) else precision,
         device=pick_device(device),
         threads=threads,
+        force_threads=force_threads,
         budget_s=time_budget,
         setup_limit_s=setup_limit,
         until=until,

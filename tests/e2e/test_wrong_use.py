@@ -63,6 +63,7 @@ def run(here, monkeypatch):
         (["mlp", "--length", "12"], ["length"]),
         (["bert-tiny", "--length", "100000"], ["100000"]),
         (["mlp", "--threads", "0"], ["threads"]),
+        (["mlp", "--threads", "9999", "--device", "cpu"], ["9999 threads", "--force-threads"]),
         (["mlp", "--width", "0"], ["width"]),
         (["mlp", "--time-budget", "soon"], ["60s"]),
         (["mlp", "--until", "much"], ["3%"]),

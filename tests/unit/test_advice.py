@@ -13,7 +13,7 @@ from test_where import stack as layer_stack
 
 from frameworktax.analysis.advice import Reading, _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
-from frameworktax.records import Attribution, Block, Estimate, Parity, Point, Subject
+from frameworktax.records import Block, Estimate, Parity, Point, Subject
 from frameworktax.runtimes import variants
 from frameworktax.stats import ratio_interval, simultaneous
 
@@ -157,27 +157,6 @@ def test_gain_without_a_part():
     gain = without(share, "m")
     assert (gain.low, gain.value, gain.high) == pytest.approx((1 / 0.6, 2, 2.5))
     assert without(Estimate(value=0.9, low=0.8, high=1.0), "m") is None
-
-
-def test_waiting_threads_are_a_matter_of_more_than_one_thread():
-    def at(threads):
-        point = replace(data.point("eager"), threads=threads)
-        stretch = {"kernel": 500, "threading": 400, "python": 100}
-        return build(
-            [
-                Subject(session=data.SESSION, point=point, paradigm="eager"),
-                *data.blocks(point, 1_000_000),
-                Attribution(
-                    session=data.SESSION, point=point.key(), process=0, method="perf-event",
-                    calls=1, wall_ns=10**9, latency_ns=1_000_000, off_cpu_ns=0,
-                    samples=(stretch, stretch),
-                ),
-            ]
-        )  # fmt: skip
-
-    assert starting(at(1), "fewer --threads") == []
-    (advice,) = starting(at(2), "fewer --threads")
-    assert advice.gain.value == pytest.approx(1 / 0.6)
 
 
 # --- one recommendation for each batch size -----------------------------------------------------

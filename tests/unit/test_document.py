@@ -266,3 +266,47 @@ def test_points_asked_for_and_measured():
     floor = Point(workload=Workload(model="null"), runtime="null")
     assert floor in {r.point for r in records if isinstance(r, Subject)}  # beside everything
     assert build(records, asked=[floor]).points == Points(asked=33, measured=31)
+
+
+def on_threads(threads, environment=data.ENVIRONMENT, platform="cpu"):
+    """Return the document of eager and a faster runtime, both sampled, on so many threads."""
+    records = [data.session()]
+    records[0] = replace(records[0], environment=environment)
+    for runtime, latency in (("eager", 1_000_000), ("torchscript-frozen", 500_000)):
+        point = replace(data.point(runtime), threads=threads, platform=platform)
+        stretch = {"kernel": 500, "threading": 400, "python": 100}
+        records += [
+            Subject(session=data.SESSION, point=point, paradigm="eager"),
+            *data.blocks(point, latency),
+            Attribution(
+                session=data.SESSION, point=point.key(), process=0, method="perf-event",
+                calls=1, wall_ns=10**9, latency_ns=latency, off_cpu_ns=0,
+                samples=(stretch, stretch),
+            ),
+            data.Parity(
+                session=data.SESSION, point=point.key(), reference="eager",
+                max_abs_difference=0.0, max_relative_difference=0.0, tolerance=1e-4,
+                within_tolerance=True,
+            ),
+        ]  # fmt: skip
+    return build(records)
+
+
+def test_samples_of_one_thread_are_the_tax_of_one_thread_only():
+    alone, beside = on_threads(1), on_threads(2)
+    assert at(alone, "eager").tax_share.value == pytest.approx(0.5)
+    for m in beside.measurements:
+        assert m.latency_ns is not None
+        assert (m.tax_share, m.tax_ns, m.kernel_ns, m.bill_ns, m.regime) == (None,) * 5
+        assert "one-thread-sampled" in {note.code for note in m.notes}
+    assert "one-thread-sampled" not in {note.code for m in alone.measurements for note in m.notes}
+    assert [advice.kind for advice in beside.advice] == ["measured"]
+
+
+def test_more_threads_than_processors_get_no_advice():
+    assert data.ENVIRONMENT.affinity == (0, 1)
+    assert on_threads(2).advice != ()
+    crowded = on_threads(3)
+    assert crowded.advice == ()
+    assert "crowded" in {note.code for note in crowded.notes}
+    assert on_threads(3, replace(data.ENVIRONMENT, affinity=(0, 1, 2))).advice != ()

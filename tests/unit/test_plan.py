@@ -83,3 +83,17 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
     monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", False, "why not")])
     with pytest.raises(UsageError, match="perf-event: why not"):
         plan.refuse_places(points, "module")
+
+
+def test_more_threads_than_processors_are_refused_unless_forced(monkeypatch):
+    monkeypatch.setattr(plan.host, "usable_cpus", lambda: (0, 1))
+    arguments = {
+        "batches": [1], "runtimes": ["null"], "precisions": ["float32"], "device": "cpu",
+        "budget_s": 1.0, "until": 0.1, "processes": 1, "twin": "none",
+    }  # fmt: skip
+    workload = Workload(model="mlp")
+    assert plan.plan_for(workload, threads=2, **arguments).points[0].threads == 2
+    with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
+        plan.plan_for(workload, threads=3, **arguments)
+    forced = plan.plan_for(workload, threads=3, force_threads=True, **arguments)
+    assert forced.points[0].threads == 3

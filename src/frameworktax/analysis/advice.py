@@ -48,7 +48,6 @@ KEEP = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 """glibc's settings that give no freed memory back to the system (mallopt(3))."""
 ALLOCATOR = 0.08
 """Share of latency in malloc and the page faults behind it above which advice is given."""
-THREADING = 0.10
 KINDS = ("measured", "predicted", "bound")
 
 
@@ -240,7 +239,7 @@ def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[A
         same = [r for r in measured if r.measurement.runtime == runtime]
         curve = next((c for c in curves if c.runtime == runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
-        advice += [_packing(focus, at_first), _allocator(same), _threads(focus), _place(focus)]
+        advice += [_packing(focus, at_first), _allocator(same), _place(focus)]
         advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return list(ranked(kept)), unranked(at_first)
@@ -417,21 +416,4 @@ def _allocator(same: Sequence[Reading]) -> Advice | None:
         "malloc and the operating system behind it (page faults)",
         gain=gain,
         kind="bound",  # what of it small blocks cost, no setting takes away
-    )
-
-
-def _threads(reading: Reading) -> Advice | None:
-    m, bill = reading.measurement, reading.bill
-    share = bill.shares.get("threading") if bill is not None else None
-    if share is None or share.value < THREADING or m.threads < 2:
-        return None
-    gain = without(share, "latency without waiting for threads")
-    if gain is None:
-        return None
-    return Advice(
-        action=f"fewer --threads, or OMP_WAIT_POLICY=passive, for {m.runtime}",
-        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} "
-        f"is waiting between {m.threads} threads",
-        gain=gain,
-        kind="bound",
     )

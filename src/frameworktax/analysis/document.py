@@ -23,6 +23,7 @@ from frameworktax.records import (
     Calibration,
     Curve,
     Effort,
+    Environment,
     Estimate,
     LeftOut,
     Measurement,
@@ -69,7 +70,13 @@ def build(
     readings = [_with_regime(reading, slopes, gpus) for reading in readings]
     families = _families(readings)
     curves = [_curves(family, slopes) for family in families]
-    advised = [advising.advise(*pair) for pair in zip(families, curves, strict=True)]
+    processors = {s.session: _processors(s.environment) for s in sessions}
+    advised = [
+        ([], [_crowded(family[0])])
+        if any(_is_crowded(reading, processors) for reading in family)
+        else advising.advise(family, found)
+        for family, found in zip(families, curves, strict=True)
+    ]
     drift = _drift(records, sessions)
     measurements = tuple(r.measurement for r in readings)
     all_curves = tuple(curve for found in curves for curve in found)
@@ -88,6 +95,27 @@ def build(
         left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _processors(environment: Environment) -> int:
+    """Return how many processors a session could use."""
+    return len(environment.affinity) or environment.cores
+
+
+def _is_crowded(reading: Reading, processors: Mapping[str, int]) -> bool:
+    """Return whether a point had more threads than its session had processors."""
+    point, session = reading.records.point, reading.records.session
+    on_cpu = device_of(point.platform) == "cpu"
+    return on_cpu and point.threads > processors.get(session, point.threads)
+
+
+def _crowded(reading: Reading) -> Note:
+    point = reading.records.point
+    text = (
+        f"{point.workload.model}: {point.threads} threads on fewer processors wait for each other; "
+        "no advice is given on such numbers"
+    )
+    return Note("crowded", text)
 
 
 def _own_tax(efforts: Sequence[Effort]) -> OwnTax | None:
@@ -183,6 +211,13 @@ def _reading(
         notes += [note for note in bill.notes if note.code not in codes]
     elif records.blocks:
         notes.append(_no_bill(records, latency))
+    if _is_one_of_several(records.point) and records.attributions:
+        text = (
+            f"only one of {records.point.threads} threads was sampled, whose waiting for the "
+            "others is no tax while they compute: no share is given; measure with --threads 1 for "
+            "one"
+        )
+        notes.append(Note("one-thread-sampled", text))
     paired = eager is not None and eager.session == records.session
     between, within = points.spreads(records)
     subject, point = records.subject, records.point
@@ -240,6 +275,11 @@ def _reading(
     return Reading(records, measurement, bill)
 
 
+def _is_one_of_several(point: Point) -> bool:
+    """Return whether samples of the calling thread are not the whole of a call."""
+    return point.threads > 1 and device_of(point.platform) == "cpu"
+
+
 def _bill(
     records: PointRecords, latency: Estimate, twin: PointRecords | None, warm: Estimate | None
 ) -> billing.Bill | None:
@@ -249,9 +289,11 @@ def _bill(
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
     mean = points.pipelined(records)
-    sampled = billing.from_samples(
-        latency, records.attributions, records.by_process(), mean.value if mean else None
-    )
+    sampled = None
+    if not _is_one_of_several(point):
+        sampled = billing.from_samples(
+            latency, records.attributions, records.by_process(), mean.value if mean else None
+        )
     if sampled is not None or twin is None or warm is None:
         return sampled
     return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))

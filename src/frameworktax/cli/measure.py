@@ -30,6 +30,9 @@ def measure(
     precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
     device: options.Device = "auto",
     threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    force_threads: Annotated[
+        bool, typer.Option("--force-threads", help="Allow more threads than processors.")
+    ] = False,
     width: options.Width = 1.0,
     depth: options.Depth = 1.0,
     batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
@@ -93,6 +96,7 @@ def measure(
             precision=words(precision),
             device=device,
             threads=threads,
+            force_threads=force_threads,
             time_budget=budget_s,
             setup_limit=seconds(setup_limit, "--setup-limit"),
             until=share(until, "--until"),

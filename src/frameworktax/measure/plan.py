@@ -219,12 +219,21 @@ def plan_for(
     twin: str,
     by: str = "auto",
     setup_limit_s: float = DEFAULT_SETUP_LIMIT_S,
+    force_threads: bool = False,
 ) -> Plan:
     """Return the plan of one model in several runtimes; ``live`` is the module in this process.
+
+    ``force_threads`` allows more threads than there are processors.
 
     Raises:
         UsageError: what was asked for cannot be, or none of it can run here.
     """
+    usable = len(host.usable_cpus())
+    if device == "cpu" and threads > usable and not force_threads:
+        raise UsageError(
+            f"{threads} threads on {usable} processor{'s' * (usable > 1)} wait for each other; "
+            f"give --threads {usable} or fewer, or --force-threads to measure that"
+        )
     points = points_for(
         workload,
         batches=batches,
