@@ -1,6 +1,6 @@
 import pytest
 
-from frameworktax.analysis.where import MOST, numbered, where
+from frameworktax.analysis.where import MOST, moved, numbered, where
 from frameworktax.records import Estimate, Layer
 
 
@@ -63,3 +63,13 @@ def test_no_layers_no_places():
 
 def test_paths_with_several_numbers():
     assert numbered(["a.0.b.1", "a.1.b.1", "a.3.b.1"]) == "a.0,1,3.b.1"
+
+
+def test_where_the_tax_changed_between_two_results():
+    before = stack()
+    after = [layer("", 60.0, name="Net"), *stack()[1:], layer("new", 90.0, name="Extra")]
+    found = {one.name: one for one in moved(before, after)}
+    assert list(found) == ["new", "Net"]  # all else is equal
+    assert (found["new"].before.value, found["new"].change.value) == (0.0, 90.0)
+    assert found["Net"].change.low == pytest.approx(50.0 - (6.0**2 + 1.0**2) ** 0.5)
+    assert moved(before, []) == []

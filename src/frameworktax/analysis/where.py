@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from frameworktax.analysis.estimates import difference
 from frameworktax.records import Estimate, Layer
 
 MOST = 8
@@ -121,6 +122,50 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What the modules of one shape pay by themselves, before and after; ns in a call."""
+
+    name: str
+    before: Estimate
+    after: Estimate
+    change: Estimate
+
+
+def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
+    """Return where the tax changed, the largest change first, at most ``MOST``.
+
+    Modules of one class whose paths differ in numbers alone are put together; one side may lack
+    some. Only changes whose interval leaves out zero are there; none where a side has no layers.
+    """
+    if not (before and after):
+        return []
+    sides = [_by_shape(layers) for layers in (before, after)]
+    found = []
+    for shape in dict.fromkeys(shape for side in sides for shape in side):
+        old, new = (side.get(shape, []) for side in sides)
+        a, b = _estimate(old), _estimate(new)
+        change = difference(b, a, METHOD)
+        if not change.low <= 0 <= change.high:
+            paths = [layer.path for layer in new or old if layer.path is not None]
+            name = numbered(paths) if paths else OUTSIDE
+            found.append(Moved(name=name or shape[1], before=a, after=b, change=change))
+    return sorted(found, key=lambda one: -abs(one.change.value))[:MOST]
+
+
+def _by_shape(layers: Sequence[Layer]) -> dict[tuple[str, str], list[Layer]]:
+    found: dict[tuple[str, str], list[Layer]] = defaultdict(list)
+    for layer in layers:
+        found[_shape(layer)].append(layer)
+    return found
+
+
+def _shape(layer: Layer) -> tuple[str, str]:
+    """Return what layers that are put together share: path without numbers, and class."""
+    path = OUTSIDE if layer.path is None else re.sub(r"\b\d+\b", "#", layer.path)
+    return path, layer.class_
+
+
 def tree(layers: Iterable[Layer]) -> list[Node]:
     """Return the outermost modules, the model itself where it was called, and the remainder."""
     nodes: dict[str, Node] = {}
@@ -145,7 +190,7 @@ def _grouped(nodes: Iterable[Node]) -> list[_Group]:
     """Return nodes of one class whose paths differ in numbers alone together."""
     alike: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
-        alike[re.sub(r"\b\d+\b", "#", node.path or ""), node.own.class_].append(node)
+        alike[_shape(node.own)].append(node)
     groups = []
     for same in alike.values():
         each = [_Group([node], alone=False).tax_ns() for node in same]

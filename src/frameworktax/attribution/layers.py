@@ -3,7 +3,7 @@
 While a run by place lasts, ``forward`` of every module, and every other public method of a class
 that is not torch's own, is wrapped by two readings of the clock that samples carry too. A sample
 belongs to the module that was entered last and not left. Torch's own hooks are not used: they made
-the call 65 % slower, where this adds under 0.5 µs to each call of a module.
+the call 65 % slower; this adds to the call of a module about what the call of an empty one takes.
 
 What does not run in Python is one layer: a scripted module, or one given to ``torch.compile``.
 """
@@ -14,7 +14,6 @@ import inspect
 import sys
 import threading
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
@@ -49,7 +48,7 @@ class ModuleClock:
     """
 
     def __init__(self, root: Any, now: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.events = array("q")
+        self.events: list[int] = []  # an array would take half as long again to append to
         self._now = now
         self._thread = threading.get_ident()
         self._found = list(_walk("", root, set()))
@@ -134,7 +133,7 @@ class ModuleClock:
     def innermost(self, times: Sequence[int]) -> list[int]:
         """Return the index of the module that each time fell in, ``OUTSIDE`` for none."""
         state = self._replayed()[0]
-        begins = np.frombuffer(self.events, np.int64)[::2] if self.events else np.zeros(0, int)
+        begins = np.array(self.events[::2], np.int64)
         return [state[at] for at in np.searchsorted(begins, np.array(times, np.int64), "right")]
 
     def _replayed(self) -> tuple[list[int], Counter[int]]:

@@ -18,7 +18,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.words import time_text
+from frameworktax.report.words import milliseconds, time_text
 
 MARKS = {"slower": "▲", "faster": "▼", "same": "=", "cannot tell": "?"}
 FEW = 3
@@ -30,6 +30,7 @@ def compare_blocks(comparison: Comparison) -> list[Block]:
     return [
         Heading(comparison.headline, 1, style="bad" if comparison.exit_code == 1 else ""),
         changes(comparison),
+        *places(comparison),
         Notes("", (*_reasons(comparison), *_footers(comparison))),
     ]
 
@@ -55,6 +56,31 @@ def changes(comparison: Comparison) -> Table:
     verdicts = {change.verdict for change in comparison.points}
     key = [(mark, meaning) for meaning, mark in MARKS.items() if meaning in verdicts]
     return table("", [metric, *heads, "verdict"], rows, key=key)
+
+
+def places(comparison: Comparison) -> list[Table]:
+    """Return where in the model the tax changed, a table a point that says."""
+    return [
+        table(
+            f"Where the tax changed, ms in a call: {change_name(change)}",
+            ["layer, without the modules inside it", *map(right, ("before", "after", "change"))],
+            [
+                (
+                    one.name,
+                    milliseconds(one.before.value),
+                    milliseconds(one.after.value),
+                    Cell(
+                        f"{one.change.value / 1e6:+.3f}",
+                        note=f"({one.change.low / 1e6:+.3f} to {one.change.high / 1e6:+.3f})",
+                    ),
+                )
+                for one in change.moved
+            ],
+            hint="intervals are those within each result; how sessions differ is not in them",
+        )
+        for change in comparison.points
+        if change.moved
+    ]
 
 
 def change_name(change: Change) -> str:

@@ -31,6 +31,7 @@ from frameworktax.analysis.compare.quantities import (
     quantity,
     why_not,
 )
+from frameworktax.analysis.where import moved
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import (
     FLOOR,
@@ -223,6 +224,7 @@ def _change(a: Measurement, b: Measurement) -> Change:
         threads=b.threads,
         against=", ".join(against) or None,
         counts=changed or None,
+        moved=tuple(moved(a.layers, b.layers)),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from frameworktax.analysis.where import Moved
 from frameworktax.records import Estimate, Note, Point, Workload
 
 COMPARISON_SCHEMA = "frameworktax.comparison"
@@ -38,6 +39,7 @@ class Change:
             out, and ``ratio`` is as measured.
         method: how the ratio was got.
         counts: launches, operators, FLOPs and parameters that changed: (before, after).
+        moved: where in the model the tax changed, if both sides have layers.
     """
 
     workload: Workload
@@ -57,6 +59,7 @@ class Change:
     measured_ratio: float | None = None
     method: str | None = None
     counts: Mapping[str, tuple[int, int]] | None = None
+    moved: tuple[Moved, ...] = ()
 
     @property
     def point(self) -> Point:

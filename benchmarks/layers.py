@@ -1,0 +1,158 @@
+"""Known answers of layers: a spin in one of six comes back as that layer's, equal layers are equal.
+
+Six equal blocks of two small products; the third spins for a known processor time. In rounds, so
+that a drifting host moves every case alike, each spin is sampled for two seconds. What the layer
+has beyond the mean of the others, as a share of the processor time of a call, is the spin. Also:
+how often a layer without a spin is equal to the mean of the others within its 95 % interval, and
+how much longer a call takes while its modules read the clock.
+
+    python benchmarks/layers.py             eight rounds, 90 s
+    python benchmarks/layers.py --quick     two rounds, proves nothing
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from statistics import fmean, median, stdev
+from typing import Any
+
+import torch
+
+from common import Bench, Row, options
+from frameworktax.attribution.layers import ModuleClock, attribute_modules
+from frameworktax.stats import NORMAL_95, t_quantile
+
+SPINS_US = (0, 100, 300, 1000)
+LAYERS, SPINNING, WIDTH = 6, 2, 192
+DURATION_NS = 2_000_000_000
+WITHIN = 0.10
+EQUAL = 0.90
+"""Of layers without a spin: 19 of 20 are wanted, which 40 or so cases cannot separate from 18."""
+SLOWER = 0.10
+
+
+class Layer(torch.nn.Module):
+    """Two products, after a spin of a known processor time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spin_ns = 0
+        self.first, self.second = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Spin by itself, then call what is inside."""
+        if self.spin_ns:
+            end = time.thread_time_ns() + self.spin_ns
+            while time.thread_time_ns() < end:
+                pass
+        return x + self.second(torch.relu(self.first(x)))
+
+
+def made() -> tuple[torch.nn.Sequential, Callable[[], Any]]:
+    """Return the model and a call of it."""
+    model, x = torch.nn.Sequential(*(Layer() for _ in range(LAYERS))), torch.randn(1, WIDTH)
+
+    def call() -> None:
+        with torch.no_grad():
+            model(x)
+
+    for _ in range(200):
+        call()
+    return model, call
+
+
+def cpu_ns(call: Callable[[], Any], calls: int = 200) -> float:
+    """Return the processor time of a call."""
+    begin = time.thread_time_ns()
+    for _ in range(calls):
+        call()
+    return (time.thread_time_ns() - begin) / calls
+
+
+def sampled(model: torch.nn.Module, call: Callable[[], Any]) -> tuple[list[float], int]:
+    """Return the share of each layer, with what is inside it, and how many samples there were."""
+    found = attribute_modules(call, model, duration_ns=DURATION_NS)
+    counts, every = [0] * LAYERS, 0
+    for stretch in found["ticks"]:
+        for index, _, _, count in stretch:
+            every += count
+            top = found["modules"][index]["path"].partition(".")[0] if index >= 0 else ""
+            if top:
+                counts[int(top)] += count
+    return [count / every for count in counts], every
+
+
+def measure(rounds: int) -> Row:
+    """Return what each spin came back as in each round, and how equal the other layers were."""
+    model, call = made()
+    spinning = model[SPINNING]
+    back: dict[int, list[float]] = {spin: [] for spin in SPINS_US}
+    equal, slower = [], []
+    for _ in range(rounds):
+        for spin in SPINS_US:
+            spinning.spin_ns = spin * 1000
+            took = cpu_ns(call)
+            shares, samples = sampled(model, call)
+            others = [share for at, share in enumerate(shares) if at != SPINNING]
+            back[spin].append((shares[SPINNING] - fmean(others)) * took / 1e3)
+            for at, share in enumerate(others):
+                rest = fmean(others[:at] + others[at + 1 :])
+                half = NORMAL_95 * math.sqrt(share / samples * (1 + 1 / (len(others) - 1)))
+                equal.append(abs(share - rest) <= half)
+        spinning.spin_ns = 0
+        plain = cpu_ns(call)
+        with ModuleClock(model):
+            slower.append(cpu_ns(call) / plain - 1)
+    return {"back_us": {str(s): v for s, v in back.items()}, "equal": equal, "slower": slower}
+
+
+def main() -> int:
+    chosen = options(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
+    rounds = 2 if chosen.quick else 8
+    bench = Bench("layers", chosen, [rounds * 11])
+    found = bench.part(
+        "layers", f"spins in one of six layers, {rounds} rounds", lambda: measure(rounds)
+    )
+    if found is not None:
+        tell(bench, found)
+    return bench.finish()
+
+
+def tell(bench: Bench, found: Row) -> None:
+    for spin in SPINS_US[1:]:
+        values = found["back_us"][str(spin)]
+        value = fmean(values)
+        half = t_quantile(0.95, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+        bench.check(
+            f"a spin of {spin} µs in one layer",
+            value / spin,
+            f"{value:.0f} µs ({value - half:.0f} to {value + half:.0f})",
+            f"within {WITHIN:.0%}",
+            abs(value / spin - 1) <= WITHIN,
+        )
+    values = found["back_us"]["0"]
+    bench.row("no spin", f"{fmean(values):+.1f} µs beyond the other layers")
+    equal = fmean(found["equal"])
+    bench.check(
+        "layers without a spin within their interval of the others' mean",
+        equal,
+        f"{equal:.0%} of {len(found['equal'])}",
+        f"at least {EQUAL:.0%}",
+        equal >= EQUAL,
+    )
+    slower = median(found["slower"])
+    bench.check(
+        "processor time of a call while its modules read the clock",
+        slower,
+        f"{slower:+.1%}",
+        f"at most +{SLOWER:.0%}",
+        slower <= SLOWER,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
