@@ -619,6 +619,9 @@ class SourceLine(HtmlRepr):
 class Measurement(HtmlRepr):
     """Everything known of one point; raw samples included, ``[[process 0], [process 1], …]``.
 
+    On a GPU ``kernel_names`` holds the kernels of one call by name; ``sm_activity`` and
+    ``warp_occupancy`` are shares of the device, over the latency, by the launch of each kernel.
+
     ``symbols_ns`` holds (line of the bill, library, symbol, ns in a call) of what was sampled
     most; ``layers`` and ``lines`` where in the model the latency arises, empty where that was not
     measured. ``blocks_ns`` holds (process, round, median latency) of each block, ``calibrator_ns``
