@@ -48,13 +48,13 @@ from frameworktax.measure.schedule import (
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.timing import calls_for
 from frameworktax.records import Attribution, By, Note
-from frameworktax.stats import MIN_BLOCKS, MIN_PROCESSES
+from frameworktax.stats import MIN_BLOCKS
 
 SPACING_S = 0.5
 """Rounds of one point lie this far apart: what disturbs a host lasts for tenths of a second."""
 ALONE_SPACING_S = 2.0
-"""The same below ``MIN_PROCESSES`` processes: the interval is then over blocks, and those of one
-process are correlated where they are nearer (METHOD, section 4); a small budget makes it less."""
+"""The same of one process: its interval is over blocks, which are correlated where they are nearer
+(METHOD, section 4); a small budget makes it less."""
 ALONE_SPACING_SHARE = 1 / 30
 CALIBRATOR_NS = 30_000_000
 """What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
@@ -232,9 +232,9 @@ class Rounds:
     def _due_ns(self, runs: Runs) -> int:
         series, run = runs[0]
         ended = self._ended_ns.get(group_of(series, run.point.workload.batch))
-        few = max(len(one) for one in self._medians(runs).values()) < MIN_PROCESSES
+        is_alone = max(len(one) for one in self._medians(runs).values()) < 2
         alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
-        return 0 if ended is None else ended + round((alone_s if few else SPACING_S) * 1e9)
+        return 0 if ended is None else ended + round((alone_s if is_alone else SPACING_S) * 1e9)
 
     def _estimate_s(self, groups: list[Runs]) -> float:
         """Return how long it takes until every point has converged, or the budget is spent."""
