@@ -6,15 +6,27 @@ document, report.
 
     python fake_measuring.py frameworktax measure bert-tiny     a command
     python fake_measuring.py example.py                         a program
-    pytest -p fake_measuring                                    tests with the plugin
+    python fake_measuring.py pytest                             tests with the plugin
+
+``run`` has commands and programs forked from one server that has imported what they need, torch
+too: that takes seconds, and the documentation has a hundred of them.
 """
 
 from __future__ import annotations
 
+import array
+import atexit
+import functools
+import json
 import os
 import runpy
+import select
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -136,10 +148,6 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> None:
             replace(module, "MeasuringSession", FakeSession)
 
 
-def pytest_configure() -> None:
-    install()
-
-
 def environment(folder: Path) -> dict[str, str]:
     """Return variables under which ``frameworktax``, ``python`` and ``pytest`` measure nothing.
 
@@ -147,20 +155,15 @@ def environment(folder: Path) -> dict[str, str]:
         folder: takes the commands.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, words in {
-        "frameworktax": f"{__file__} frameworktax",
-        "python": __file__,
-        "pytest": "-m pytest -p fake_measuring",
-    }.items():
+    client = folder / "client.py"
+    client.write_text(CLIENT)
+    for name, first in {"frameworktax": "frameworktax", "python": "", "pytest": "pytest"}.items():
         command = folder / name
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        words = f'{sys.executable} -S -E {client} {server()} {first} "$@"'
+        command.write_text(f"#!/bin/sh\nexec {words}\n")
         command.chmod(0o755)
-    return {
-        "PATH": os.pathsep.join(
-            [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
-        ),
-        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {"PATH": os.pathsep.join(path)}
 
 
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -172,15 +175,113 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+CLIENT = """
+import array, json, os, socket, sys
+
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(sys.argv[1])
+    fds = socket.SCM_RIGHTS, array.array("i", [0, 1, 2])
+    server.sendmsg([b"."], [(socket.SOL_SOCKET, *fds)])
+    server.sendall(json.dumps([sys.argv[2:], os.getcwd(), dict(os.environ)]).encode())
+    server.shutdown(socket.SHUT_WR)
+    sys.exit(int(server.recv(16) or 1))
+"""
+"""Hands a command's words, folder, variables and streams to the server; ends with its code."""
+
+
+@functools.cache
+def server() -> str:
+    """Return the socket of a server that lives as long as this process."""
+    folder = tempfile.mkdtemp(prefix="fake-")
+    path = os.path.join(folder, "socket")
+    child = subprocess.Popen(
+        [sys.executable, __file__, "serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None and child.stdout is not None
+
+    def end() -> None:
+        child.communicate()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    assert child.stdout.readline() == b"ready\n"
+    return path
+
+
+def serve(path: str) -> None:
+    """Fork a process for each command until the standard input ends."""
+    # What takes long to import, once.
+    import scipy.special  # noqa: F401
+    import torch  # noqa: F401
+
+    import frameworktax.analysis.document
+    import frameworktax.cli.app  # noqa: F401
+
+    for name in runtimes.names():
+        runtimes.get(name)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        print("ready", flush=True)
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+            asked, _ = listener.accept()
+            if os.fork() == 0:
+                if os.fork():  # nobody waits for the second, which answers by itself
+                    os._exit(0)
+                listener.close()
+                answer(asked)
+            os.wait()
+            asked.close()
+
+
+def answer(asked: socket.socket) -> None:
+    """Run a command in this process, which ends with it."""
+    _, ancillary, *_ = asked.recvmsg(1, socket.CMSG_LEN(3 * 4))
+    fds = array.array("i", ancillary[0][2])
+    with asked.makefile("rb") as sent:
+        words, folder, variables = json.load(sent)
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    code: object = 1
+    try:
+        sys.argv = [__file__, *words]
+        main()
+        code = 0
+    except SystemExit as left:
+        code = left.code
+    except BaseException:  # noqa: BLE001 - as at the end of any program
+        traceback.print_exc()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    asked.sendall(str(code if isinstance(code, int) else int(code is not None)).encode())
+    os._exit(0)
+
+
 def main() -> None:
     """Run a command or a program with the fake session."""
-    install()
     sys.argv = sys.argv[1:]
+    if sys.argv[0] == "serve":
+        serve(sys.argv[1])
+        return
+    install()
     sys.path[0] = os.getcwd()
     if sys.argv[0] == "frameworktax":
         from frameworktax.cli import main as command
 
         command()
+    elif sys.argv[0] == "pytest":
+        import pytest
+
+        sys.exit(pytest.main(sys.argv[1:]))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -80,7 +80,7 @@ def test_example(block, folder_of):
         ran = fake_measuring.run(["bash", "-euo", "pipefail", "-c", block.text], folder)
     else:
         (folder / "example.py").write_text(block.text)
-        ran = fake_measuring.run([sys.executable, fake_measuring.__file__, "example.py"], folder)
+        ran = fake_measuring.run(["python", "example.py"], folder)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
