@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from frameworktax.api import measure
 from frameworktax.attribution import available_samplers
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
 from frameworktax.attribution.symbols import JIT, Leaf
@@ -205,3 +206,21 @@ def test_a_spin_comes_back_as_that_layers_time():
     source = found["modules"][0]
     assert os.path.basename(source["file"]) == os.path.basename(__file__)
     assert source["line"] == sys.modules[__name__].Spin.forward.__code__.co_firstlineno
+
+
+@needs_samples
+def test_a_session_says_which_layer_pays(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    results = measure(
+        net, torch.randn(1, 64), runtimes=["eager"], batch=1, by="module", twin="none",
+        time_budget=4.0, processes=1, store=tmp_path / "s",
+    )  # fmt: skip
+    (point,) = (m for m in results if m.runtime == "eager")
+    assert {layer.path: layer.class_ for layer in point.layers} == {
+        "": "Sequential", "0": "Linear", "1": "ReLU", "2": "Linear", None: "",
+    }  # fmt: skip
+    assert all(layer.calls == 1 for layer in point.layers[:-1])
+    total = sum(layer.time_ns.value for layer in point.layers)
+    assert total == pytest.approx(point.latency_ns.value)
+    for line, ns in point.bill_ns.items():
+        assert sum(one.bill_ns.get(line, 0.0) for one in point.layers) == pytest.approx(ns)

@@ -1,5 +1,7 @@
 """The grid, and what the command line makes of words."""
 
+from dataclasses import replace
+
 import pytest
 
 from frameworktax.errors import UsageError
@@ -80,7 +82,11 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
     plan.refuse_places(points, "module")
     with pytest.raises(UsageError, match=r"onnxruntime .*works in eager, inference-mode"):
         plan.refuse_places(points[:1], "module")
+    with pytest.raises(UsageError, match="by operator on cpu; give module or line"):
+        plan.refuse_places(points, "operator")
+    plan.refuse_places([replace(points[1], platform="cuda:0")], "operator")
     monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", False, "why not")])
+    plan.refuse_places([replace(points[1], platform="cuda:0")], "module")
     with pytest.raises(UsageError, match="perf-event: why not"):
         plan.refuse_places(points, "module")
 

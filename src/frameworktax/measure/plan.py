@@ -277,16 +277,25 @@ def refuse_places(points: Iterable[Point], by: str) -> None:
     Raises:
         UsageError: why, and which runtimes can; or why this host takes no samples.
     """
+    points = list(points)
+    target = Target(device_of(points[0].platform))
     sampler, usable, reason = available_samplers()[0]
-    if not usable:
+    if not (usable or target.is_cuda):
         raise UsageError(f"--by needs the sampler {sampler}: {reason}")
-    names = dict.fromkeys(point.runtime for point in points)
-    if not any(by in registry.get(name).places for name in names):
-        can = [name for name in registry.BUILT_IN if by in registry.get(name).places]
-        raise UsageError(
-            f"{', '.join(names)} cannot be broken down by {by}: what they run is no longer "
-            f"separate modules; --by {by} works in {', '.join(can)}"
-        )
+    names = list(dict.fromkeys(point.runtime for point in points))
+    able: dict[str, list[str]] = {
+kind: [n for n in registry.BUILT_IN if kind in registry.get(n).places_on(target)]
+            for kind in BY}  # fmt: skip
+    if any(by in registry.get(name).places_on(target) for name in names):
+        return
+    which = ", ".join(names)
+    if not able[by]:
+        others = " or ".join(kind for kind in BY if able[kind])
+        raise UsageError(f"no runtime can be broken down by {by} on {target.device}; give {others}")
+    raise UsageError(
+        f"{which} cannot be broken down by {by}: what they run is no longer separate modules; "
+        f"--by {by} works in {', '.join(able[by])}"
+    )
 
 
 def refuse_unavailable(points: Iterable[Point]) -> None:

@@ -171,17 +171,6 @@ def why_linear(curve: Mapping[int, Estimate]) -> str | None:
 # --- the run by place --------------------------------------------------------------------------
 
 
-def places_of(series: Series) -> tuple[By, ...]:
-    """Return what the time of a runtime can be broken down by.
-
-    On a device a profile joins kernels to modules and operators, wherever modules run in Python.
-    """
-    has_modules = "module" in series.runtime.places
-    if series.target.is_cuda:
-        return ("module", "operator") if has_modules else ()
-    return series.runtime.places
-
-
 def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int, By, int]]:
     """Return what is broken down by place: series, batch, by what, ns of sampling a process.
 
@@ -200,9 +189,10 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
             (series, batch, by, PLACE_NS[1])
             for series, batch in able
             for by in kinds
-            if by in places_of(series)
+            if by in series.runtime.places_on(series.target)
         ]
-    able = sorted((one for one in able if "module" in places_of(one[0])), key=lambda one: one[1])
+    able = [one for one in able if "module" in one[0].runtime.places_on(one[0].target)]
+    able.sort(key=lambda one: one[1])
     allowed_ns = min(UNASKED_NS, round(UNASKED_SHARE * plan.budget_s * 1e9)) // plan.processes
     able = able[: max(1, allowed_ns // PLACE_NS[0])]
     if not able or allowed_ns < PLACE_NS[0]:

@@ -126,6 +126,15 @@ class Runtime(ABC):
     computes_padding: ClassVar[bool] = True
     """Whether it computes the padded tokens of ragged input."""
 
+    def places_on(self, target: Target) -> tuple[By, ...]:
+        """Return what the time of this runtime can be broken down by.
+
+        On a device a profile joins kernels to modules and operators, where modules run in Python.
+        """
+        if target.is_cuda:
+            return ("module", "operator") if "module" in self.places else ()
+        return self.places
+
     def absent(self) -> list[str]:
         """Return the packages that cannot be imported here."""
         return [p for p in self.packages if importlib.util.find_spec(p) is None]
