@@ -327,14 +327,6 @@ def test_a_table_of_latencies_takes_memory_for_its_numbers_only(tmp_path):
     assert curve.free_batch.value == 128 and curve.free_is_lower_bound
 
 
-def test_condensed_repeats_have_the_median_and_its_spread():
-    values = [float(i * 7919 % 100_003) for i in range(100_000)]
-    condensed = readers._condensed(values)
-    assert len(condensed) == readers.MOST
-    assert sorted(condensed)[len(condensed) // 2] == pytest.approx(50_000, rel=0.02)
-    assert readers._condensed([3.0, 1.0]) == [3.0, 1.0]
-
-
 def test_what_is_no_export_stays_one_line(tmp_path):
     (tmp_path / "t.sqlite").write_bytes(b"SQLite format 3\0")
     with pytest.raises(TraceError):

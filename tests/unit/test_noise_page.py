@@ -38,7 +38,10 @@ def lines(monkeypatch):
 @pytest.fixture
 def made(tree, lines):  # noqa: F811 - that fixture
     """Return every finding that is not ok, of two machines on which everything is wrong."""
-    gpu = {"index": 0, "name": "G", "memory_mib": 1, "driver": "5", "persistence_mode": "Disabled"}
+    gpu = {
+        "index": 0, "name": "G", "memory_mib": 1, "driver": "5", "persistence_mode": "Disabled",
+        "mig_mode": "Enabled", "compute_mode": "Prohibited", "pci_bus_id": "00000000:17:00.0",
+    }  # fmt: skip
     groups = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
     low = {"proc/meminfo": "MemAvailable: 1048576 kB\n"}
     no_turbo = f"{CPU}/intel_pstate/no_turbo"
@@ -46,15 +49,27 @@ def made(tree, lines):  # noqa: F811 - that fixture
         checks.HUGE_PAGES: "[always] madvise never\n",
         "proc/sys/kernel/yama/ptrace_scope": "1\n",
     }
-    intel = tree({**groups, **low, **kernel, no_turbo: "0\n"})
+    card = {
+        "sys/bus/pci/devices/0000:17:00.0/numa_node": "1",
+        "sys/devices/system/node/node1/cpulist": "8-15\n",
+        checks.MPS: "",
+    }
+    intel = tree({**groups, **low, **kernel, **card, no_turbo: "0\n"})
     found = findings(
         intel, samplers=[("perf-event", False, "not installed")], load=host.Load(0.3, 0.05),
         which=lambda name: None, affinity=(0,), governor="powersave", turbo=True,
         threads_per_core=2, libraries={"py-spy": "1"}, gpus=(gpu,),
+        processes=lambda: 2,
     )  # fmt: skip
     (intel / no_turbo).unlink()
     memory = {"memory.max": str(GIB), "memory.current": "0"}
-    amd = tree({**MEMINFO, **{f"sys/fs/cgroup/{name}": text for name, text in memory.items()}})
+    amd = tree(
+        {
+            **MEMINFO,
+            "dev/kfd": "",
+            **{f"sys/fs/cgroup/{name}": text for name, text in memory.items()},
+        }
+    )
     rough = [("perf-event", False, "no"), ("py-spy", True, "")]
     others = findings(amd, samplers=rough, load=None, turbo=True)
     return [c for c in (*found.values(), *others.values()) if c.status != "ok"]

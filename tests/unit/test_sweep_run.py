@@ -192,10 +192,11 @@ def test_an_estimate_rests_on_the_store_where_it_can(monkeypatch):
     ])  # fmt: skip
     assert known.knows(point(batch=64)) and not known.knows(ORT)
     assert known.memory_bytes(point(batch=64)) == 123
-    # 5 blocks of 15 ms + 6 calls of 10 ms, 0.5 s of attribution, 10 calls of warm-up; 2 s to load
-    assert known.seconds([EAGER], 1) == pytest.approx(2 / 2 + 5 * 0.075 + 0.5 + 0.1)
+    # 5 blocks of 15 ms + 6 calls of 10 ms, each with a sample of 50 ms; 10 calls of warm-up; 2 s
+    # to load
+    assert known.seconds([EAGER], 1) == pytest.approx(2 / 2 + 5 * (0.075 + 0.05) + 0.1)
     # four times the batch, four times the call
-    assert known.seconds([point(batch=4)], 1) == pytest.approx(2 / 2 + 5 * 0.255 + 0.5 + 0.4)
+    assert known.seconds([point(batch=4)], 1) == pytest.approx(2 / 2 + 5 * (0.255 + 0.05) + 0.4)
 
 
 def effort(setup_ns, measuring_ns):
