@@ -1,4 +1,6 @@
 import json
+import math
+from statistics import stdev
 
 import pytest
 
@@ -118,3 +120,16 @@ def test_a_document_has_them_and_is_read_back():
     data = dump(document)
     assert data["measurements"][0]["layers"][2]["class"] == "Linear"
     assert parse(data, "it").measurements[0].layers == found
+
+
+def test_the_interval_is_over_processes_where_there_are_several():
+    """Two states of a process: stretches of one agree with each other, and say nothing of that."""
+    spins = (10, 30, 60)
+    runs = [run(p, ticks=(stretch(spin),) * 5) for p, spin in enumerate(spins)]
+    found = by_path(layers(LATENCY, BILL, runs))["b"].time_ns
+    assert found.n == 3
+    shares = [(60 + spin) / (150 + spin) for spin in spins]
+    half = 4.30265 * stdev(shares) / math.sqrt(3) * LATENCY.value
+    assert found.high - found.value == pytest.approx(half, rel=0.1)  # and the latency's own
+    alone = by_path(layers(LATENCY, BILL, runs[:1]))["b"].time_ns
+    assert alone.high - alone.value < half / 5

@@ -9,7 +9,7 @@ None: the calling code around the model, and lines that samples do not show, as 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -97,33 +97,38 @@ def source_lines(
     return tuple(sorted(found, key=tax_ns, reverse=True))
 
 
-def _by_path(runs: Sequence[Places]) -> list[dict[str | None, dict[str, int]]]:
-    """Return the samples of every stretch by path, operators put together."""
-    stretches = []
-    for run in runs:
-        for ticks in run.ticks:
-            counts: dict[str | None, dict[str, int]] = defaultdict(Counter)
-            for index, _, bucket, count in ticks:
-                counts[run.modules[index].path if index >= 0 else None][bucket] += count
-            if counts:
-                stretches.append(counts)
-    return stretches
+def _by_path(runs: Sequence[Places]) -> list[Counts[str | None]]:
+    """Return samples by path, operators put together, for each value of an interval."""
+    found: dict[Hashable, dict[str | None, Counter[str]]] = defaultdict(
+        lambda: defaultdict(Counter)
+    )
+    for value, path, _, bucket, count in _samples(runs):
+        found[value][path][bucket] += count
+    return list(found.values())
 
 
 def _operators(runs: Sequence[Places]) -> dict[str | None, list[Counts[str]]]:
-    """Return path → for every stretch the samples of its operators."""
-    found: dict[str | None, list[Counts[str]]] = defaultdict(list)
+    """Return path → samples by operator, for each value of an interval."""
+    found: dict[str | None, dict[Hashable, dict[str, Counter[str]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(Counter))
+    )
+    for value, path, operator, bucket, count in _samples(runs):
+        found[path][value][operator][bucket] += count
+    return {path: list(values.values()) for path, values in found.items()}
+
+
+def _samples(runs: Sequence[Places]) -> Iterator[tuple[Hashable, str | None, str, str, int]]:
+    """Yield (value, path, operator, line of the bill, samples).
+
+    Samples of one value are pooled: those of a process, or of a stretch of the only process.
+    """
+    several = len({run.process for run in runs}) > 1
     for run in runs:
-        for ticks in run.ticks:
-            stretch: dict[str | None, dict[str, dict[str, int]]] = defaultdict(
-                lambda: defaultdict(Counter)
-            )
+        for stretch, ticks in enumerate(run.ticks):
+            value = run.process if several else (run.round, stretch)
             for index, operator, bucket, count in ticks:
                 path = run.modules[index].path if index >= 0 else None
-                stretch[path][operator][bucket] += count
-            for path, counts in stretch.items():
-                found[path].append(counts)
-    return found
+                yield value, path, operator, bucket, count
 
 
 def _split(
