@@ -115,6 +115,8 @@ def demangle(name: str) -> str:
 
 _tables: dict[str, SymbolTable | None] = {}
 """Path → symbols, read once in a process: reading torch's takes longer than a sample."""
+_libc: dict[tuple[str, int], LibcNames] = {}
+"""Path and load bias → names of a libc."""
 
 
 class Resolver:
@@ -138,7 +140,6 @@ class Resolver:
         self._regions = parse_maps(text)
         self._starts = np.array([region.start for region in self._regions], np.uint64)
         self._tables = _tables
-        self._libc: dict[str, LibcNames] = {}
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
@@ -165,9 +166,9 @@ class Resolver:
             return Leaf(library, "")
         load_bias = address - vaddr
         if library.startswith(("libc.so", "libc-2")):
-            if path not in self._libc:
-                self._libc[path] = LibcNames(table, load_bias)
-            special = self._libc[path].find(vaddr)
+            if (path, load_bias) not in _libc:
+                _libc[path, load_bias] = LibcNames(table, load_bias)
+            special = _libc[path, load_bias].find(vaddr)
             if special is not None:
                 return Leaf(library, special)
         name = None if self._hidden(library) else table.find(vaddr)
