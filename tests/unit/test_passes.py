@@ -157,10 +157,10 @@ def test_a_noisy_session_ends_at_its_budget_or_its_blocks(ran):
 
 
 def test_nothing_sleeps_while_a_point_waits(ran):
-    """With many points, other points' blocks lie between those of one."""
+    """With many points, other points' blocks lie between those of one, but once: after pass B."""
     ran.host.noise = 0.5
     ran.run(batches=[1, 2, 4, 8, 16, 32], budget_s=60.0)
-    assert ran.clock.slept == []
+    assert sum(ran.clock.slept) <= 0.5
 
 
 def test_a_point_alone_has_pauses_between_its_rounds(ran):

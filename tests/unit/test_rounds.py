@@ -239,6 +239,29 @@ def test_the_smallest_batch_is_in_every_round_of_a_larger_one(tmp_path):
     assert {(b.process, b.round) for b in timed[large.key()]} <= rounds_of_small
 
 
+def test_groups_are_joined_where_every_process_takes_part(tmp_path):
+    """One round for all batches, in which the smallest is timed once; long ones stay apart."""
+    small = Point(workload=Workload(model="m", batch=1), runtime="f")
+    large = [replace(small, workload=replace(small.workload, batch=batch)) for batch in (8, 16)]
+    for call_ns, rounds_wanted in ((1, 2), (2_000_000_000, 6)):
+        folder = tmp_path / str(call_ns)
+        series = series_of(folder, small, [[100] * 9] * 2)
+        for point in large:
+            batch = point.workload.batch
+            series.points[batch] = point
+            for process in series.workers:
+                run = PointRun(point=point, process=process, calls=5, call_ns=call_ns)
+                series.runs[batch, process] = run
+        with rounds_of(folder, [series]) as rounds:
+            rounds.all_processes()
+        records, _ = store.read(folder / "s")
+        found = blocks(records)
+        assert len({b.round for b in found}) == rounds_wanted
+        keys = [(b.point, b.process, b.round) for b in found]
+        assert len(keys) == len(set(keys))
+        assert {key for key, *_ in keys} == {p.key() for p in (small, *large)}
+
+
 def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
     series = [
         series_of(

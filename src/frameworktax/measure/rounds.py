@@ -8,6 +8,7 @@ and more and only neighbours in time can be compared.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ ALONE_SPACING_S = 2.0
 """The same of one process: its interval is over blocks, which are correlated where they are nearer
 (METHOD, section 4); a small budget makes it less."""
 ALONE_SPACING_SHARE = 1 / 30
+JOINED_S = 10.0
+"""Longest round that joins groups: what is compared is measured in the same seconds."""
 CALIBRATOR_NS = 30_000_000
 """What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
 SAMPLE_SHARE = 0.4
@@ -137,6 +140,28 @@ class Rounds:
         """Make the first rounds of runs, sampled; the first is made in order."""
         for number in range(rounds):
             self._make(runs, in_order=number == 0, is_sampled=True)
+
+    def all_processes(self) -> None:
+        """Make the first rounds in which every process takes part, as far as the budget goes.
+
+        Groups are joined into rounds of ``JOINED_S``: their smallest batch is timed once for all.
+        """
+        joined: list[Runs] = []
+        length_s = math.inf
+        for runs in self.groups():
+            if not any(run.process for _, run in runs):
+                continue
+            cost_s = sum(round_s(run.call_ns) for _, run in runs)
+            if length_s + cost_s > JOINED_S:
+                joined.append([])
+                length_s = 0.0
+            joined[-1] += runs
+            length_s += cost_s
+        for number in range(FIRST_ROUNDS):
+            for done, runs in enumerate(joined):
+                if self.left_s > 0:
+                    self._make(runs, is_sampled=True)
+                self._reporter.progress(done + 1, len(joined), f"round {number + 1}")
 
     def groups(self) -> list[Runs]:
         """Return the runs whose process lives, by what is compared with one another."""
@@ -280,12 +305,13 @@ class Rounds:
 
     def _smallest(self, runs: Runs) -> Runs:
         """Return the smallest batch in the same processes: a free batch is a ratio to it."""
-        found: Runs = []
+        found: dict[int, tuple[Series, PointRun]] = {}
         for series, run in runs:
             first = series.runs.get((min(series.points), run.process))
-            if first is not None and first is not run and not series.is_twin:
-                found.append((series, first))
-        return found
+            if first is not None and not series.is_twin:
+                found[id(first)] = series, first
+        asked = {id(run) for _, run in runs}
+        return [one for key, one in found.items() if key not in asked]
 
     def _pin(self, runs: Runs) -> None:
         for series, run in runs:

@@ -339,12 +339,7 @@ class MeasuringSession:
                 binds.append(self._pool.submit(self._bind, series, process, batch))
         self._await(binds, "warm-up")
         self._reporter.phase("measuring")
-        groups = [runs for runs in self._rounds.groups() if any(run.process for _, run in runs)]
-        for number in range(FIRST_ROUNDS):
-            for done, runs in enumerate(groups):
-                if self._rounds.left_s > 0:
-                    self._rounds.first(runs, rounds=1)
-                self._reporter.progress(done + 1, len(groups), f"round {number + 1}")
+        self._rounds.all_processes()
 
     def _finish_shift(self, *, is_last: bool) -> None:
         self._outputs.compare_waiting(last=is_last)
