@@ -244,7 +244,7 @@ def test_user_package_from_the_current_folder(tmp_path, monkeypatch) -> None:
         ("raises", None, "raised RuntimeError: no luck ({file}:30)"),
         ("deep", None, "({file}:31)"),
         ("rasies", None, "has no function 'rasies', did you mean 'raises'?"),
-        ("number", None, "is a int, not a function"),
+        ("number", None, "is of type int; write a function"),
         ("", None, "names no function"),
     ],
 )
