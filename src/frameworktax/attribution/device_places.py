@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, separated
+from frameworktax.attribution.device_profile import HEAD_CALLS, begin_session, separated
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock
 from frameworktax.attribution.torch_device import Device
 from frameworktax.clock import REAL, Clock
@@ -177,11 +177,7 @@ def attribute_device_modules(
         device.synchronize()
 
     def work() -> None:
-        for _ in range(HEAD_MARKERS):
-            device.marker()
-        for _ in range(HEAD_CALLS):
-            call()
-            synchronize()
+        begin_session(call, synchronize, device)
         for _ in range(calls):
             mark()
             begins.append(clock.wall_ns())

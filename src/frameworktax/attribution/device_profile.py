@@ -123,11 +123,7 @@ def profile_device(
         device.synchronize()
 
     def work() -> None:
-        for _ in range(HEAD_MARKERS):
-            device.marker()
-        for _ in range(HEAD_CALLS):
-            call()
-            synchronize()
+        begin_session(call, synchronize, device)
         for _ in range(calls):
             mark()
             begin = clock.wall_ns()
@@ -156,6 +152,15 @@ class Separated:
     markers: Events
     work: Events
     in_call: Ns
+
+
+def begin_session(call: Callable[[], Any], synchronize: Callable[[], None], device: Device) -> None:
+    """Make the markers and calls that a profiler may lose and that do not count."""
+    for _ in range(HEAD_MARKERS):
+        device.marker()
+    for _ in range(HEAD_CALLS):
+        call()
+        synchronize()
 
 
 def separated(trace: Trace, calls: int, device: int) -> Separated:
@@ -220,7 +225,7 @@ def split_calls(trace: Trace, wall_ns: tuple[int, ...], device: int) -> DeviceRu
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name, a long one cut and told from others by a check sum."""
+    """Return a kernel's name, a long one cut, with a check sum that keeps it apart from others."""
     if len(name) <= NAME_SIGNS:
         return name
     return f"{name[:NAME_SIGNS]}#{zlib.crc32(name.encode()):08x}"

@@ -78,7 +78,7 @@ def cache_folder() -> Path:
 def is_own(path: Path) -> bool:
     """Return whether a file, or a folder with all in it, is this user's alone to write in.
 
-    What lies in the cache is loaded and run. A link leads elsewhere, so it is nobody's.
+    What lies in the cache is loaded and run. A link leads elsewhere, so it is never the user's own.
     """
     if not path.exists():
         return False

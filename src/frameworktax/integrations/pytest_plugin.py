@@ -176,7 +176,7 @@ class Checks:
             if known is None:
                 reason = f"{path.name} has no baseline of it; run with --frameworktax-update"
                 if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-                    _fail(reason)  # nobody reads a warning there
+                    _fail(reason)  # a warning goes unread there
                 self._open(reason)
                 return None
             before = _document(known, path)

@@ -135,7 +135,7 @@ def shape_name(workload: Workload) -> str:
 
 
 def readme(manifest: Manifest) -> str:
-    """Return the page for whoever finds the deployment."""
+    """Return the page that lies in the deployment."""
     given = ", ".join(manifest.interface.names)
     packages = ", ".join(f"{name} {version}" for name, version in manifest.packages.items())
     blocks: list[Block] = [

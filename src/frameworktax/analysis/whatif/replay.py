@@ -186,7 +186,7 @@ def _run_at_once(queues: Queues) -> Played:
     before = np.concatenate(([0.0], np.cumsum(kernel[:-1] + queues.gap_ns)))
     start = before + np.maximum.accumulate(launch + queues.launch_ns - before)
     end = start + kernel
-    done = max(0.0, float(end.max()))
+    done = max(0.0, float(end.max()))  # not before the call began, which is 0
     latency = max(done, float(launch[-1]) + queues.tail_ns) + queues.sync_ns
     return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
 
