@@ -93,7 +93,7 @@ def test_a_refusal_says_what_helps(tmp_path, number, paranoid, words):
 def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
     asked = []
 
-    def refuse(period_ns, *, kernel, wakeup):
+    def refuse(period_ns, *, kernel, wakeup, thread):
         asked.append(kernel)
         raise perf_event.RefusedError(errno.EACCES, "no")
 

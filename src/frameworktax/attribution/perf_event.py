@@ -1,4 +1,4 @@
-"""Program-counter sampling of the calling thread through ``perf_event_open``.
+"""Program-counter sampling of a thread through ``perf_event_open``.
 
 The software clock (``PERF_COUNT_SW_CPU_CLOCK``) interrupts the thread once per period of CPU time
 and the kernel writes the program counter into a ring buffer that is read between stretches, so
@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakSet
 
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
@@ -54,8 +55,18 @@ class RefusedError(OSError):
     """The kernel does not allow sampling; the message says why and what helps."""
 
 
-def refusal(number: int, root: Path = Path("/")) -> str:
-    """Return what an errno of ``perf_event_open`` means here, and the remedy, in one line."""
+def refusal(number: int, root: Path = Path("/"), thread: int = 0) -> str:
+    """Return what an errno of ``perf_event_open`` means here, and the remedy, in one line.
+
+    Args:
+        number: the errno.
+        root: where ``proc`` is; for tests.
+        thread: the id of the thread that was to be sampled, 0 for the calling one.
+    """
+    if number == errno.ESRCH:
+        return f"there is no thread {thread} any more"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "too many open files; allow more with: ulimit -n 65536"
     if number in (errno.EACCES, errno.EPERM):
         try:
             level = int((root / "proc/sys/kernel/perf_event_paranoid").read_text())
@@ -66,6 +77,11 @@ def refusal(number: int, root: Path = Path("/")) -> str:
                 f"kernel.perf_event_paranoid is {level}; "
                 "allow it with: sudo sysctl kernel.perf_event_paranoid=2"
             )
+        if number == errno.EACCES and thread:
+            return (
+                f"thread {thread} may not be inspected: its process belongs to another user, or "
+                "changed its user or privileges since it began; sample it as root"
+            )
         return (
             f"perf_event_open is blocked though perf_event_paranoid is {level}; in a container "
             "start it with --cap-add PERFMON or a seccomp profile that allows perf_event_open"
@@ -75,8 +91,8 @@ def refusal(number: int, root: Path = Path("/")) -> str:
     return f"perf_event_open: {os.strerror(number)}"
 
 
-def _open(period_ns: int, *, kernel: bool, wakeup: int = 0) -> int:
-    """Return a file descriptor that samples the calling thread, disabled.
+def _open(period_ns: int, *, kernel: bool, wakeup: int = 0, thread: int = 0) -> int:
+    """Return a file descriptor that samples a thread (0: the calling one), disabled.
 
     Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux.
     """
@@ -96,9 +112,9 @@ def _open(period_ns: int, *, kernel: bool, wakeup: int = 0) -> int:
                 time.CLOCK_MONOTONIC,
             ), _ATTRIBUTES.size
         )  # fmt: skip
-        # This thread, any processor, no group.
+        # Any processor, no group.
         fd = libc.syscall(
-            ctypes.c_long(number), attributes, ctypes.c_int(0), ctypes.c_int(-1),
+            ctypes.c_long(number), attributes, ctypes.c_int(thread), ctypes.c_int(-1),
             ctypes.c_int(-1), ctypes.c_ulong(_CLOEXEC),
         )  # fmt: skip
         if fd >= 0:
@@ -106,7 +122,7 @@ def _open(period_ns: int, *, kernel: bool, wakeup: int = 0) -> int:
         if ctypes.get_errno() != errno.EINVAL:
             break
     number = ctypes.get_errno()
-    raise RefusedError(number, refusal(number))
+    raise RefusedError(number, refusal(number, thread=thread))
 
 
 def probe() -> str | None:
@@ -126,43 +142,47 @@ class Drained(NamedTuple):
     lost: int
 
 
-class PerfEventSampler:
-    """One sampling event of the thread that made it, with its ring buffer.
+_events: WeakSet[Event] = WeakSet()
+
+
+class Event:
+    """One sampling event of a thread with its ring buffer, stopped at first.
 
     Attributes:
         kernel: whether kernel-mode ticks are recorded too.
         period_ns: CPU time between two ticks.
 
     Args:
-        stretch_ns: the longest run between two drains that the ring should hold.
+        stretch_ns: the longest CPU time between two drains that the ring should hold.
+        thread: its id; 0 for the calling one.
         kernel: None tries kernel-mode samples first, False does not ask for them.
-        signal: sent to this thread at every sample, None for none.
+        signal: sent to the calling thread at every sample, None for none.
+        min_pages: of the ring, where so much memory may be locked.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
     """
 
-    name = "perf-event"
-    counts_cpu_time = True
-
     def __init__(
         self,
         stretch_ns: int,
         *,
+        thread: int = 0,
         period_ns: int = PERIOD_NS,
         kernel: bool | None = None,
         signal: int | None = None,
+        min_pages: int = 1,
     ) -> None:
         self.period_ns = period_ns
         wakeup = int(signal is not None)
         self.kernel = kernel is not False
         try:
-            self._fd = _open(period_ns, kernel=self.kernel, wakeup=wakeup)
-        except RefusedError:
-            if not self.kernel or kernel:
+            self._fd = _open(period_ns, kernel=self.kernel, wakeup=wakeup, thread=thread)
+        except RefusedError as refused:
+            if not self.kernel or kernel or refused.errno not in (errno.EACCES, errno.EPERM):
                 raise
             self.kernel = False
-            self._fd = _open(period_ns, kernel=False, wakeup=wakeup)
+            self._fd = _open(period_ns, kernel=False, wakeup=wakeup, thread=thread)
         if signal is not None:
             owner = struct.pack("ii", _OWNER_THREAD, threading.get_native_id())
             fcntl.fcntl(self._fd, _SET_OWNER, owner)
@@ -171,7 +191,7 @@ class PerfEventSampler:
         self._page = mmap.PAGESIZE
         # Twice what a stretch should need: a slow call runs past its end.
         need = 2 * (stretch_ns // period_ns + 1) * _RECORD_BYTES // self._page + 1
-        pages = min(_MAX_PAGES, max(8, 1 << (need - 1).bit_length()))
+        pages = min(_MAX_PAGES, max(min_pages, 1 << (need - 1).bit_length()))
         while True:
             try:
                 self._ring = mmap.mmap(self._fd, self._page * (1 + pages))
@@ -181,22 +201,18 @@ class PerfEventSampler:
                 if not pages:
                     os.close(self._fd)
                     raise RefusedError(
-                        errno.EPERM,
+                        errno.ENOBUFS,
                         "no memory may be locked for samples; raise it with: "
                         "sudo sysctl kernel.perf_event_mlock_kb=2048",
                     ) from None
+            except OSError as error:  # mmap keeps a second descriptor
+                os.close(self._fd)
+                raise RefusedError(
+                    error.errno or 0, refusal(error.errno or 0, thread=thread)
+                ) from error
         self._size = pages * self._page
         self._counted_lost = 0
-        self._drained: list[Drained] = []
-
-    def start(self) -> None:
-        """Begin a stretch."""
-        self.resume()
-
-    def stop(self) -> None:
-        """End a stretch and empty the ring."""
-        self.pause()
-        self._drained.append(self.drain())
+        _events.add(self)
 
     def pause(self) -> None:
         """Take no samples from here."""
@@ -209,7 +225,7 @@ class PerfEventSampler:
     def drain(self) -> Drained:
         """Return what is in the ring and empty it.
 
-        To be called between stretches, with the event stopped.
+        Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
         head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
         at, size = tail % self._size, head - tail
@@ -229,6 +245,52 @@ class PerfEventSampler:
             total = struct.unpack("<QQ", counter)[1]
             lost, self._counted_lost = total - self._counted_lost, total
         return Drained(user, in_kernel, lost)
+
+    def cpu_ns(self) -> int:
+        """Return the CPU time of the thread while samples were taken, also of one that ended."""
+        return int(struct.unpack_from("<Q", os.read(self._fd, 16))[0])
+
+    def close(self) -> None:
+        """Take no samples any more and give the ring back."""
+        if not self._ring.closed:
+            self._ring.close()
+            os.close(self._fd)
+
+
+def _close_in_child() -> None:
+    """A fork would keep its parent's events alive; the kernel does not map rings into it."""
+    for event in list(_events):
+        event.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class PerfEventSampler(Event):
+    """Samples of the thread that made it, in stretches; arguments are those of ``Event``."""
+
+    name = "perf-event"
+    counts_cpu_time = True
+
+    def __init__(
+        self,
+        stretch_ns: int,
+        *,
+        period_ns: int = PERIOD_NS,
+        kernel: bool | None = None,
+        signal: int | None = None,
+    ) -> None:
+        super().__init__(stretch_ns, period_ns=period_ns, kernel=kernel, signal=signal, min_pages=8)
+        self._drained: list[Drained] = []
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        self.resume()
+
+    def stop(self) -> None:
+        """End a stretch and empty the ring."""
+        self.pause()
+        self._drained.append(self.drain())
 
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
@@ -266,9 +328,9 @@ class PerfEventSampler:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.pause()
-        self._ring.close()
-        os.close(self._fd)
+        if not self._ring.closed:  # as it is in a fork
+            self.pause()
+        self.close()
 
 
 def records(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,273 @@
+"""Samples every thread of a process, this one or another, while it runs; nothing is stopped.
+
+Each thread has an event and a ring of its own: the kernel lets events of several threads share a
+ring only on one processor. One thread here looks for threads that began or ended, and empties the
+rings. A thread that sleeps gives no samples and costs nothing but its ring (8 KiB or more of
+locked memory and two descriptors). One that begins and ends between two looks is not seen; what
+the process took beyond its sampled threads is ``ProcessSamples.unseen_cpu_ns``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from frameworktax.attribution.perf_event import PERIOD_NS, Event, RefusedError
+
+INTERVAL_S = 0.1
+"""Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
+SLACK = 4
+"""A ring holds the samples of so many intervals, for a look that comes late."""
+
+
+@dataclass(slots=True)
+class ThreadSamples:
+    """Samples of one thread since they were last taken.
+
+    Attributes:
+        thread: its id, as the kernel counts.
+        name: of ``/proc/PID/task/TID/comm``.
+        begin_ns: when sampling began, by ``time.perf_counter_ns``.
+        user: program counters in user mode.
+        user_ns: when each was, by the same clock, ascending.
+        kernel_ns: when samples inside the operating system were; empty where they are not seen.
+        cpu_ns: CPU time, samples or not.
+        lost: samples that were due and have no record.
+        ended: whether the thread ended.
+    """
+
+    thread: int
+    name: str
+    begin_ns: int
+    user: array[int] = field(default_factory=lambda: array("Q"))
+    user_ns: array[int] = field(default_factory=lambda: array("q"))
+    kernel_ns: array[int] = field(default_factory=lambda: array("q"))
+    cpu_ns: int = 0
+    lost: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSamples:
+    """Samples of a process since they were last taken.
+
+    Attributes:
+        pid: of the process.
+        period_ns: CPU time between two samples of a thread.
+        sees_kernel: whether time inside the operating system gives samples. Where it does not, it
+            is ``cpu_ns / period_ns`` less the samples and those lost, signed.
+        wall_ns: the time they were taken in.
+        threads: those that were there in that time.
+        refused: number of threads that could not be sampled, by reason.
+        unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; for this
+            process less that of the sampler. None where the process has ended unseen.
+    """
+
+    pid: int
+    period_ns: int
+    sees_kernel: bool
+    wall_ns: int
+    threads: tuple[ThreadSamples, ...]
+    refused: dict[str, int]
+    unseen_cpu_ns: int | None
+
+
+class ThreadSampler:
+    """Samples every thread of a process between ``start`` and ``stop``.
+
+    Args:
+        pid: of the process; None for this one, whose sampling thread is left out.
+        period_ns: CPU time of a thread between two of its samples.
+        interval_s: between two looks at rings and threads.
+        root: where ``proc`` is; for tests.
+
+    Raises:
+        RefusedError: from ``start``: not one thread may be sampled, or the process has ended.
+    """
+
+    def __init__(
+        self,
+        pid: int | None = None,
+        *,
+        period_ns: int = PERIOD_NS,
+        interval_s: float = INTERVAL_S,
+        root: Path = Path("/"),
+    ) -> None:
+        self.pid = os.getpid() if pid is None else pid
+        self.is_ended = False
+        """Whether the process has ended."""
+        self._period_ns = period_ns
+        self._interval_s = interval_s
+        self._tasks = root / "proc" / str(self.pid) / "task"
+        self._own = pid is None or pid == os.getpid()
+        self._events: dict[int, Event] = {}
+        self._samples: dict[int, ThreadSamples] = {}
+        self._refused: dict[int, str] = {}
+        self._counted: Counter[int] = Counter()  # CPU time of each thread that was taken already
+        self._kernel: bool | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._reader: threading.Thread | None = None
+        self._reader_id = 0
+        self._reader_cpu_ns = 0
+        self._process_cpu_ns: int | None = 0
+        self._since_ns = 0
+
+    def start(self) -> None:
+        """Sample from here on."""
+        self._since_ns = time.perf_counter_ns()
+        self._process_cpu_ns = self._process_clock()
+        began = threading.Event()
+        # A daemon: a program that ends does not wait for it.
+        self._reader = threading.Thread(
+            target=self._read, args=(began,), name="frameworktax-sampler", daemon=True
+        )
+        self._reader.start()
+        began.wait()
+        with self._lock:
+            self._look()
+        if not self._samples:
+            self.stop()
+            reasons = Counter(self._refused.values())
+            said = reasons.most_common(1)[0][0] if reasons else "it has ended"
+            number = errno.EPERM if reasons else errno.ESRCH
+            raise RefusedError(number, f"process {self.pid} cannot be sampled: {said}")
+
+    def stop(self) -> None:
+        """Take no more samples; those not taken yet still can be. Does nothing the second time."""
+        self._stopping.set()
+        if self._reader is not None:
+            self._reader.join()
+            self._reader = None
+        with self._lock:
+            for thread in list(self._events):
+                self._drain(thread)
+                self._close(thread)
+
+    def __enter__(self) -> ThreadSampler:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def take(self) -> ProcessSamples:
+        """Return what was sampled since the last time."""
+        with self._lock:
+            for thread, event in self._events.items():
+                self._drain(thread)
+                self._samples[thread].name = self._name(thread)
+                self._count(thread, event)
+            threads = tuple(self._samples.values())
+            now = time.perf_counter_ns()
+            process_cpu_ns, before = self._process_clock(), self._process_cpu_ns
+            unseen = None
+            if process_cpu_ns is not None and before is not None:
+                seen = sum(one.cpu_ns for one in threads) + self._reader_cpu_ns
+                unseen = process_cpu_ns - before - seen
+            taken = ProcessSamples(
+                pid=self.pid,
+                period_ns=self._period_ns,
+                sees_kernel=bool(self._kernel),
+                wall_ns=now - self._since_ns,
+                threads=threads,
+                refused=dict(Counter(self._refused.values())),
+                unseen_cpu_ns=unseen,
+            )
+            self._since_ns, self._process_cpu_ns, self._reader_cpu_ns = now, process_cpu_ns, 0
+            self._samples = {
+                thread: ThreadSamples(thread, self._samples[thread].name, now)
+                for thread in self._events
+            }
+            return taken
+
+    def _read(self, began: threading.Event) -> None:
+        self._reader_id = threading.get_native_id()
+        began.set()
+        counted = 0
+        while not self._stopping.wait(self._interval_s):
+            with self._lock:
+                for thread in self._events:
+                    self._drain(thread)
+                self._look()
+                if self._own:
+                    spent = time.thread_time_ns()
+                    self._reader_cpu_ns += spent - counted
+                    counted = spent
+
+    def _look(self) -> None:
+        """Find threads that began or ended."""
+        try:
+            found = {int(path.name) for path in self._tasks.iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            found = set()
+        if found <= {self.pid}:
+            self.is_ended = not found or self._is_zombie()
+        if self._own:
+            found.discard(self._reader_id)
+        for thread in self._events.keys() - found:
+            self._drain(thread)
+            self._samples[thread].ended = True
+            self._close(thread)
+        for thread in self._refused.keys() - found:
+            del self._refused[thread]
+        for thread in sorted(found - self._events.keys() - self._refused.keys()):
+            self._open(thread)
+
+    def _open(self, thread: int) -> None:
+        stretch_ns = round(SLACK * self._interval_s * 1e9)
+        try:
+            event = Event(stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self._kernel)
+        except RefusedError as refused:
+            if refused.errno != errno.ESRCH:  # else it ended meanwhile
+                self._refused[thread] = str(refused.strerror)
+            return
+        self._kernel = event.kernel
+        self._events[thread] = event
+        self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
+        self._counted[thread] = 0
+        event.resume()
+
+    def _drain(self, thread: int) -> None:
+        drained, samples = self._events[thread].drain(), self._samples[thread]
+        samples.user.extend(address for address, _ in drained.user)
+        samples.user_ns.extend(time_ns for _, time_ns in drained.user)
+        samples.kernel_ns.extend(drained.kernel_ns)
+        samples.lost += drained.lost
+
+    def _count(self, thread: int, event: Event) -> None:
+        total = event.cpu_ns()
+        self._samples[thread].cpu_ns += total - self._counted[thread]
+        self._counted[thread] = total
+
+    def _close(self, thread: int) -> None:
+        event = self._events.pop(thread)
+        self._count(thread, event)
+        del self._counted[thread]
+        event.close()
+
+    def _name(self, thread: int) -> str:
+        try:
+            return (self._tasks / str(thread) / "comm").read_text().rstrip("\n")
+        except (OSError, ValueError):
+            return self._samples[thread].name if thread in self._samples else ""
+
+    def _is_zombie(self) -> bool:
+        try:
+            stat = (self._tasks.parent / "stat").read_text()
+        except (OSError, ValueError):
+            return True
+        return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+
+    def _process_clock(self) -> int | None:
+        """Return the CPU time of all threads of the process, ended ones too."""
+        try:
+            return time.clock_gettime_ns(~self.pid << 3 | 2)  # as clock_getcpuclockid(3) does
+        except OSError:
+            return None
