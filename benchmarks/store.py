@@ -1,4 +1,4 @@
-"""A large store: opened and summarised, read in part, checked, merged; time and memory of each.
+"""A large store: opened and summarised, read in part, checked, exported; time and memory of each.
 
 A made-up store (store_maker.py) of 1,000,000 measured blocks over 50,000 points in 100 sessions,
 lines and lengths as in real ones. Each part is a command as a user types it, in a fresh process,
@@ -30,7 +30,7 @@ def main() -> int:
     chosen = asked.parse_args()
     blocks = BLOCKS // 50 if chosen.quick else BLOCKS
     repeats = 1 if chosen.quick else REPEATS
-    bench = Bench("store", chosen, [30, 6 * repeats, 4 * repeats, 4 * repeats, 20, 40, 20])
+    bench = Bench("store", chosen, [30, 6 * repeats, 4 * repeats, 4 * repeats, 20, 20])
     folder = Path(tempfile.mkdtemp(prefix="frameworktax-store-"))
     store = folder / "store"
     try:
@@ -56,7 +56,6 @@ def main() -> int:
 def _parts(store: Path, folder: Path) -> list[tuple[str, str, Sequence[str], bool]]:
     view = ["--where", "model=bert-base", "--where", "runtime=eager,onnxruntime"]
     width = ["--where", "width=1"]
-    out = folder / "merged"
     return [
         ("open", "open and summarise", ["store", "list", str(store)], True),
         ("view", "report of a filtered view", ["report", str(store), *view, *width], True),
@@ -67,12 +66,6 @@ def _parts(store: Path, folder: Path) -> list[tuple[str, str, Sequence[str], boo
             True,
         ),
         ("check", "check every line", ["store", "check", str(store)], False),
-        (
-            "merge",
-            "merge with itself",
-            ["store", "merge", str(store), str(store), "-o", str(out)],
-            False,
-        ),
         (
             "export",
             "export a model's blocks as Parquet",

@@ -92,20 +92,6 @@ class Results(Sequence[Measurement]):
 
         return to_wandb(self.run, project=project)
 
-    def timeline(self, path: str | Path) -> Path:
-        """Write the sessions behind these results as a trace for ui.perfetto.dev; return its path.
-
-        Raises:
-            StoreError: the results were not read from a store.
-            UsageError: nothing was timed, or the file cannot be written.
-        """
-        from frameworktax.report import timeline
-
-        records, _ = store.read(self.store)
-        sessions = {m.session for m in self.run.measurements}
-        timeline.write([r for r in records if r.session in sessions], Path(path))
-        return Path(path)
-
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``--json`` as plain data."""
         from frameworktax.report.json_document import dump

@@ -19,14 +19,14 @@ from frameworktax.analysis.whatif.request import WhatIf, check
 from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError
 from frameworktax.integrations import readers
-from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, TIMELINE_SCHEMA, Prediction, Run
+from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
 from frameworktax.report import html, json_document, trace_blocks
-from frameworktax.traces import chrome, nsys, timeline, xplane
+from frameworktax.traces import chrome, nsys, timeline
 from frameworktax.traces.kineto import DamagedError, blocks
 from frameworktax.traces.timeline import Timeline
 
 ACCEPTED = (
-    "explain takes a profiler trace (Kineto or Chrome JSON, .xplane.pb, Nsight Systems' .sqlite), "
+    "explain takes a profiler trace (Kineto or Chrome JSON, Nsight Systems' .sqlite), "
     "a store, a document of --json, a CSV of latencies, a report of optimum-benchmark or "
     "pytest-benchmark"
 )
@@ -37,7 +37,6 @@ DOCUMENT_BYTES = 256 << 20
 """The size up to which a document is looked for in JSON that does not begin with its schema."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
-_TIMELINE = re.compile(rb'"schema"\s*:\s*"' + re.escape(TIMELINE_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _EVENT = re.compile(rb'^\s*\[\s*\{.*?"ph"\s*:', re.DOTALL)
 
@@ -199,7 +198,7 @@ def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
     """Return what reads this trace, or None where it is none.
 
     Raises:
-        UsageError: there is nothing, or it is a timeline of this tool.
+        UsageError: there is nothing, or it is a protocol buffer.
         TraceError: it cannot be read.
     """
     if not path.exists():
@@ -209,16 +208,14 @@ def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
     if not path.is_file():
         raise UsageError(f"{path} is no regular file: write it to one first; {ACCEPTED}")
     head, source = _head(path)
-    if _TIMELINE.search(head):
-        raise UsageError(
-            f"{path} is a timeline that frameworktax wrote, for ui.perfetto.dev; "
-            "explain the store that it was made of"
-        )
     text = head.lstrip()
     if head.startswith(SQLITE):
         return nsys.read
     if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
-        return xplane.read  # a protocol buffer: binary, and its first field is a plane
+        raise UsageError(
+            f"{path}: XPlane protocol buffers were removed: have JAX write Chrome JSON as well, "
+            "with jax.profiler.trace(folder, create_perfetto_trace=True), and explain that"
+        )
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
     if text[:1] == b"[" and _EVENT.match(head):

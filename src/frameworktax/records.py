@@ -21,8 +21,6 @@ STORE_SCHEMA = "frameworktax.store"
 STORE_VERSION = 1
 RUN_SCHEMA = "frameworktax.run"
 RUN_VERSION = 1
-TIMELINE_SCHEMA = "frameworktax.timeline"
-TIMELINE_VERSION = 1
 
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 STATUSES: tuple[str, ...] = get_args(Status)

@@ -118,7 +118,6 @@ STORE: Commands = (
     ("report", "store", "--verbose"), ("store", "check", "store"), ("store", "list", "store"),
     ("compare", "store", "--runtime", "eager=onnxruntime"), ("explain", "store", "--batch", "3"),
     ("report", "store", "-o", "out.md"), ("store", "export", "store", "-o", "out.csv"),
-    ("store", "merge", "store", "-o", "merged"), ("report", "store", "-o", "out.trace.json"),
 )  # fmt: skip
 EXPLAIN: Commands = (("explain", "FILE"), ("explain", "FILE", "--host-speed", "2", "--json", "-"))
 STUDY: Commands = (("sweep", "FILE", "--dry-run"), ("sweep", "FILE", "grid.batch=3", "--dry-run"))
@@ -148,7 +147,6 @@ def seeds(folder: Path) -> list[Seed]:
         Seed("run.json", document, (*EXPLAIN, ("compare", "FILE", "FILE", "--gate", "5%"))),
         Seed("trace.json", (DATA / "h100-bert-small-step.json").read_bytes(), EXPLAIN),
         Seed("small.json", trace_cases.trace(*trace_cases.one_step()).encode(), EXPLAIN),
-        Seed("t.xplane.pb", trace_cases.xspace(), EXPLAIN),
         Seed("t.sqlite", trace_cases.nsys(folder / "t.sqlite").read_bytes(), EXPLAIN),
         Seed("l.csv", (DATA / "other_tools/framework_tax_figures.csv").read_bytes(), EXPLAIN),
         Seed("p.json", (DATA / "other_tools/pytest_benchmark.json").read_bytes(), EXPLAIN),

@@ -129,7 +129,7 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("report node-1 --where modle=x", "did you mean 'model'"),
         ("report node-1 --where model=x", "store list node-1"),
         ("store list nowhere", "no store at nowhere"),
-        ("store merge node-1 -o node-2", "name a new folder"),
+        ("store merge node-1 node-2 -o all", "cp node-1"),
         ("store prune node-1", "say what is to go"),
         ("store prune node-1 --older-than 3", "30d"),
         ("store prune --failed", "name the store"),

@@ -1,4 +1,3 @@
-import json
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from test_where import stack
 from frameworktax.errors import UsageError
 from frameworktax.records import Measurement, Run, Workload
 from frameworktax.report import export
-from frameworktax.report.stacks import collapsed, speedscope
+from frameworktax.report.stacks import collapsed
 
 
 def run(**fields):
@@ -28,16 +27,6 @@ def test_every_layer_is_a_stack_and_all_are_the_call():
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 10 + 6 * (20 + 80 + 90) + 5
 
 
-def test_a_file_for_speedscope():
-    found = speedscope(run(layers=tuple(stack())))
-    (profile,) = found["profiles"]
-    assert profile["endValue"] == sum(profile["weights"]) == 1155
-    frames = found["shared"]["frames"]
-    deepest = max(profile["samples"], key=len)
-    assert [frames[i]["name"] for i in deepest] == ["Net", "layers.0 Block", "a Linear", "kernel"]
-    assert (frames[0]["file"], frames[0]["line"]) == ("net.py", 7)
-
-
 def test_without_layers_symbols_are_the_stacks():
     lines = collapsed(
         run(
@@ -53,7 +42,5 @@ def test_the_name_of_the_file_says_the_format(tmp_path):
     some = run(layers=tuple(stack()))
     export.write(some, tmp_path / "a.collapsed")
     assert (tmp_path / "a.collapsed").read_text() == collapsed(some)
-    export.write(some, tmp_path / "a.speedscope.json")
-    assert json.loads((tmp_path / "a.speedscope.json").read_text())["profiles"]
     with pytest.raises(UsageError, match="no point has a breakdown"):
         export.write(run(), tmp_path / "b.collapsed")

@@ -1,4 +1,4 @@
-"""Merging, checking, pruning, exporting and copying stores; what damages them."""
+"""Checking, pruning, exporting and copying stores; what damages them."""
 
 import csv
 import errno
@@ -24,10 +24,9 @@ from frameworktax.records import (
     Session,
     Subject,
     Workload,
-    to_json,
 )
 from frameworktax.store.export import TYPES, export
-from frameworktax.store.upkeep import Rules, check, merge, prune
+from frameworktax.store.upkeep import Rules, check, prune
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 FAST = Point(workload=Workload(model="fast"), runtime="eager")
@@ -245,55 +244,6 @@ def test_what_was_left_out_is_part_of_a_view(tmp_path):
 def test_a_condition_that_cannot_be(text, said):
     with pytest.raises(UsageError, match=said):
         store.Where.parse([text])
-
-
-# --- merge ------------------------------------------------------------------------------------
-
-
-def test_merged_stores_hold_every_record_once(tmp_path):
-    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    fill(a, 10)
-    fill(b, 10)
-    fill(b, 11)
-    merged = merge([a, b], c)
-    assert store.read(c) == (session(10) + session(11), [])
-    assert (merged.shards, merged.records, merged.duplicates) == (2, 16, 8)
-    assert (merged.conflicts, merged.notes) == ((), ())
-    assert [p.name for p in c.iterdir()] == [p.name for p in c.glob("*.jsonl")]
-
-
-def test_a_record_that_differs_is_said_and_the_first_one_stays(tmp_path):
-    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    first = Calibration(session=name(10), round=0, latency_ns=(1,))
-    fill(a, 10, [first])
-    fill(b, 10, [Calibration(session=name(10), round=0, latency_ns=(2,))])
-    merged = merge([a, b], c)
-    assert len(merged.conflicts) == 1 and "calibration of session" in merged.conflicts[0]
-    assert store.read(c) == ([first], [])
-
-
-def test_shards_of_one_name_and_fields_of_a_later_writer_stay(tmp_path):
-    a, b, c = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    fill(a, 10, session(10, [FAST]))
-    path = fill(b, 10, [])
-    more = {**to_json(Calibration(session=name(10), round=7, latency_ns=(6,))), "new": 1}
-    path.write_text(path.read_text() + json.dumps(more))
-    merge([a, b], c)
-    texts = {p.name: p.read_text() for p in c.iterdir()}
-    assert set(texts) == {f"{name(10)}.jsonl", f"{name(10)}-2.jsonl"}
-    assert '"new": 1' in texts[f"{name(10)}-2.jsonl"]
-    assert texts[f"{name(10)}-2.jsonl"].endswith("}\n")
-
-
-def test_a_merge_that_cannot_be_leaves_nothing(tmp_path):
-    a = tmp_path / "a"
-    fill(a, 10)
-    (tmp_path / "old.jsonl").write_text('{"schema":"frameworktax.store","version":99}\n')
-    with pytest.raises(StoreError, match="version 99"):
-        merge([a, tmp_path / "old.jsonl"], tmp_path / "c")
-    with pytest.raises(StoreError, match="is there already"):
-        merge([a], a)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "old.jsonl"]
 
 
 # --- check ------------------------------------------------------------------------------------

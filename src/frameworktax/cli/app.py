@@ -11,6 +11,7 @@ RETIRED = {
     "list coverage": "see docs/results/coverage.md, or 'frameworktax list runtimes'",
     "store push": "a store is a folder of files: copy it with rsync, aws s3 sync or hf upload",
     "store pull": "a store is a folder of files: copy it with rsync, aws s3 sync or hf download",
+    "store merge": "two stores in one folder are a store: cp node-1/*.jsonl node-2/*.jsonl all/",
     "init --from-optimum-benchmark": "write its models and shapes into [grid]; see docs/studies.md",
 }
 """Commands and options that the previous version had, each with what replaced it."""

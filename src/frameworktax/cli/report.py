@@ -24,7 +24,7 @@ def report_command(
         typer.Option(
             "-o",
             "--output",
-            help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed .speedscope.json.",
+            help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed.",
         ),
     ] = None,
     where: Conditions = None,

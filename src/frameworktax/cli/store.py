@@ -1,4 +1,4 @@
-"""`frameworktax store`: list, merge, check, prune and export measured results."""
+"""`frameworktax store`: list, check, prune and export measured results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from frameworktax.errors import UsageError, flat, nearest
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
 
-commands = group("store", "List, merge, check, export and prune stores.")
+commands = group("store", "List, check, export and prune stores.")
 
 Folder = Annotated[Path, typer.Argument(help="A store's folder.", show_default=False)]
 SHOWN = 100
-TIMELINE_SUFFIX = ".trace.json"
 
 
 @commands.command("list")
@@ -76,32 +75,6 @@ def _row(line: PointSummary) -> list[str]:
     status = line.status if line.reason is None else f"{line.status}: {line.reason}"
     counts = [f"{line.blocks}", f"{line.sessions}"]
     return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, status]
-
-
-@commands.command()
-def merge(
-    stores: Annotated[list[Path], typer.Argument(help="Folders or shards.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="A new folder.", show_default=False)
-    ],
-) -> None:
-    """Write several stores as one; every record once.
-
-    Example:
-
-      frameworktax store merge node-1 node-2 -o all
-    """
-    from frameworktax.store import upkeep
-
-    merged = upkeep.merge(stores, output)
-    _say(note.text for note in merged.notes)
-    _say(merged.conflicts)
-    _say(
-        [
-            f"{output}: {merged.records} records in {merged.shards} shards; "
-            f"{merged.duplicates} copies left out, {len(merged.conflicts)} that differ"
-        ]
-    )
 
 
 @commands.command()
@@ -189,7 +162,7 @@ def export(
         typer.Option(
             "-o",
             "--output",
-            help="File: .parquet .csv .jsonl, or .trace.json for ui.perfetto.dev.",
+            help="File: .parquet .csv .jsonl.",
             show_default=False,
         ),
     ] = None,
@@ -201,21 +174,18 @@ def export(
         str | None, typer.Option(help="Log each point to mlflow or wandb instead of a file.")
     ] = None,
 ) -> None:
-    """Write what a store holds as a table or a timeline, or log it to an experiment tracker.
+    """Write what a store holds as a table, or log it to an experiment tracker.
 
     Examples:
 
       frameworktax store export frameworktax-results -o points.csv
 
       frameworktax store export frameworktax-results --table blocks -o blocks.parquet
-
-      frameworktax store export frameworktax-results -o session.trace.json
     """
     from frameworktax import api
     from frameworktax.integrations.trackers import TRACKERS
     from frameworktax.report import export as reports
-    from frameworktax.report import timeline
-    from frameworktax.store import Where, read
+    from frameworktax.store import Where
     from frameworktax.store import export as tables
 
     if table not in ("blocks", "measurements"):
@@ -231,22 +201,15 @@ def export(
         results = api.read_store(store, conditions)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return
-    is_timeline = output.name.endswith(TIMELINE_SUFFIX)
-    if not is_timeline:
-        tables.check_suffix(output)
+    tables.check_suffix(output)
     check_writable(None, output)
-    if is_timeline:
-        records, notes = read(store, conditions)
-        count = timeline.write(records, output)
-        what = "events; open it in ui.perfetto.dev"
-    elif table == "blocks":
+    if table == "blocks":
         count, notes = tables.export(store, output, conditions)
-        what = table
     else:
         results = api.read_store(store, conditions)
         reports.write_table(results.run, output)
-        count, notes, what = len(results), [], table
-    _say([*(note.text for note in notes), f"written: {output}, {count} {what}"])
+        count, notes = len(results), []
+    _say([*(note.text for note in notes), f"written: {output}, {count} {table}"])
 
 
 def _say(lines: Iterable[str]) -> None:

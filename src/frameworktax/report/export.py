@@ -8,16 +8,13 @@ from pathlib import Path
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
-from frameworktax.report import charts, html, json_document, stacks
+from frameworktax.report import charts, html, json_document, stacks, vega
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.rows import CSV_FIELDS, csv_rows, csv_text
 from frameworktax.report.run_blocks import run_blocks
 from frameworktax.store import export as store_export
 
-SUFFIXES = (
-    *(".html", ".json", ".md", ".csv", ".parquet", ".svg", ".png", ".pdf"),
-    *(stacks.COLLAPSED, stacks.SPEEDSCOPE),
-)
+SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, stacks.SUFFIX)
 
 
 def check(path: Path) -> None:
@@ -46,8 +43,8 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         )
     if path.suffix == ".html":
         html.write_report(run, path, beside)
-    elif stacks.is_stacks(path):
-        stacks.write(run, path)
+    elif path.suffix == stacks.SUFFIX:
+        path.write_text(stacks.collapsed(run), encoding="utf-8")
     elif path.suffix == ".json":
         path.write_text(json_document.text(run), encoding="utf-8")
     elif path.suffix == ".md":

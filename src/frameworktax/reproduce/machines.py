@@ -104,7 +104,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
 def _need_several(names: Sequence[str]) -> None:
     if len(names) < 2:
         raise NotEvaluable(
-            "one machine in the store; merge stores of several (frameworktax store merge)"
+            "one machine in the store; copy the files of several stores into one folder"
         )
 
 

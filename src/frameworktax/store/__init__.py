@@ -6,7 +6,7 @@ most the line it was writing. A reader skips a torn line and says so, and drops 
 records with the same identity, so that copying one store's shards into another gives a valid one.
 
 ``write`` and ``shards`` are the format, ``read`` gives records, ``columns`` a median a block;
-``upkeep`` checks, merges and prunes stores, ``export`` writes tables.
+``upkeep`` checks and prunes stores, ``export`` writes tables.
 """
 
 from __future__ import annotations

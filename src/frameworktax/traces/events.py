@@ -130,7 +130,7 @@ class Trace:
         resolution_ns: the finest step the written times show: 1, 10, 100 or 1000.
         invalid: events of these categories whose times cannot be (missing, not numbers, negative
             durations); they are in no other number.
-        source: ``kineto``, ``xplane`` or ``nsys``.
+        source: ``kineto`` or ``nsys``.
         records: read in the file, those of no interest included.
         malformed: records that could not be read at all.
         cut: why the file ends early; None if it does not.
