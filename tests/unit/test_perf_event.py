@@ -50,8 +50,9 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
     event = object.__new__(PerfEventSampler)
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
-        event._counted_lost = 0
+        event._counted_lost = event.cpu_ns = 0
         assert event.drain() == ([(0xA, 110), (0xC, 112)], [111], 3)
+        file.seek(0)
         assert event.drain() == ([], [], 0)
     assert struct.unpack_from("<QQ", ring, 1024) == (first + len(data),) * 2
 
@@ -67,8 +68,9 @@ def test_the_kernels_own_count_of_lost_samples_is_taken_as_the_difference(tmp_pa
             4096,
             4096,
         )
-        event._counted_lost = 0
+        event._counted_lost = event.cpu_ns = 0
         assert [event.drain()[2], event.drain()[2]] == [5, 7]
+        assert event.cpu_ns == 9
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ class FakeEvent:
     def __init__(self, stretch_ns, *, thread, period_ns, kernel):
         if thread in self.refuses:
             raise RefusedError(self.refuses[thread], os.strerror(self.refuses[thread]))
-        self.kernel, self.thread, self.drains = True, thread, 0
+        self.kernel, self.thread, self.cpu_ns = True, thread, 0
+        self.drains = 0
         self.open.add(thread)
 
     def resume(self):
@@ -36,10 +37,8 @@ class FakeEvent:
 
     def drain(self):
         self.drains += 1
+        self.cpu_ns += 1000
         return Drained([(self.thread, self.drains)], [self.drains], 2)
-
-    def cpu_ns(self):
-        return 1000 * self.drains
 
     def close(self):
         self.open.remove(self.thread)
@@ -68,30 +67,42 @@ def machine(monkeypatch, tmp_path):
 
 
 def sampler_of(machine):
-    """A sampler that looks only when it is asked: its interval is beyond any test."""
-    return ThreadSampler(PID, interval_s=1e6, root=machine.root)
+    """A sampler that looks only when it is asked."""
+    return ThreadSampler(PID, root=machine.root, has_reader=False)
 
 
 def test_threads_that_begin_and_end_each_have_their_samples(machine):
     machine(1, 2)
     with sampler_of(machine) as sampler:
         machine(2, 3)
-        sampler._look()
+        sampler.look()
         taken = sampler.take()
         by_id = {one.thread: one for one in taken.threads}
         assert {id: (list(one.user), one.ended) for id, one in by_id.items()} == {
-            1: ([1], True),
-            2: ([2], False),
+            1: ([1, 1], True),  # with all, and once more when it had ended
+            2: ([2, 2], False),
             3: ([3], False),
         }
         assert by_id[2].name == "thread-2"
-        assert (by_id[1].lost, by_id[1].cpu_ns, list(by_id[1].kernel_ns)) == (2, 1000, [1])
+        assert (by_id[1].lost, by_id[1].cpu_ns, list(by_id[1].kernel_ns)) == (4, 2000, [1, 2])
         later = sampler.take()  # only what is new, of those that are still there
         assert [(one.thread, one.cpu_ns, list(one.user_ns)) for one in later.threads] == [
-            (2, 1000, [2]),
+            (2, 1000, [3]),
             (3, 1000, [2]),
         ]
     assert FakeEvent.open == set()
+
+
+def test_no_thread_runs_for_what_the_busiest_and_all_of_them_leave(machine, monkeypatch):
+    now = [0]
+    monkeypatch.setattr(threads.time, "perf_counter_ns", lambda: now[0])
+    machine(1, 2)
+    with sampler_of(machine) as sampler:
+        for now[0] in (5_000, 6_500):  # each thread runs for 1,000 between two looks
+            sampler.look()
+        assert sampler.take().idle_ns == (3_000, 4_500)
+        now[0] += 9_000
+        assert sampler.take().idle_ns == (7_000, 8_000)
 
 
 def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(machine):
@@ -124,7 +135,7 @@ def test_the_process_is_known_to_have_ended(machine):
         assert not sampler.is_ended
         machine()
         (machine.root / f"proc/{PID}/task").rmdir()
-        sampler._look()
+        sampler.look()
         assert sampler.is_ended
         assert [one.ended for one in sampler.take().threads] == [True]
 

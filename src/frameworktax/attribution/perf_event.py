@@ -151,6 +151,7 @@ class Event:
     Attributes:
         kernel: whether kernel-mode ticks are recorded too.
         period_ns: CPU time between two ticks.
+        cpu_ns: CPU time of the thread while samples were taken, until the last drain.
 
     Args:
         stretch_ns: the longest CPU time between two drains that the ring should hold.
@@ -211,7 +212,7 @@ class Event:
                     error.errno or 0, refusal(error.errno or 0, thread=thread)
                 ) from error
         self._size = pages * self._page
-        self._counted_lost = 0
+        self._counted_lost = self.cpu_ns = 0
         _events.add(self)
 
     def pause(self) -> None:
@@ -241,14 +242,11 @@ class Event:
             elif kind == _RECORD_LOST:
                 lost += value
         counter = os.read(self._fd, 16)
+        self.cpu_ns = struct.unpack_from("<Q", counter)[0]
         if len(counter) == 16:  # exact also for what was lost after the last record
             total = struct.unpack("<QQ", counter)[1]
             lost, self._counted_lost = total - self._counted_lost, total
         return Drained(user, in_kernel, lost)
-
-    def cpu_ns(self) -> int:
-        """Return the CPU time of the thread while samples were taken, also of one that ended."""
-        return int(struct.unpack_from("<Q", os.read(self._fd, 16))[0])
 
     def close(self) -> None:
         """Take no samples any more and give the ring back."""

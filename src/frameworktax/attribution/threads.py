@@ -65,6 +65,8 @@ class ProcessSamples:
         wall_ns: the time they were taken in.
         threads: those that were there in that time.
         refused: number of threads that could not be sampled, by reason.
+        idle_ns: time in which no thread ran, at least and at most: between two looks it is less
+            than what the busiest thread leaves, and no less than what all leave one after another.
         unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; for this
             process less that of the sampler. None where the process has ended unseen.
     """
@@ -75,6 +77,7 @@ class ProcessSamples:
     wall_ns: int
     threads: tuple[ThreadSamples, ...]
     refused: dict[str, int]
+    idle_ns: tuple[int, int]
     unseen_cpu_ns: int | None
 
 
@@ -86,6 +89,7 @@ class ThreadSampler:
         period_ns: CPU time of a thread between two of its samples.
         interval_s: between two looks at rings and threads.
         root: where ``proc`` is; for tests.
+        has_reader: whether a thread of its own looks; without it ``look`` is to be called.
 
     Raises:
         RefusedError: from ``start``: not one thread may be sampled, or the process has ended.
@@ -98,6 +102,7 @@ class ThreadSampler:
         period_ns: int = PERIOD_NS,
         interval_s: float = INTERVAL_S,
         root: Path = Path("/"),
+        has_reader: bool = True,
     ) -> None:
         self.pid = os.getpid() if pid is None else pid
         self.is_ended = False
@@ -109,7 +114,7 @@ class ThreadSampler:
         self._events: dict[int, Event] = {}
         self._samples: dict[int, ThreadSamples] = {}
         self._refused: dict[int, str] = {}
-        self._counted: Counter[int] = Counter()  # CPU time of each thread that was taken already
+        self._has_reader = has_reader
         self._kernel: bool | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -117,21 +122,22 @@ class ThreadSampler:
         self._reader_id = 0
         self._reader_cpu_ns = 0
         self._process_cpu_ns: int | None = 0
-        self._since_ns = 0
+        self._since_ns = self._looked_ns = 0
+        self._idle_ns = (0, 0)
 
     def start(self) -> None:
         """Sample from here on."""
-        self._since_ns = time.perf_counter_ns()
+        self._since_ns = self._looked_ns = time.perf_counter_ns()
         self._process_cpu_ns = self._process_clock()
-        began = threading.Event()
-        # A daemon: a program that ends does not wait for it.
-        self._reader = threading.Thread(
-            target=self._read, args=(began,), name="frameworktax-sampler", daemon=True
-        )
-        self._reader.start()
-        began.wait()
-        with self._lock:
-            self._look()
+        if self._has_reader:
+            began = threading.Event()
+            # A daemon: a program that ends does not wait for it.
+            self._reader = threading.Thread(
+                target=self._read, args=(began,), name="frameworktax-sampler", daemon=True
+            )
+            self._reader.start()
+            began.wait()
+        self.look()
         if not self._samples:
             self.stop()
             reasons = Counter(self._refused.values())
@@ -146,8 +152,8 @@ class ThreadSampler:
             self._reader.join()
             self._reader = None
         with self._lock:
+            self._drain_all()
             for thread in list(self._events):
-                self._drain(thread)
                 self._close(thread)
 
     def __enter__(self) -> ThreadSampler:
@@ -160,10 +166,9 @@ class ThreadSampler:
     def take(self) -> ProcessSamples:
         """Return what was sampled since the last time."""
         with self._lock:
-            for thread, event in self._events.items():
-                self._drain(thread)
+            self._drain_all()
+            for thread in self._events:
                 self._samples[thread].name = self._name(thread)
-                self._count(thread, event)
             threads = tuple(self._samples.values())
             now = time.perf_counter_ns()
             process_cpu_ns, before = self._process_clock(), self._process_cpu_ns
@@ -178,9 +183,11 @@ class ThreadSampler:
                 wall_ns=now - self._since_ns,
                 threads=threads,
                 refused=dict(Counter(self._refused.values())),
+                idle_ns=self._idle_ns,
                 unseen_cpu_ns=unseen,
             )
             self._since_ns, self._process_cpu_ns, self._reader_cpu_ns = now, process_cpu_ns, 0
+            self._idle_ns = (0, 0)
             self._samples = {
                 thread: ThreadSamples(thread, self._samples[thread].name, now)
                 for thread in self._events
@@ -192,17 +199,31 @@ class ThreadSampler:
         began.set()
         counted = 0
         while not self._stopping.wait(self._interval_s):
-            with self._lock:
-                for thread in self._events:
-                    self._drain(thread)
-                self._look()
-                if self._own:
+            self.look()
+            if self._own:
+                with self._lock:
                     spent = time.thread_time_ns()
                     self._reader_cpu_ns += spent - counted
                     counted = spent
 
-    def _look(self) -> None:
-        """Find threads that began or ended."""
+    def look(self) -> None:
+        """Empty all rings, and find threads that began or ended."""
+        with self._lock:
+            self._drain_all()
+            self._find()
+
+    def _drain_all(self) -> None:
+        now = time.perf_counter_ns()
+        took_ns, self._looked_ns = now - self._looked_ns, now
+        ran_ns = [self._drain(thread) for thread in self._events]
+        least, most = self._idle_ns
+        # Threads that run at once take more processor time than time passes: then none is idle.
+        self._idle_ns = (
+            least + max(0, took_ns - sum(ran_ns)),
+            most + max(0, took_ns - max(ran_ns, default=0)),
+        )
+
+    def _find(self) -> None:
         try:
             found = {int(path.name) for path in self._tasks.iterdir()}
         except (FileNotFoundError, ProcessLookupError):
@@ -212,7 +233,7 @@ class ThreadSampler:
         if self._own:
             found.discard(self._reader_id)
         for thread in self._events.keys() - found:
-            self._drain(thread)
+            self._drain(thread)  # what came after all were drained
             self._samples[thread].ended = True
             self._close(thread)
         for thread in self._refused.keys() - found:
@@ -231,26 +252,22 @@ class ThreadSampler:
         self._kernel = event.kernel
         self._events[thread] = event
         self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
-        self._counted[thread] = 0
         event.resume()
 
-    def _drain(self, thread: int) -> None:
-        drained, samples = self._events[thread].drain(), self._samples[thread]
+    def _drain(self, thread: int) -> int:
+        """Set a thread's new samples aside; return the CPU time it took meanwhile."""
+        event, samples = self._events[thread], self._samples[thread]
+        before = event.cpu_ns
+        drained = event.drain()
         samples.user.extend(address for address, _ in drained.user)
         samples.user_ns.extend(time_ns for _, time_ns in drained.user)
         samples.kernel_ns.extend(drained.kernel_ns)
         samples.lost += drained.lost
-
-    def _count(self, thread: int, event: Event) -> None:
-        total = event.cpu_ns()
-        self._samples[thread].cpu_ns += total - self._counted[thread]
-        self._counted[thread] = total
+        samples.cpu_ns += event.cpu_ns - before
+        return event.cpu_ns - before
 
     def _close(self, thread: int) -> None:
-        event = self._events.pop(thread)
-        self._count(thread, event)
-        del self._counted[thread]
-        event.close()
+        self._events.pop(thread).close()
 
     def _name(self, thread: int) -> str:
         try:
