@@ -256,6 +256,18 @@ def test_a_recommendation_changes_with_the_batch():
     assert [one.gain is None for one in found] == [False, False, True]
 
 
+def test_a_noisy_batch_does_not_widen_what_others_show():
+    half, noisy = (0.5, 0.51, 0.5), (0.1, 0.5, 0.9)
+    found = changed(
+        {("a", 1): half, ("a", 2): half, ("a", 4): (0.39, 0.4, 0.41), ("a", 8): (0.2, 0.25, 0.3)},
+        "a", batches=(1, 2, 4, 8),
+    )  # fmt: skip
+    assert [one.batches for one in found] == [(1, 2, 4), (8,)]
+    assert 1.9 < found[0].gain.low < 2 < found[0].gain.high < 3.1
+    # one that is not proven faster at all is no recommendation, as before
+    assert [one.runtimes for one in changed({("a", 1): half, ("a", 2): noisy}, "a")] == [("a",), ()]
+
+
 def test_advice_names_the_place_that_pays_most():
     layers = tuple(layer_stack(spin=400.0))
     m = replace(

@@ -7,6 +7,7 @@ kind was measured, and say so; ``bound`` is the most that a change could give.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,11 @@ KEEP = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184"
 """glibc's settings that give no freed memory back to the system (mallopt(3))."""
 ALLOCATOR = 0.08
 """Share of latency in malloc and the page faults behind it above which advice is given."""
+NOISIER = 3.0
+"""Neighbouring batch sizes share a line of advice where the interval of neither is more than this
+many times as wide, in logarithms, as the other's: a noisy one is a line of its own."""
+SURE = 1.25
+"""An interval whose ends are at most this factor apart is not noisy, whatever its neighbour's is."""
 KINDS = ("measured", "predicted", "bound")
 
 
@@ -122,7 +128,9 @@ class Recommendation:
 
 
 def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
-    """Return what to use at each batch size, neighbouring ones with the same runtimes together.
+    """Return what to use at each batch size, neighbours with the same runtimes together.
+
+    A batch size whose interval is far wider than its neighbour's stays alone.
 
     Args:
         family: points that differ in runtime and batch alone; batches at which nothing is compared
@@ -133,11 +141,12 @@ def recommend(family: Iterable[Measurement]) -> list[Recommendation]:
         if m.ratio_to_eager is not None and proven(m.parity):
             by_batch[m.workload.batch].append(m)
     found: list[Recommendation] = []
+    last: Recommendation | None = None
     for batch in sorted(by_batch):
         one = _recommend_at(batch, by_batch[batch])
-        if found and set(found[-1].runtimes) == set(one.runtimes):
-            one = _joined(found.pop(), one)
-        found.append(one)
+        joins = last and set(last.runtimes) == set(one.runtimes) and _is_as_sure(last, one)
+        found.append(_joined(found.pop(), one) if joins else one)
+        last = one
     return found
 
 
@@ -159,6 +168,14 @@ def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation
         high=max(gains[name].high for name in runtimes),
     )
     return Recommendation((batch,), runtimes, gain)
+
+
+def _is_as_sure(a: Recommendation, b: Recommendation) -> bool:
+    """Return whether one line may say both: a noisy batch size would widen what others show."""
+    if a.gain is None or b.gain is None:
+        return True
+    widths = [math.log(gain.high / gain.low) for gain in (a.gain, b.gain)]
+    return max(widths) <= max(NOISIER * min(widths), math.log(SURE))
 
 
 def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
