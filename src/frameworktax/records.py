@@ -456,7 +456,8 @@ class Parity:
 class Outcome:
     """How a process of a point ended: ``ok`` once it is warm, or why it could not be measured.
 
-    ``started`` is None where there was no such process, and in older stores: all were started.
+    ``first_ns`` is from the loaded runtime to the end of the first call. ``started`` is None where
+    there was no such process, and in older stores: all were started.
     """
 
     kind: ClassVar[str] = "outcome"
@@ -467,6 +468,7 @@ class Outcome:
     reason: str | None = None
     warmup_calls: int | None = None
     load_ns: int | None = None
+    first_ns: int | None = None
     peak_memory_bytes: int | None = None
     notes: tuple[Note, ...] = ()
     started: Started | None = None

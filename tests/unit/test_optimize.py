@@ -8,7 +8,16 @@ from frameworktax.errors import UsageError
 from frameworktax.models.live import Live
 from frameworktax.optimize import delivery, proof, race, run
 from frameworktax.optimize.run import Asked, deliverable
-from frameworktax.records import Effort, Estimate, Measurement, Outcome, Parity, Run, Workload
+from frameworktax.records import (
+    Effort,
+    Estimate,
+    Measurement,
+    Note,
+    Outcome,
+    Parity,
+    Run,
+    Workload,
+)
 from frameworktax.runtimes.base import Target
 
 W1 = Workload(model="m", batch=1)
@@ -53,9 +62,9 @@ def estimate(value, noise):
     return Estimate(value=value, low=low, high=high, confidence=0.95, method="m", n=3)
 
 
-def raced(*ms, pairs=None):
+def raced(*ms, pairs=None, starts=None):
     wanted = pairs or [(m.workload, m.runtime) for m in ms]
-    return race.candidates(Run(measurements=ms), wanted)
+    return race.candidates(Run(measurements=ms), wanted, starts or {})
 
 
 def won(found):
@@ -87,6 +96,39 @@ def test_ties_go_to_what_needs_fewer_packages_and_then_to_the_smaller_artifact()
     # where another shape needs openvino anyway, it is the simpler one
     elsewhere = measured("openvino", 20, workload=W4)
     assert won(race.decide(raced(*tied, elsewhere))) == {1: "openvino", 4: "openvino"}
+
+
+def test_among_equal_packages_and_sizes_the_faster_start_wins():
+    tied = [measured("torchscript", 20), measured("torchscript-frozen", 20)]
+    starts = {m.point.key(): ns for m, ns in zip(tied, (9, 5), strict=True)}
+    assert won(race.decide(raced(*tied, starts=starts))) == {1: "torchscript-frozen"}
+
+
+@pytest.mark.parametrize(
+    ("aim", "wanted"),
+    [("latency", "openvino"), ("memory", "onnxruntime"), ("startup", "torchscript"),
+     ("throughput", "aot-inductor")],
+)  # fmt: skip
+def test_a_race_may_be_for_something_else_than_latency(aim, wanted):
+    ms = [
+        measured("openvino", 10, peak_memory_bytes=300),
+        measured("onnxruntime", 30, peak_memory_bytes=100),
+        measured("torchscript", 40, peak_memory_bytes=200),
+        measured("aot-inductor", 50, pipelined_ns=estimate(5, 0.1)),
+        measured("torchscript-frozen", 130, peak_memory_bytes=1),  # slower than eager
+    ]
+    starts = {m.point.key(): ns for m, ns in zip(ms, (3e9, 2e9, 1e9, 4e9, 1), strict=True)}
+    decided = race.decide(race.after_final(raced(*ms, starts=starts)), aim)
+    assert won(decided) == {1: wanted}
+    # two of the heats are enough: three runtimes go on whatever the race is for
+    left = race.after_heats(raced(*ms, starts=starts), aim)
+    assert wanted in [one.runtime for one in left if one.is_in]
+
+
+def test_what_cannot_compute_in_a_lower_precision_is_out():
+    note = Note("precision-differs", "OpenVINO computes in f32, asked for bf16")
+    (one,) = raced(measured("openvino@bfloat16", 5, notes=(note,)))
+    assert one.reason == note.text
 
 
 def test_a_wide_interval_alone_is_no_tie():
@@ -124,9 +166,17 @@ def test_what_was_not_reached_says_so():
 
 
 def test_tunings_race_with_what_they_tune():
-    pairs = race.with_tunings([(W1, "onnxruntime"), (W1, "openvino")])
-    names = [name for _, name in pairs]
-    assert names == ["onnxruntime", "onnxruntime@2", "onnxruntime@fused", "openvino"]
+    def names(*runtimes, threads=1, allowed=()):
+        pairs = [(W1, name) for name in runtimes]
+        return [name for _, name in race.with_tunings(pairs, Target(threads=threads), allowed)]
+
+    onnx = ["onnxruntime", "onnxruntime@2", "onnxruntime@fused"]
+    assert names("onnxruntime", "openvino") == [*onnx, "openvino"]
+    both = names("onnxruntime", "openvino", threads=2)
+    assert both == [*onnx, "onnxruntime@serial", "openvino", "openvino@serial"]
+    lower = names("onnxruntime", "openvino", allowed=("bfloat16", "int8"))
+    assert lower == [*onnx, "onnxruntime@int8", "openvino", "openvino@bfloat16"]
+    assert names("onnxruntime@2") == ["onnxruntime@2"]
 
 
 def test_what_needs_the_model_does_not_race():
@@ -153,6 +203,8 @@ def asked(tmp_path, **fields):
             "until": 0.1,
             "processes": 1,
             "draws": 32,
+            "aim": "latency",
+            "allowed": (),
             "resume": True,
             "command": "c",
             **fields,

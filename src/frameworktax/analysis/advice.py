@@ -53,7 +53,7 @@ NOISIER = 3.0
 """Neighbouring batch sizes share a line of advice where the interval of neither is more than this
 many times as wide, in logarithms, as the other's: a noisy one is a line of its own."""
 SURE = 1.25
-"""An interval whose ends are at most this factor apart is not noisy, whatever its neighbour's is."""
+"""An interval whose ends are at most this factor apart is not noisy."""
 KINDS = ("measured", "predicted", "bound")
 
 

@@ -16,8 +16,8 @@ from frameworktax.sweep.values import numbers, seconds, share, words
 @app.command()
 def measure(
     model: options.ModelName,
-    runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    batch: Annotated[str, typer.Option(help="1,2,4 or 1..64 (powers of two).")] = "1..64",
+    runtimes: options.Runtimes = "all",
+    batch: options.Batches = "1..64",
     length: options.Length = None,
     image_size: options.ImageSize = None,
     input_: Annotated[
@@ -29,13 +29,13 @@ def measure(
     channels_last: Annotated[bool, typer.Option(help="Images in that memory format.")] = False,
     precision: Annotated[str, typer.Option(help="float32,float16,bfloat16,int8.")] = "float32",
     device: options.Device = "auto",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    threads: options.Threads = 1,
     force_threads: Annotated[
         bool, typer.Option("--force-threads", help="Allow more threads than processors.")
     ] = False,
     width: options.Width = 1.0,
     depth: options.Depth = 1.0,
-    batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
+    batch_dim: options.BatchDim = None,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let a hub model's own code run.")
     ] = False,

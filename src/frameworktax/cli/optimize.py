@@ -16,18 +16,24 @@ from frameworktax.sweep.values import numbers, seconds, share, words
 @app.command("optimize")
 def optimize_command(
     model: options.ModelName,
-    batch: Annotated[str, typer.Option(help="1,4,16 or 1..16 (powers of two).")] = "1",
+    batch: options.Batches = "1",
     length: Annotated[
         str | None, typer.Option(help="Tokens per sample: 128, or 16,64 or 16..128.")
     ] = None,
     image_size: options.ImageSize = None,
-    batch_dim: Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")] = None,
+    batch_dim: options.BatchDim = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder of the deployment.")
     ] = Path("deploy"),
-    runtimes: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    runtimes: options.Runtimes = "all",
     device: options.Device = "auto",
-    threads: Annotated[int, typer.Option(help="Threads on a CPU.", min=1)] = 1,
+    threads: options.Threads = 1,
+    aim: Annotated[
+        str, typer.Option("--for", help="latency, throughput, memory or startup.")
+    ] = "latency",
+    allow: Annotated[
+        str, typer.Option(help="Lower precisions to try as well: bfloat16,int8.")
+    ] = "",
     draws: Annotated[int, typer.Option(help="Inputs to compare outputs over.", min=1)] = 32,
     time_budget: options.TimeBudget = "5min",
     setup_limit: options.SetupLimit = "5min",
@@ -75,6 +81,8 @@ def optimize_command(
             until=share(until, "--until"),
             processes=processes,
             draws=draws,
+            aim=aim,
+            allow=words(allow),
             output=output,
             store=store,
             resume=resume,

@@ -42,6 +42,10 @@ Processes = Annotated[int, typer.Option(help="Fresh processes for each point.", 
 Length = Annotated[
     int | None, typer.Option(help="Tokens per sample; for speech models samples at 16 kHz.")
 ]
+Batches = Annotated[str, typer.Option(help="1,4,16 or 1..16 (powers of two).")]
+BatchDim = Annotated[int | None, typer.Option(help="Batch dimension of own inputs.")]
+Runtimes = Annotated[str, typer.Option(help="Names with commas between, or all.")]
+Threads = Annotated[int, typer.Option(help="Threads on a CPU.", min=1)]
 ImageSize = Annotated[int | None, typer.Option(help="Pixels per side.")]
 Width = Annotated[float, typer.Option(help="Factor on layer widths.")]
 Depth = Annotated[float, typer.Option(help="Factor on the number of layers.")]

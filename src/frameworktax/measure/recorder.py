@@ -135,21 +135,26 @@ class Recorder:
         )
 
     def parity(
-        self, point: Point, own: tuple[Path, bool], reference: tuple[Path, bool] | None
+        self,
+        point: Point,
+        precision: str,
+        own: tuple[Path, bool],
+        reference: tuple[Path, bool] | None,
     ) -> None:
         """Compare outputs with eager's and write the verdict.
 
         Args:
             point: whose outputs they are.
+            precision: that they were computed in.
             own: file of its outputs, and whether a second call gave the same.
             reference: the same of eager; None where eager gave none.
         """
         workload = point.workload
         if reference is None:
-            found = parity.compare([], [], workload.precision)
+            found = parity.compare([], [], precision)
             found = replace(found, reason="eager was not run at this batch size")
         else:
-            found = parity.compare_files(own[0], reference[0], workload.precision)
+            found = parity.compare_files(own[0], reference[0], precision)
         if reference is not None and not (own[1] and reference[1]):
             whose = "its" if reference[1] else "eager's"
             reason = f"{whose} own output differs from call to call"
@@ -196,6 +201,7 @@ class Recorder:
                 reason=None if error is None else str(error),
                 warmup_calls=run.warmup_calls if run else None,
                 load_ns=series.load_ns.get(process),
+                first_ns=bound.first_ns if (bound := series.bound.get((process, batch))) else None,
                 peak_memory_bytes=run.peak_memory_bytes if run else None,
                 notes=tuple(notes),
                 started=worker.started if worker is not None else None,
@@ -260,7 +266,9 @@ class OutputChecks:
                 if reference is None and eager is not None and not last:
                     self._waiting.append((series, batch))
                 else:
-                    self._recorder.parity(series.points[batch], own, reference)
+                    point = series.points[batch]
+                    precision = series.runtime.computes_in(point.workload.precision)
+                    self._recorder.parity(point, precision, own, reference)
 
     def compare_waiting(self, *, last: bool = False) -> None:
         """Compare what waited for eager's outputs; ``last``: they will not come."""

@@ -113,7 +113,7 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
         # An ONNX file's inputs have the types that its graph says.
         casts = value.is_floating_point() and model.onnx_path is None
         kind = dtype if casts else None
-        form = torch.channels_last if channels_last and _is_image(value) else torch.preserve_format
+        form = torch.channels_last if channels_last and is_image(value) else torch.preserve_format
         return value.to(device=device, dtype=kind, memory_format=form)
 
     def inputs(batch: int) -> Inputs:
@@ -121,13 +121,14 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
 
     module = model.module.eval().to(device=device, dtype=dtype)
     if channels_last:
-        if not any(_is_image(value) for _, value in model.inputs(1).items()):
+        if not any(is_image(value) for _, value in model.inputs(1).items()):
             raise UsageError(NO_IMAGES)
         module = module.to(memory_format=torch.channels_last)
     return replace(model, module=module, inputs=inputs)
 
 
-def _is_image(value: Any) -> bool:
+def is_image(value: Any) -> bool:
+    """Return whether a value is what channels-last is for: floating-point, in four dimensions."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point()

@@ -199,7 +199,9 @@ def _prove(
             shapes.append(shape)
             continue
         workload = replace(asked.workloads[0], length=shape.length, batch=shape.batch)
-        proof = prover.prove(folder, workload, between_draws if shape.is_between else asked.draws)
+        precision = runtimes.get(shape.runtime).computes_in(workload.precision)
+        wanted = between_draws if shape.is_between else asked.draws
+        proof = prover.prove(folder, workload, wanted, precision)
         if not proof.failure:
             shapes.append(
                 replace(
@@ -233,6 +235,7 @@ def _manifest(
         device=asked.device,
         precision=asked.target.precision,
         threads=asked.threads,
+        aim=asked.aim,
         interface=interface or Interface(parameters=(), inputs=(), dtypes=()),
         shapes=tuple(shapes),
         files=deployment.files_in(folder),
@@ -258,6 +261,21 @@ def plan(asked: Asked, manifest: Manifest, folder: Path, budget_s: float) -> Pla
         twin="none",
         deployment=folder,
     )
+
+
+def judged(proof: Run, manifest: Manifest) -> Run:
+    """Return the proof, outputs judged by the tolerance of what serves each shape."""
+    tolerances = {(s.length, s.batch): s.tolerance for s in deployment.served(manifest.shapes)}
+
+    def again(m: Measurement) -> Measurement:
+        tolerance = tolerances.get((m.workload.length, m.workload.batch))
+        found = m.parity.max_relative_difference if m.parity is not None else None
+        if m.runtime != DEPLOYED or m.parity is None or found is None or tolerance is None:
+            return m
+        verdict = found <= tolerance
+        return replace(m, parity=replace(m.parity, tolerance=tolerance, within_tolerance=verdict))
+
+    return replace(proof, measurements=tuple(map(again, proof.measurements)))
 
 
 def with_gains(made: Made, asked: Asked, proof: Run) -> Made:

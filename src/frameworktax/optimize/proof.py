@@ -109,10 +109,19 @@ class Prover:
         drawn = self._draw(workload, 0)
         return Interface(**drawn.interface), drawn.sizes
 
-    def prove(self, folder: Path, workload: Workload, wanted: int = DRAWS) -> Proof:
-        """Compare outputs at one shape over drawn inputs; stops at the first that differ."""
+    def prove(
+        self, folder: Path, workload: Workload, wanted: int = DRAWS, precision: str = "float32"
+    ) -> Proof:
+        """Compare outputs at one shape over drawn inputs; stops at the first that differ.
+
+        Args:
+            folder: of the deployment.
+            workload: the shape.
+            wanted: inputs that prove something.
+            precision: what serves the shape computes in.
+        """
         proven, largest = 0, 0.0
-        tolerance = parity.TOLERANCE[workload.precision]
+        tolerance = parity.TOLERANCE[precision]
         for number in range(TRIES * wanted):
             try:
                 self._draw(workload, number)
@@ -120,7 +129,7 @@ class Prover:
             except WorkerError as error:
                 return Proof(proven, largest, tolerance, f"input {number + 1}: {error}")
             outputs = [parity.read_outputs(self._path(name)) for name in ("outputs", "served")]
-            found = parity.compare(outputs[0], outputs[1], workload.precision)
+            found = parity.compare(outputs[0], outputs[1], precision)
             tolerance = found.tolerance
             if found.within_tolerance is False:
                 why = found.reason or f"differ at {found.worst}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from frameworktax import runtimes
 from frameworktax.analysis.advice import difference, proven, separable
-from frameworktax.analysis.estimates import inverse, times
+from frameworktax.analysis.estimates import inverse
 from frameworktax.records import Estimate, Measurement, Run, Workload
+from frameworktax.report.words import duration, size_text
+from frameworktax.runtimes.base import LOWER, SERIAL, Target
 from frameworktax.stats import ratio_interval
 
+AIMS = ("latency", "throughput", "memory", "startup")
+"""What a race may be for; whatever it is, what is not proven faster than eager loses."""
 FINALISTS = 3
 """Most runtimes of a shape that are measured finely."""
 TIE = 0.02
@@ -29,6 +34,7 @@ class Candidate:
         runtime: with its option.
         measured: in the last stage that it was in; None where it was in none.
         gain: over eager; above 1 is faster.
+        start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.
         won: whether it is delivered.
         is_reserve: whether it lost in the heats by its speed alone: it comes back where everything
@@ -39,6 +45,7 @@ class Candidate:
     runtime: str
     measured: Measurement | None = None
     gain: Estimate | None = None
+    start_ns: float | None = None
     reason: str = ""
     won: bool = False
     is_reserve: bool = False
@@ -53,35 +60,51 @@ class Candidate:
         return replace(self, reason=reason, won=False, is_reserve=False)
 
 
-def candidates(run: Run, pairs: Iterable[tuple[Workload, str]]) -> list[Candidate]:
-    """Return runtimes at shapes, each with its gain or why it is out."""
+def candidates(
+    run: Run, pairs: Iterable[tuple[Workload, str]], starts: Mapping[str, float]
+) -> list[Candidate]:
+    """Return runtimes at shapes, each with its gain or why it is out.
+
+    Args:
+        run: what was measured.
+        pairs: the runtimes at their shapes.
+        starts: key of a point → ns until the end of its first call.
+    """
     found = {(m.workload, m.runtime): m for m in run.measurements}
-    return [_candidate(workload, name, found.get((workload, name))) for workload, name in pairs]
+    return [
+        _candidate(workload, name, found.get((workload, name)), starts) for workload, name in pairs
+    ]
 
 
-def _candidate(workload: Workload, runtime: str, m: Measurement | None) -> Candidate:
-    one = Candidate(workload=workload, runtime=runtime, measured=m)
+def _candidate(
+    workload: Workload, runtime: str, m: Measurement | None, starts: Mapping[str, float]
+) -> Candidate:
+    start_ns = starts.get(m.point.key()) if m is not None else None
+    one = Candidate(workload=workload, runtime=runtime, measured=m, start_ns=start_ns)
     if m is None:
         return one.out("not reached in the time for measuring; give a longer --time-budget")
     if m.status != "ok":
         return one.out(f"{m.status}: {m.reason or 'no reason was recorded'}")
     if not proven(m.parity):
         return one.out(difference(m.parity))
+    differs = next((note for note in m.notes if note.code == "precision-differs"), None)
+    if differs is not None:
+        return one.out(differs.text)
     if m.ratio_to_eager is None:
         return one.out("too few blocks to compare it with eager; give a longer --time-budget")
     return replace(one, gain=inverse(m.ratio_to_eager))
 
 
-def after_heats(found: Iterable[Candidate]) -> list[Candidate]:
+def after_heats(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
     """Return the candidates of the heats; those that are too slow for the final are out."""
     return [
         one
         for group in by_shape(found).values()
-        for one in _after_heat(sorted(group, key=_slowness))
+        for one in _after_heat(sorted(group, key=lambda one: _cost(one, aim)), aim)
     ]
 
 
-def _after_heat(group: list[Candidate]) -> list[Candidate]:
+def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
     best = group[0].gain
     if best is None:
         return group
@@ -92,13 +115,17 @@ def _after_heat(group: list[Candidate]) -> list[Candidate]:
             judged.append(one)
         elif gain.high <= 1:
             judged.append(one.out(f"slower than eager in the heats: {_gain(gain)}"))
-        elif place >= FINALISTS or (gain.value < BEHIND * best.value and gain.high < best.low):
-            lead = f"{group[0].runtime} gained {times(best.value)}"
-            left = one.out(f"left after the heats: {_gain(gain)}, {lead}")
+        elif place >= FINALISTS or (aim == "latency" and _is_behind(gain, best)):
+            lead = f"{group[0].runtime} {_shown(group[0], aim)}"
+            left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
             judged.append(replace(left, is_reserve=gain.low > 1))
         else:
             judged.append(one)
     return judged
+
+
+def _is_behind(gain: Estimate, best: Estimate) -> bool:
+    return gain.value < BEHIND * best.value and gain.high < best.low
 
 
 def after_final(found: Iterable[Candidate]) -> list[Candidate]:
@@ -120,16 +147,16 @@ def with_reserves(found: Iterable[Candidate]) -> list[Candidate]:
     ]
 
 
-def decide(found: Iterable[Candidate]) -> list[Candidate]:
+def decide(found: Iterable[Candidate], aim: str = "latency") -> list[Candidate]:
     """Return the candidates with one winner at each shape that has any left.
 
-    The fastest wins. Of those within ``TIE`` of it that no interval separates from it the simplest
-    does: the one that needs fewest packages beyond those that other shapes need anyway, then the
-    smallest artifact.
+    The best one at the aim wins. Of those within ``TIE`` of it that no interval separates from it
+    the simplest does: the one that needs fewest packages beyond those that other shapes need
+    anyway, then the smallest artifact, then the fastest start.
     """
     order = sorted(found, key=lambda one: (one.workload.length or 0, one.workload.batch))
     groups = by_shape(order)
-    tied = {workload: _tied(group) for workload, group in groups.items()}
+    tied = {workload: _tied(group, aim) for workload, group in groups.items()}
     winners = {workload: ones[0] for workload, ones in tied.items() if len(ones) == 1}
     needed = {name for one in winners.values() for name in _packages(one.runtime)}
     for workload, ones in tied.items():
@@ -137,32 +164,38 @@ def decide(found: Iterable[Candidate]) -> list[Candidate]:
             winners[workload] = min(ones, key=lambda one: _complexity(one, needed))
             needed |= _packages(winners[workload].runtime)
     return [
-        _judged(one, winners.get(workload), tied[workload])
+        _judged(one, winners.get(workload), tied[workload], aim)
         for workload, group in groups.items()
-        for one in sorted(group, key=_slowness)
+        for one in sorted(group, key=lambda one: _cost(one, aim))
     ]
 
 
-def _tied(group: Iterable[Candidate]) -> list[Candidate]:
-    """Return the fastest that is left, and those that are as fast."""
-    order = sorted((one for one in group if one.is_in), key=_slowness)
-    return [one for one in order if one is order[0] or _is_tie(order[0], one)]
+def _tied(group: Iterable[Candidate], aim: str) -> list[Candidate]:
+    """Return the best that is left, and those that are as good."""
+    order = sorted((one for one in group if one.is_in), key=lambda one: _cost(one, aim))
+    return [one for one in order if one is order[0] or _is_tie(order[0], one, aim)]
 
 
-def _is_tie(best: Candidate, one: Candidate) -> bool:
+def _is_tie(best: Candidate, one: Candidate, aim: str) -> bool:
+    if aim != "latency":
+        return _cost(one, aim) * (1 - TIE) <= _cost(best, aim)
     if best.gain is None or one.gain is None or best.measured is None or one.measured is None:
         return False
     is_near = one.gain.value >= (1 - TIE) * best.gain.value
     return is_near and not separable(best.measured, one.measured)
 
 
-def _judged(one: Candidate, winner: Candidate | None, tied: Collection[Candidate]) -> Candidate:
+def _judged(
+    one: Candidate, winner: Candidate | None, tied: Collection[Candidate], aim: str
+) -> Candidate:
     if not one.is_in or winner is None:
         return one
     if one is winner:
         return replace(one, won=True)
     if one in tied:
-        return one.out(f"as fast as {winner.runtime}, which is simpler (not separable)")
+        return one.out(f"as good as {winner.runtime}, which is simpler (not separable)")
+    if aim != "latency":
+        return one.out(f"{_shown(one, aim)}, {winner.runtime} {_shown(winner, aim)}")
     ratio = None
     if one.measured is not None and winner.measured is not None:
         ratio = ratio_interval(blocks(one.measured), blocks(winner.measured))
@@ -182,29 +215,74 @@ def by_shape(found: Iterable[Candidate]) -> dict[Workload, list[Candidate]]:
     return groups
 
 
-def with_tunings(pairs: Iterable[tuple[Workload, str]]) -> list[tuple[Workload, str]]:
-    """Return what is measured finely: runtimes at shapes, and the tunings of each."""
+def with_tunings(
+    pairs: Iterable[tuple[Workload, str]], target: Target, allowed: Collection[str] = ()
+) -> list[tuple[Workload, str]]:
+    """Return what is measured finely: runtimes at shapes, and the tunings of each.
+
+    Args:
+        pairs: runtimes at shapes.
+        target: one thread need not be tried where all have one.
+        allowed: lower precisions that may be tried.
+    """
     return [
-        (workload, name) for workload, runtime in pairs for name in (runtime, *_tunings(runtime))
+        (workload, name)
+        for workload, runtime in pairs
+        for name in (runtime, *_tunings(runtime, workload, target, allowed))
     ]
 
 
-def _tunings(runtime: str) -> list[str]:
-    return [f"{runtime}@{option}" for option in runtimes.get(runtime).tunings if "@" not in runtime]
+def _tunings(
+    runtime: str, workload: Workload, target: Target, allowed: Collection[str]
+) -> list[str]:
+    if "@" in runtime:
+        return []
+    known = runtimes.get(runtime)
+    options = [option for option in known.tunings if target.threads > 1 or option != SERIAL]
+    options += [option for option in LOWER if option in allowed and option in known.options]
+    names = [f"{runtime}@{option}" for option in options]
+    return [name for name in names if runtimes.get(name).cannot(workload) is None]
 
 
-def _slowness(one: Candidate) -> float:
-    return -one.gain.value if one.gain is not None else 0.0
+def _cost(one: Candidate, aim: str) -> float:
+    """Return what is to be small; infinite where it was not measured."""
+    m = one.measured
+    found: float | None = None
+    if aim == "startup":
+        found = one.start_ns
+    elif m is not None and aim == "memory":
+        found = m.peak_memory_bytes
+    elif m is not None and aim == "throughput":
+        found = m.pipelined_ns.value if m.pipelined_ns is not None else None
+    elif one.gain is not None:
+        found = 1 / one.gain.value
+    return math.inf if found is None else found
+
+
+def _shown(one: Candidate, aim: str) -> str:
+    """Return what the race is for, in words."""
+    cost = _cost(one, aim)
+    if math.isinf(cost):
+        return f"{aim} not measured"
+    if aim == "memory":
+        return f"needs {size_text(int(cost))}"
+    if aim == "startup":
+        return f"starts in {duration(cost)}"
+    if aim == "throughput":
+        return f"{1e9 * one.workload.batch / cost:.4g} samples/s"
+    return f"gained {_gain(one.gain)}"
 
 
 def _packages(runtime: str) -> set[str]:
     return set(runtimes.get(runtime).serves_with)
 
 
-def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, str]:
+def _complexity(one: Candidate, needed: Collection[str]) -> tuple[int, float, float, str]:
     size = one.measured.artifact_bytes if one.measured is not None else None
     further = _packages(one.runtime) - set(needed)
-    return len(further), float("inf") if size is None else size, one.runtime
+    unknown = math.inf
+    start_ns = unknown if one.start_ns is None else one.start_ns
+    return len(further), unknown if size is None else size, start_ns, one.runtime
 
 
 def _gain(gain: Estimate | None) -> str:

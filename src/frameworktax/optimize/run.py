@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +28,7 @@ from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.proof import Prover
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import REFERENCE, Effort, LeftOut, Outcome, Point, Run, Workload
-from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.deployment import Manifest, Shape
 from frameworktax.stats import UNTIL
 
@@ -58,6 +60,8 @@ class Asked:
         until: half-width of the interval at which a point of the final is done.
         processes: fresh processes a point.
         draws: inputs that outputs are compared over, at each shape.
+        aim: one of ``race.AIMS``.
+        allowed: lower precisions that may be tried.
         resume: whether stages that the store has whole are taken from it.
         command: makes the deployment anew.
     """
@@ -74,6 +78,8 @@ class Asked:
     until: float
     processes: int
     draws: int
+    aim: str
+    allowed: tuple[str, ...]
     resume: bool
     command: str
 
@@ -158,6 +164,8 @@ def optimize_model(
     until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
     draws: int = 32,
+    aim: str = "latency",
+    allow: str | Iterable[str] = (),
     output: str | Path = "deploy",
     store: str | Path = api.DEFAULT_STORE,
     resume: bool = False,
@@ -181,6 +189,9 @@ def optimize_model(
         until: half-width of the interval, as a share, at which a point of the final is done.
         processes: fresh processes a point, in the final and the proof.
         draws: inputs that outputs are compared over at each shape.
+        aim: latency, throughput, memory or startup; what wins is faster than eager in any case.
+        allow: lower precisions to try as well: bfloat16, int8; outputs are then compared with
+            eager's in float32 by that precision's tolerance.
         output: folder of the deployment; an older deployment there is replaced.
         store: folder that keeps every sample.
         resume: take stages that the store already has whole.
@@ -200,11 +211,14 @@ def optimize_model(
         image_size=image_size,
         batch_dim=batch_dim,
     )
+    device = api.pick_device(device)
+    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
+    _check_aim(aim, allowed, device, threads)
     asked = Asked(
         workloads=_shapes(workload, batch, length, is_live=live is not None),
         names=(),
         live=live,
-        device=api.pick_device(device),
+        device=device,
         threads=threads,
         output=Path(output),
         folder=Path(store),
@@ -213,6 +227,8 @@ def optimize_model(
         until=until,
         processes=processes,
         draws=draws,
+        aim=aim,
+        allowed=allowed,
         resume=resume,
         command=command or f"ft.optimize(module, inputs, batch=…, output={str(output)!r})",
     )
@@ -227,17 +243,30 @@ def optimize_model(
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
         final = _race(asked, pairs, 0, reporter)
-        found = race.after_heats(race.candidates(final, pairs))
+        found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
     if pairs:
-        pairs = race.with_tunings(pairs)
+        pairs = race.with_tunings(pairs, asked.target, allowed)
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
         final = _race(asked, pairs, 1, reporter)
-        found += race.after_final(race.candidates(final, pairs))
+        found += race.after_final(race.candidates(final, pairs, _starts(asked, final)))
     return _deliver(asked, final, found, undeliverable, reporter)
+
+
+def _check_aim(aim: str, allowed: Sequence[str], device: str, threads: int) -> None:
+    if aim not in race.AIMS:
+        raise UsageError(f"no --for {aim}; choose {', '.join(race.AIMS)}")
+    unknown = [name for name in allowed if name not in LOWER]
+    if unknown:
+        raise UsageError(f"no --allow {', '.join(unknown)}; choose {', '.join(LOWER)}")
+    if aim == "throughput" and device == "cpu" and threads > 1:
+        raise UsageError(
+            "on a CPU throughput is highest with one thread a call and as many calls at once as "
+            "there are processors; leave out --threads"
+        )
 
 
 def _shapes(workload: Workload, batch: Any, length: Any, *, is_live: bool) -> tuple[Workload, ...]:
@@ -319,6 +348,16 @@ def _measured(asked: Asked, plan: Plan, reporter: Reporter | None) -> Run:
     return api.run_plan(plan, asked.folder, reporter=reporter, command=[asked.command]).run
 
 
+def _starts(asked: Asked, measured: Run) -> dict[str, float]:
+    """Return key of a point → ns from nothing loaded to the end of its first call."""
+    sessions = {m.session for m in measured.measurements}
+    found: dict[str, list[int]] = defaultdict(list)
+    for record in store.read(asked.folder)[0]:
+        if isinstance(record, Outcome) and record.session in sessions and record.first_ns:
+            found[record.point].append((record.load_ns or 0) + record.first_ns)
+    return {point: statistics.median(times) for point, times in found.items()}
+
+
 def _known(asked: Asked, points: Sequence[Point]) -> Run | None:
     """Return the newest whole session of the store that has all of these points, or None.
 
@@ -353,7 +392,7 @@ def _deliver(
         Prover(asked.target, live, scratch, asked.setup_limit_s) as prover,
     ):
         for _ in range(ATTEMPTS):
-            decided = race.decide(found)
+            decided = race.decide(found, asked.aim)
             winners = [one for one in decided if one.won]
             if not winners:
                 break
@@ -365,6 +404,7 @@ def _deliver(
                 prover.rest()
                 plan = delivery.plan(asked, made.manifest, folder, SHARES[2] * asked.budget_s)
                 proof = _measured(asked, plan, reporter)
+                proof = delivery.judged(proof, made.manifest)
                 made = delivery.with_gains(made, asked, proof)
             if proof is not None and not made.failures:
                 delivery.finish(folder, asked, made.manifest, proof)
@@ -383,7 +423,7 @@ def _deliver(
         return Optimized(
             folder=None,
             manifest=None,
-            candidates=tuple(race.decide(found)),
+            candidates=tuple(race.decide(found, asked.aim)),
             undeliverable=tuple(undeliverable),
             final=final,
         )

@@ -50,6 +50,7 @@ from frameworktax.report.words import (
     percent,
     plus_minus,
     points_text,
+    size_text,
     time_text,
 )
 
@@ -362,7 +363,7 @@ def set_up(family: Family) -> Table | None:
         reused = any(n.code == REUSED for n in m.notes)
         when = NONE if m.setup_ns is None else "earlier session" if reused else "this session"
         took = NONE if m.setup_ns is None else duration(m.setup_ns)
-        rows.append((name, took, when, _size(m.artifact_bytes), _size(peak or None)))
+        rows.append((name, took, when, size_text(m.artifact_bytes), size_text(peak or None)))
     if not rows:
         return None
     return table(
@@ -374,12 +375,6 @@ def set_up(family: Family) -> Table | None:
         else "",
         folded=not was_set_up,
     )
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return NONE
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def not_measured(family: Family) -> list[Block]:

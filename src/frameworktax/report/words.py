@@ -43,6 +43,13 @@ def time_text(ns: float | None) -> str:
     return f"{_three(ns / 1e9)} s" if abs(ns) >= 0.9995e9 else f"{milliseconds(ns)} ms"
 
 
+def size_text(count: int | None) -> str:
+    """Return a number of bytes in MB or GB."""
+    if count is None:
+        return "–"
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
 def points_text(points: Points) -> str:
     """Return ``25 points``, or ``18 of 25 points`` where some were not measured."""
     if points.measured == points.asked:

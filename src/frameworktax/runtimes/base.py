@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from frameworktax.records import By, Workload
 
 Call = Callable[[], Any]
+SERIAL = "serial"
+"""The option of an engine that has one thread whatever the others have."""
+LOWER = ("bfloat16", "int8")
+"""Options that compute in a lower precision, from inputs to outputs in the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Runtime(ABC):
     serves_with: ClassVar[tuple[str, ...]] = ()
     """Distributions that running what it prepared needs; none: it cannot be delivered."""
     tunings: ClassVar[tuple[str, ...]] = ()
-    """Those of ``options`` that may make it faster, and that ``optimize`` tries."""
+    """Those of ``options`` that may make it faster with equal outputs, for ``optimize`` to try."""
     by_name_only: ClassVar[bool] = False
     """Whether ``all`` leaves it out: set-up that would eat any ordinary budget."""
     compiles: ClassVar[bool] = False
@@ -134,6 +138,10 @@ class Runtime(ABC):
         if target.is_cuda:
             return ("module", "operator") if "module" in self.places else ()
         return self.places
+
+    def computes_in(self, precision: str) -> str:
+        """Return the precision it computes a workload of this precision in."""
+        return self.option if self.option in LOWER else precision
 
     def absent(self) -> list[str]:
         """Return the packages that cannot be imported here."""

@@ -108,6 +108,7 @@ class Manifest:
         machine: it was measured on.
         packages: distribution → version that serving needs, exactly.
         device: and ``precision``, ``threads``: of the measurements.
+        aim: what the race was for: latency, throughput, memory or startup.
         interface: how it is called; see ``runtimes.interface``.
         shapes: that are served, or were left to eager.
         files: path relative to the folder → what was written.
@@ -124,6 +125,7 @@ class Manifest:
     device: str
     precision: str
     threads: int
+    aim: str = "latency"
     interface: Interface
     shapes: tuple[Shape, ...]
     files: Mapping[str, File] = field(default_factory=dict)

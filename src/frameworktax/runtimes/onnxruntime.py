@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes import decoding, onnx_files
 from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export, Serve
-from frameworktax.runtimes.base import Call
+from frameworktax.runtimes.base import SERIAL, Call
 
 if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.records import Workload
 
-LEVELS = {"": "ORT_ENABLE_ALL", "0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC"}
-LEVELS |= {"2": "ORT_ENABLE_EXTENDED", "fused": "ORT_ENABLE_ALL", "bare": "ORT_DISABLE_ALL"}
+LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED"}
+LEVELS |= {"bare": "ORT_DISABLE_ALL"}
+ALL = "ORT_ENABLE_ALL"
 
 
 class OnnxSessions(ArtifactLoaded):
@@ -33,7 +34,7 @@ class OnnxSessions(ArtifactLoaded):
         """
         options = self.session_options(batch)
         options.enable_cpu_mem_arena = options.enable_mem_pattern = self._option != "bare"
-        if self._target.threads == 1:
+        if self._threads() == 1:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return self.open(batch, options, providers=["CPUExecutionProvider"])
 
@@ -42,15 +43,18 @@ class OnnxSessions(ArtifactLoaded):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[self._option])
+        level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS.get(self._option, ALL))
         options.graph_optimization_level = level
-        options.intra_op_num_threads = self._target.threads
+        options.intra_op_num_threads = self._threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = onnx_files.QUIET
         symbol = self._artifact.manifest.free_dimension
         if symbol is not None and batch is not None:
             options.add_free_dimension_override_by_name(symbol, batch)
         return options
+
+    def _threads(self) -> int:
+        return 1 if self._option == SERIAL else self._target.threads
 
     def open(self, batch: int | None, options: Any, **settings: Any) -> Any:
         """Start a session on the file that serves a batch size."""
@@ -160,13 +164,15 @@ class OnnxRuntime(ArtifactRuntime):
     packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     extra = "onnxruntime"
     serves_with: ClassVar[tuple[str, ...]] = ("onnxruntime",)
-    tunings: ClassVar[tuple[str, ...]] = ("2", "fused")
+    tunings: ClassVar[tuple[str, ...]] = ("2", "fused", SERIAL)
     options: ClassVar[Mapping[str, str]] = {
         "0": "no graph optimisation",
         "1": "basic: constants folded, redundant nodes removed",
         "2": "extended: operators fused",
         "fused": "all, after the transformer optimiser has fused attention",
         "bare": "no graph optimisation, no memory planned ahead: no arena, no pattern",
+        SERIAL: "one thread, whatever --threads says",
+        "int8": "quantize_dynamic; floating-point inputs and outputs",
     }
     takes_onnx = True
     kv_caches: ClassVar[tuple[str, ...]] = decoding.KV_CACHES
@@ -187,8 +193,8 @@ class OnnxRuntime(ArtifactRuntime):
             files = onnx_files.export_fused(export)
         else:
             files = onnx_files.export_onnx(export)
-        if export.target.precision == "int8":
+        if self.computes_in(export.target.precision) == "int8":
             files = onnx_files.quantize(export, files)
         if not export.target.is_cuda:
-            onnx_files.note_attention(export, files, LEVELS[self.option])
+            onnx_files.note_attention(export, files, LEVELS.get(self.option, ALL))
         return files

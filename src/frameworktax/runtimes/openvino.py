@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
@@ -17,7 +17,7 @@ from frameworktax.runtimes.artifacts import (
     Export,
     Serve,
 )
-from frameworktax.runtimes.base import Call, Target
+from frameworktax.runtimes.base import SERIAL, Call, Target
 from frameworktax.runtimes.onnx_files import export_onnx
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class _Compiling(ArtifactLoaded):
 
     def compiled(self, model: Any) -> Any:
         """Compile a model."""
-        hint = HINTS[self._target.precision]
+        hint = HINTS["bfloat16" if self._option == "bfloat16" else self._target.precision]
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": hint,
-            "INFERENCE_NUM_THREADS": self._target.threads,
+            "INFERENCE_NUM_THREADS": 1 if self._option == SERIAL else self._target.threads,
             "NUM_STREAMS": 1,
         }
         compiled = self._core.compile_model(model, "CPU", settings)
@@ -178,6 +178,11 @@ class OpenVino(ArtifactRuntime):
     packages = ("torch", "openvino")
     extra = "openvino"
     serves_with = ("openvino",)
+    tunings = (SERIAL,)
+    options: ClassVar[Mapping[str, str]] = {
+        SERIAL: "one thread, whatever --threads says",
+        "bfloat16": "computes in bfloat16; float32 inputs and outputs",
+    }
     takes_onnx = True
     kv_caches = decoding.KV_CACHES
     loaded = _Loaded

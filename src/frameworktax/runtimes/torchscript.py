@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from frameworktax import models
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.artifacts import (
     ArtifactRuntime,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from frameworktax.models.base import Model
+    from frameworktax.records import Workload
     from frameworktax.runtimes.base import Target
 
 SAME = 1e-3
@@ -68,13 +70,22 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     paradigm = "deferred"
     has_symbols = True
     serves_with = ("torch",)
-    options: ClassVar[Mapping[str, str]] = variants.options("autograd", "autograd-unfused")
+    options: ClassVar[Mapping[str, str]] = variants.options(
+        "autograd", "autograd-unfused", "bfloat16", "nhwc"
+    )
     loaded = _Loaded
     freezes: ClassVar[bool] = False
 
     def exported(self, model: Model, target: Target) -> Model:
         """Return the model as the option wants it."""
         return variants.applied(model, self.option)
+
+    def cannot(self, workload: Workload) -> str | None:
+        """Return why not; models that are known to take no images have none to lay out."""
+        known = models.describe_name(workload.model)
+        if self.option == variants.NHWC and known is not None and not known.has_image_size:
+            return "the model takes no images"
+        return super().cannot(workload)
 
     def write(self, export: Export) -> dict[int, str]:
         """Trace once if the trace serves other batch sizes too, otherwise once for each."""
@@ -109,6 +120,7 @@ class TorchScriptFrozen(TorchScript):
     """``torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(module)))``."""
 
     name = "torchscript-frozen"
-    options: ClassVar[Mapping[str, str]] = {}
+    options: ClassVar[Mapping[str, str]] = variants.options("bfloat16", "nhwc")
+    tunings: ClassVar[tuple[str, ...]] = ("nhwc",)
     loaded = _FrozenLoaded
     freezes = True

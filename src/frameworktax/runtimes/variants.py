@@ -7,23 +7,28 @@ environment variables of the measuring process; the others act on the module and
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frameworktax.errors import WorkerError
+from frameworktax.models.finalize import is_image
 from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 AUTOGRAD, UNFUSED, MALLOC, JEMALLOC = "autograd", "unfused", "malloc", "jemalloc"
+NARROW, NHWC = "bfloat16", "nhwc"
 STEPS: Mapping[str, str] = {
     AUTOGRAD: "autograd on",
     UNFUSED: "attention spelled out in operators",
     MALLOC: "freed memory stays in the process",
     JEMALLOC: "jemalloc in malloc's place",
+    NARROW: "computes in bfloat16; inputs and outputs as they were",
+    NHWC: "images and weights channels-last",
 }
 KEEP: Mapping[str, str] = {
     "MALLOC_MMAP_MAX_": "0",
@@ -32,6 +37,7 @@ KEEP: Mapping[str, str] = {
 }
 """glibc: no block is mapped on its own and none is given back (mallopt(3)), so that no page of a
 freed tensor has to be faulted in again."""
+Tensors = Callable[[Any], Any]
 LIBRARY = "libjemalloc.so*"
 FOLDERS = ("usr/lib", "usr/lib64", "usr/local/lib", "opt/conda/lib")
 
@@ -80,7 +86,51 @@ def mode(option: str, otherwise: Any) -> Any:
 
 def applied(model: Model, option: str) -> Model:
     """Return the model as the words of an option want it; notes say what was done."""
-    return unfused(model) if UNFUSED in words(option) else model
+    model = unfused(model) if UNFUSED in words(option) else model
+    if NARROW in words(option):
+        return _cast(model, lambda module: module.bfloat16(), _narrow, _float)
+    if NHWC in words(option):
+        return _channels_last(model)
+    return model
+
+
+def _channels_last(model: Model) -> Model:
+    import torch
+
+    if not any(is_image(value) for _, value in model.inputs(1).items()):
+        raise WorkerError("unavailable", "the model takes no images")
+    form = torch.channels_last
+    return _cast(
+        model,
+        lambda module: module.to(memory_format=form),
+        lambda value: value.contiguous(memory_format=form) if is_image(value) else value,
+        lambda value: value.contiguous(),
+    )
+
+
+def _cast(model: Model, whole: Tensors, given: Tensors, made: Tensors) -> Model:
+    """Return a copy whose weights, inputs and outputs are cast by these, in the graph."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    class Cast(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map_only(torch.Tensor, given, (args, kwargs))
+            return tree_map_only(torch.Tensor, made, self.module(*args, **kwargs))
+
+    return replace(model, module=Cast(whole(copy.deepcopy(model.module))).eval())
+
+
+def _narrow(tensor: Any) -> Any:
+    return tensor.bfloat16() if tensor.is_floating_point() else tensor
+
+
+def _float(tensor: Any) -> Any:
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def unfused(model: Model) -> Model:
