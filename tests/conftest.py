@@ -6,6 +6,7 @@ No example of a property fails because it takes long.
 
 import gc
 import os
+import shutil
 import tempfile
 
 import pytest
@@ -14,10 +15,18 @@ from hypothesis import settings
 settings.register_profile("frameworktax", deadline=None)
 settings.load_profile("frameworktax")
 
+made: list[str] = []
 is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
 for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_CACHE", True)):
     if variable not in os.environ or (is_beside_others and not is_shared):
         os.environ[variable] = tempfile.mkdtemp(prefix="frameworktax-tests-")
+        made.append(os.environ[variable])
+
+
+def pytest_unconfigure() -> None:
+    """Remove the folders made for this run."""
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

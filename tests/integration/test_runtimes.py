@@ -12,6 +12,7 @@ import pytest
 
 from frameworktax import models, runtimes
 from frameworktax.errors import WorkerError
+from frameworktax.host.cache import cache_folder
 from frameworktax.models.base import Inputs, Model
 from frameworktax.records import FLOOR, Workload
 from frameworktax.runtimes.artifacts import Artifact
@@ -119,6 +120,7 @@ def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Pat
         assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
     if name == "inductor":
         assert any((tmp_path / "inductor-cache").rglob("*.so"))
+        assert any((cache_folder() / "inductor-common").rglob("*.so"))  # for every model
         assert [code for code, _ in loaded.notes()] == ["compile-options"]
 
 

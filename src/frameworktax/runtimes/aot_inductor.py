@@ -111,13 +111,7 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
     ) -> None:
         """Export and compile."""
         directory.mkdir(parents=True, exist_ok=True)
-        use_directory(directory)
-        from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-
         configure(target)
-        # Probing for vector instructions compiles five files, and loading a package asks again:
-        # these stay (0.7 instead of 6.8 s to load), what compiling leaves does not.
-        valid_vec_isa_list()
         cache = Path(tempfile.mkdtemp(prefix="compiling-", dir=directory))
         use_directory(cache)
         try:

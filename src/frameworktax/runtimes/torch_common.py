@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
+from frameworktax.host.cache import cache_folder, own_entry
 from frameworktax.models.generate import Greedy, Loop, Replayed
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
@@ -280,7 +283,9 @@ def compiler() -> str | None:
 def use_directory(directory: Path) -> None:
     """Have Inductor compile with the compiler found and keep everything under ``directory``.
 
-    Must come before Inductor is used: it reads the environment when first asked.
+    Must come before Inductor is used: it reads the environment when first asked. What is the same
+    for every model stays in the cache, because it takes half a minute of compiling: which vector
+    instructions the compiler and this processor have, and precompiled headers.
     """
     found = compiler()
     if found is not None:
@@ -288,6 +293,18 @@ def use_directory(directory: Path) -> None:
         config = sys.modules.get("torch._inductor.config")
         if config is not None:  # a template has imported it: it has read the variable already
             config.cpp.cxx = (None, found)
+    shared = own_entry(cache_folder() / "inductor-common")
+    shared.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(shared)
+    if "torch._inductor.codecache" not in sys.modules:  # else headers lie where it was imported
+        before, tempfile.tempdir = tempfile.tempdir, str(shared)
+        try:
+            importlib.import_module("torch._inductor.codecache")
+        finally:
+            tempfile.tempdir = before
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    valid_vec_isa_list()  # Inductor remembers the answer in this process
     cache = directory / "inductor-cache"
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
