@@ -228,7 +228,7 @@ def same(folder: Path, quick: bool) -> Row:
 def ratios_of(session: SessionRun) -> list[Row]:
     """Return same-a over same-b, per batch size, from blocks of the same round."""
     gathered, _ = gather(session.records)
-    rounds = {(p.point.workload.batch, p.point.runtime): p.by_round() for p in gathered}
+    rounds = {(p.point.workload.batch, p.point.runtime): p.by_round for p in gathered}
     found = []
     for batch in sorted({batch for batch, runtime in rounds if runtime == "same-a"}):
         a, b = rounds[batch, "same-a"], rounds[batch, "same-b"]

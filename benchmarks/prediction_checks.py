@@ -130,7 +130,7 @@ def by_round(records: PointRecords) -> Blocks:
     section 4); a formula's error is then not theirs. On a device the block median of the latency.
     """
     if device_of(records.point.platform) != "cpu" or records.point.threads > 1:
-        return records.by_round()
+        return records.by_round
     return {
         (b.process, b.round): b.cpu_ns / len(b.latency_ns) for b in records.blocks if b.cpu_ns > 0
     }

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
 from frameworktax.notebook import HtmlRepr
@@ -130,6 +131,12 @@ def device_of(platform: str) -> str:
     return platform.partition("@")[0]
 
 
+FamilyKey = tuple[Any, ...]
+_FAMILY = attrgetter(
+    *(f"workload.{name}" for name in _WORKLOAD_FIELDS if name != "batch"), "platform", "threads"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One cell of the grid: a workload in a runtime on a platform.
@@ -162,9 +169,9 @@ class Point:
         """Return the point with batch 0: equal for those that one process serves."""
         return replace(self, workload=self.workload.without_batch())
 
-    def family(self) -> Point:
-        """Return what points share that differ in runtime and batch alone."""
-        return replace(self, workload=self.workload.without_batch(), runtime="")
+    def family(self) -> FamilyKey:
+        """Return what points share that differ in runtime and batch alone, to group them by."""
+        return _FAMILY(self)
 
 
 def point_name(

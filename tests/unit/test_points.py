@@ -37,7 +37,7 @@ AT = data.point("eager")
 
 def test_two_level_estimate_is_exact():
     found = one([subject(AT), *data.blocks(AT, 4_400_000)])
-    estimate = points.latency(found)
+    estimate = found.latency
     assert estimate.value == pytest.approx(4_400_000)
     assert estimate.method == "process-medians-of-block-medians"
     assert estimate.n == 3
@@ -62,14 +62,14 @@ def test_newest_session_that_measured_the_point_is_told():
         *data.blocks(AT, 5_000_000, session="old"),
         *data.blocks(AT, 4_000_000, session="new"),
     ]
-    assert points.latency(one(records)).value == pytest.approx(4_000_000)
+    assert one(records).latency.value == pytest.approx(4_000_000)
 
 
 def test_a_session_that_was_cut_off_half_way_does_not_hide_one_that_was_not():
     whole = data.blocks(AT, 5_000_000, session="20260101T000000-a")
     cut = data.blocks(AT, 4_000_000, session="20260102T000000-b")[:4]
     both = [subject(AT, "20260101T000000-a"), subject(AT, "20260102T000000-b"), *cut]
-    assert points.latency(one([*both, *whole])).value == pytest.approx(5_000_000)
+    assert one([*both, *whole]).latency.value == pytest.approx(5_000_000)
     assert one(both).session == "20260102T000000-b"  # where there is no other it counts
     ended = replace(outcome(AT, "ok"), session="20260102T000000-b")
     assert one([*both, *whole, ended]).session == "20260102T000000-b"
@@ -145,8 +145,8 @@ def test_the_interval_of_a_latency_is_that_of_its_own_processes():
         Calibration(session=data.SESSION, round=i, latency_ns=(ns,) * 3)
         for i, ns in enumerate((80_000, 100_000, 120_000))
     ]
-    plain = points.latency(one([subject(AT), *data.blocks(AT, 1_000_000)]))
-    moved = points.latency(one([subject(AT), *data.blocks(AT, 1_000_000), *rounds]))
+    plain = one([subject(AT), *data.blocks(AT, 1_000_000)]).latency
+    moved = one([subject(AT), *data.blocks(AT, 1_000_000), *rounds]).latency
     assert moved == plain
 
 

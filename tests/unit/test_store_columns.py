@@ -10,7 +10,6 @@ import sample_records as data
 
 from frameworktax import store
 from frameworktax.analysis import grouping as gathered
-from frameworktax.analysis import points
 from frameworktax.analysis.summary import summarise
 from frameworktax.errors import StoreError
 from frameworktax.records import Block, Outcome, Point, Session, Subject, Workload, to_json
@@ -58,8 +57,8 @@ def test_the_numbers_are_those_of_a_report(tmp_path):
         status, reason = gathered.status_of(one)
         assert (line.status, line.reason, line.blocks) == (status, reason, len(one.blocks))
         assert line.calls == sum(len(b.latency_ns) for b in one.blocks)
-        assert line.processes == len(one.by_process())
-        latency = points.latency(one)
+        assert line.processes == len(one.by_process)
+        latency = one.latency
         if latency is None:
             assert line.latency_ns is None
             continue

@@ -25,6 +25,7 @@ from frameworktax.records import (
     Effort,
     Environment,
     Estimate,
+    FamilyKey,
     LeftOut,
     Measurement,
     Note,
@@ -38,7 +39,7 @@ from frameworktax.records import (
     device_of,
     sessions_of,
 )
-from frameworktax.stats import UNTIL, block_median, ratio_interval
+from frameworktax.stats import UNTIL, block_median, ratio_interval, spread
 
 DRIFT = 0.02
 """Movement of the host from which on it is named: what is under it, an interval of ±3 % hides."""
@@ -65,9 +66,9 @@ def build(
     sessions = sessions_of(records)
     grouped, notes = gather(records)
     grouped = [g for g in grouped if g.measured]
-    readings = _read(grouped, until)
-    slopes, gpus = _slopes(readings), _gpus(sessions)
-    readings = [_with_regime(reading, slopes, gpus) for reading in readings]
+    shown = _shown(grouped)
+    slopes = _slopes(shown)
+    readings = _read(shown, grouped, slopes, _gpus(sessions), until)
     families = _families(readings)
     curves = [_curves(family, slopes) for family in families]
     processors = {s.session: _processors(s.environment) for s in sessions}
@@ -176,35 +177,64 @@ def _session_notes(sessions: Sequence[Session], drift: float | None) -> list[Not
     return notes
 
 
-def _read(grouped: Sequence[PointRecords], until: float) -> list[Reading]:
-    """Return a reading of each point by model and runtime as they first appear, then by batch."""
-    by_point = {g.point: g for g in grouped}
+def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
+    """Return what is no twin, by model and runtime as they first appear, then by batch."""
     shown = [g for g in grouped if not g.point.workload.twin]
-    models = list(dict.fromkeys(g.point.workload.model for g in shown))
-    runtimes = list(dict.fromkeys(g.point.runtime for g in shown))
-    shown.sort(
+    models: dict[str, int] = {}
+    runtimes: dict[str, int] = {}
+    for g in shown:
+        models.setdefault(g.point.workload.model, len(models))
+        runtimes.setdefault(g.point.runtime, len(runtimes))
+    return sorted(
+        shown,
         key=lambda g: (
-            models.index(g.point.workload.model),
-            runtimes.index(g.point.runtime),
+            models[g.point.workload.model],
+            runtimes[g.point.runtime],
             g.point.workload.batch,
-        )
+        ),
     )
+
+
+def _read(
+    shown: Sequence[PointRecords],
+    grouped: Iterable[PointRecords],
+    slopes: Mapping[Point, float | None],
+    gpus: Mapping[tuple[str, str], roofline.Device | None],
+    until: float,
+) -> list[Reading]:
+    """Return a reading of each point shown; twins and eager are found among all of them."""
+    twins = {
+        replace(g.point, workload=replace(g.point.workload, twin=False)): g
+        for g in grouped
+        if g.point.workload.twin
+    }
+    eagers = {_cell(g.point): g for g in shown if g.point.runtime == REFERENCE}
     readings = []
     for records in shown:
         point = records.point
-        twin = by_point.get(replace(point, workload=replace(point.workload, twin=True)))
-        eager = by_point.get(replace(point, runtime=REFERENCE))
-        readings.append(_reading(records, twin, eager, until))
+        eager = eagers.get(_cell(point))
+        reading = _reading(records, twins.get(point), eager, slopes.get(point), until)
+        device = gpus.get((records.session, device_of(point.platform)))
+        readings.append(_refined(reading, device))
     return readings
 
 
+def _cell(point: Point) -> tuple[FamilyKey, int]:
+    """Return what points share that differ in runtime alone."""
+    return point.family(), point.workload.batch
+
+
 def _reading(
-    records: PointRecords, twin: PointRecords | None, eager: PointRecords | None, until: float
+    records: PointRecords,
+    twin: PointRecords | None,
+    eager: PointRecords | None,
+    slope: float | None,
+    until: float,
 ) -> Reading:
     status, reason = status_of(records)
-    latency = points.latency(records)
-    warm = points.latency(twin) if twin is not None else None
-    bill = _bill(records, latency, twin, warm) if latency is not None else None
+    latency, mean = records.latency, points.pipelined(records)
+    warm = twin.latency if twin is not None else None
+    bill = _bill(records, latency, mean, twin, warm) if latency is not None else None
     notes = points.notes(records, until)
     if bill is not None:
         codes = {note.code for note in notes}
@@ -219,7 +249,7 @@ def _reading(
         )
         notes.append(Note("one-thread-sampled", text))
     paired = eager is not None and eager.session == records.session
-    between, within = points.spreads(records)
+    between, within = spread(records.block_medians)
     subject, point = records.subject, records.point
     peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
     measurement = Measurement(
@@ -231,7 +261,7 @@ def _reading(
         status=status,
         reason=reason,
         latency_ns=latency,
-        pipelined_ns=points.pipelined(records),
+        pipelined_ns=mean,
         enqueue_ns=points.enqueue(records),
         kernel_ns=bill.kernel if bill else None,
         span_ns=bill.span if bill else None,
@@ -245,7 +275,7 @@ def _reading(
         layers=layers(latency, bill.lines, records.places) if bill and latency else (),
         lines=source_lines(latency, bill.lines, records.places) if bill and latency else (),
         sampler_inflation=bill.inflation if bill else None,
-        ratio_to_eager=ratio_interval(records.by_round(), eager.by_round())
+        ratio_to_eager=ratio_interval(records.by_round, eager.by_round)
         if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)
         else None,
         launches=bill.launches if bill else None,
@@ -262,6 +292,7 @@ def _reading(
         padding_share=subject.padding_share,
         first_token_ns=points.first_token(records),
         per_token_ns=points.per_token(records),
+        regime=_regime(bill, slope) if bill else None,
         parity=records.parity,
         process_spread=between,
         block_spread=within,
@@ -269,7 +300,7 @@ def _reading(
         notes=tuple(notes),
         samples_ns=points.samples(records),
         session=records.session,
-        blocks_ns=tuple((p, r, ns) for (p, r), ns in sorted(records.by_round().items())),
+        blocks_ns=tuple((p, r, ns) for (p, r), ns in sorted(records.by_round.items())),
         calibrator_ns=tuple(sorted(records.calibrator.items())),
     )
     return Reading(records, measurement, bill)
@@ -281,18 +312,21 @@ def _is_one_of_several(point: Point) -> bool:
 
 
 def _bill(
-    records: PointRecords, latency: Estimate, twin: PointRecords | None, warm: Estimate | None
+    records: PointRecords,
+    latency: Estimate,
+    mean: Estimate | None,
+    twin: PointRecords | None,
+    warm: Estimate | None,
 ) -> billing.Bill | None:
     point = records.point
     if point.runtime == FLOOR:
         return None  # it has no kernels: its latency is the harness's own
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
-    mean = points.pipelined(records)
     sampled = None
     if not _is_one_of_several(point):
         sampled = billing.from_samples(
-            latency, records.attributions, records.by_process(), mean.value if mean else None
+            latency, records.attributions, records.by_process, mean.value if mean else None
         )
     if sampled is not None or twin is None or warm is None:
         return sampled
@@ -313,30 +347,25 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
 
 def _families(readings: Iterable[Reading]) -> list[list[Reading]]:
     """Group points that differ in runtime and batch alone; the floor is no family's member."""
-    groups: dict[Point, list[Reading]] = defaultdict(list)
+    groups: dict[FamilyKey, list[Reading]] = defaultdict(list)
     for reading in readings:
         if reading.measurement.runtime != FLOOR:
             groups[reading.records.point.family()].append(reading)
     return list(groups.values())
 
 
-def _rows(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Group points with a latency that differ in batch alone."""
-    rows: dict[Point, list[Reading]] = defaultdict(list)
-    for reading in readings:
-        if reading.measurement.latency_ns is not None:
-            rows[reading.records.point.without_batch()].append(reading)
-    return list(rows.values())
-
-
-def _slopes(readings: Iterable[Reading]) -> dict[Point, float | None]:
-    """Return each point's elasticity of latency over batch."""
+def _slopes(shown: Iterable[PointRecords]) -> dict[Point, float | None]:
+    """Return each measured point's elasticity of latency over batch."""
+    rows: dict[tuple[FamilyKey, str], list[tuple[Point, float]]] = defaultdict(list)
+    for records in shown:
+        if records.latency is not None:
+            row = rows[records.point.family(), records.point.runtime]
+            row.append((records.point, records.latency.value))
     slopes: dict[Point, float | None] = {}
-    for row in _rows(readings):
-        batches = [r.measurement.workload.batch for r in row]
-        latencies = [r.measurement.latency_ns for r in row]
-        found = regime.elasticities(batches, [e.value if e else None for e in latencies])
-        slopes |= zip((r.records.point for r in row), found, strict=True)
+    for row in rows.values():
+        batches = [point.workload.batch for point, _ in row]
+        found = regime.elasticities(batches, [ns for _, ns in row])
+        slopes |= zip((point for point, _ in row), found, strict=True)
     return slopes
 
 
@@ -349,32 +378,28 @@ def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], roofline.Device 
     }
 
 
-def _with_regime(
-    reading: Reading,
-    slopes: Mapping[Point, float | None],
-    gpus: Mapping[tuple[str, str], roofline.Device | None],
-) -> Reading:
-    point = reading.records.point
-    device = gpus.get((reading.records.session, device_of(point.platform)))
-    found = _regime(reading, slopes.get(point), device)
-    return replace(reading, measurement=replace(reading.measurement, regime=found))
-
-
-def _regime(reading: Reading, slope: float | None, device: roofline.Device | None) -> Regime | None:
-    bill = reading.bill
-    if bill is None:
-        return None
+def _regime(bill: billing.Bill, slope: float | None) -> Regime:
     if bill.method == billing.DEVICE:
-        rho = one_minus(bill.share)
-        return roofline.refine(regime.gpu_regime(rho, slope), reading.measurement, device)
+        return regime.gpu_regime(one_minus(bill.share), slope)
     if bill.method == billing.TWIN:
         return regime.cpu_regime_from_twin(bill.share)
     return regime.cpu_regime(bill.share)
 
 
+def _refined(reading: Reading, device: roofline.Device | None) -> Reading:
+    found, m = reading.measurement.regime, reading.measurement
+    if found is None or (refined := roofline.refine(found, m, device)) == found:
+        return reading
+    return replace(reading, measurement=replace(m, regime=refined))
+
+
 def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> list[Curve]:
+    rows: dict[str, list[Reading]] = defaultdict(list)
+    for reading in family:
+        if reading.measurement.latency_ns is not None:
+            rows[reading.measurement.runtime].append(reading)
     curves = []
-    for row in _rows(family):
+    for row in rows.values():
         batches = [float(r.measurement.workload.batch) for r in row]
         free, bound = free_batch_interval(batches, [_blocks(r.records) for r in row])
         first = row[0].measurement
@@ -397,7 +422,7 @@ def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> 
 
 
 def _blocks(records: PointRecords) -> Blocks:
-    return {((records.session, p), r): ns for (p, r), ns in records.by_round().items()}
+    return {((records.session, p), r): ns for (p, r), ns in records.by_round.items()}
 
 
 def _floor(readings: Sequence[Reading]) -> Estimate | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from frameworktax.records import (
     Attribution,
     Block,
     Calibration,
+    Estimate,
     LeftOut,
     Note,
     Outcome,
@@ -23,8 +26,9 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
-from frameworktax.stats import MIN_BLOCKS, block_median
+from frameworktax.stats import MIN_BLOCKS, block_median, process_interval
 
+_BY_PROCESS = attrgetter("process", "round")
 WORST_FIRST: tuple[Status, ...] = (
     "crashed",
     "out-of-memory",
@@ -34,9 +38,11 @@ WORST_FIRST: tuple[Status, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PointRecords:
     """Every record of one point in one session.
+
+    What a reader asks for several times is computed once and kept: a study has thousands of points.
 
     ``calibrator`` holds round → the median of the session's calibrator, ns. ``last_try`` says that
     a later session tried the point in vain.
@@ -69,20 +75,32 @@ class PointRecords:
         ended = bool(self.outcomes) and len(rounds) > 1
         return 0 < len(self.blocks) < MIN_BLOCKS and not ended
 
-    def by_process(self) -> list[list[Block]]:
-        """Return the blocks of each process, in the order of their rounds."""
+    @cached_property
+    def by_process(self) -> Sequence[Sequence[Block]]:
+        """The blocks of each process, in the order of their rounds."""
         processes: dict[int, list[Block]] = defaultdict(list)
-        for block in sorted(self.blocks, key=lambda b: (b.process, b.round)):
+        for block in sorted(self.blocks, key=_BY_PROCESS):
             processes[block.process].append(block)
         return list(processes.values())
 
-    def block_medians(self) -> list[list[float]]:
-        """Return per process its block medians of latency, ns."""
-        return [[block_median(b.latency_ns) for b in blocks] for blocks in self.by_process()]
+    @cached_property
+    def block_medians(self) -> Sequence[Sequence[float]]:
+        """Per process its block medians of latency, ns."""
+        return [[block_median(b.latency_ns) for b in blocks] for blocks in self.by_process]
 
-    def by_round(self) -> dict[tuple[int, int], float]:
-        """Return (process, round) → block median of latency, ns, for paired ratios."""
-        return {(b.process, b.round): block_median(b.latency_ns) for b in self.blocks}
+    @cached_property
+    def by_round(self) -> Mapping[tuple[int, int], float]:
+        """Process and round → block median of latency, ns, for paired ratios."""
+        return {
+            (block.process, block.round): ns
+            for blocks, medians in zip(self.by_process, self.block_medians, strict=True)
+            for block, ns in zip(blocks, medians, strict=True)
+        }
+
+    @cached_property
+    def latency(self) -> Estimate | None:
+        """The latency of one call, ns, over processes and their blocks."""
+        return process_interval(self.block_medians)
 
 
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
@@ -105,8 +123,9 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
             case Session():
                 started[record.session] = record.started
             case Subject():
-                order.setdefault(record.point.key(), record.point)
-                found[record.point.key(), record.session][record.kind].append(record)
+                key = record.point.key()
+                order.setdefault(key, record.point)
+                found[key, record.session][record.kind].append(record)
             case Block() | Attribution() | Places() | Parity() | Outcome():
                 found[record.point, record.session][record.kind].append(record)
             case Calibration():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.records import Block, Estimate, Note, device_of
@@ -13,23 +14,17 @@ from frameworktax.stats import (
     block_median,
     process_interval,
     relative_half_width,
-    spread,
 )
 
 WALL_OVER_CPU = 1.05
 """Wall over thread CPU time above which other load is in the numbers (METHOD, section 4)."""
 
 
-def latency(records: PointRecords) -> Estimate | None:
-    """Return the latency of one call, ns, over processes and their blocks."""
-    return process_interval(records.block_medians())
-
-
 def _interval(records: PointRecords, value: Callable[[Block], float | None]) -> Estimate | None:
-    """Return the interval of one value a block, like ``latency``; blocks with None are left out."""
+    """Return the interval of one value a block, as of a latency; blocks with None are left out."""
     by_process = [
         [found for block in blocks if (found := value(block)) is not None]
-        for blocks in records.by_process()
+        for blocks in records.by_process
     ]
     return process_interval(by_process)
 
@@ -73,16 +68,11 @@ def per_token(records: PointRecords) -> Estimate | None:
     return _interval(records, value)
 
 
-def spreads(records: PointRecords) -> tuple[float | None, float | None]:
-    """Return the relative spread between processes and within them."""
-    return spread(records.block_medians())
-
-
 def samples(records: PointRecords) -> tuple[tuple[int, ...], ...]:
     """Return every latency, ns: one tuple a process."""
     return tuple(
-        tuple(value for block in blocks for value in block.latency_ns)
-        for blocks in records.by_process()
+        tuple(chain.from_iterable(block.latency_ns for block in blocks))
+        for blocks in records.by_process
     )
 
 
@@ -117,8 +107,8 @@ def _judged(records: PointRecords, until: float) -> list[Note]:
             "other load or other threads are in these numbers"
         )
         found.append(Note("wall-over-cpu", text))
-    medians = records.block_medians()
-    half = relative_half_width(process_interval(medians))
+    medians = records.block_medians
+    half = relative_half_width(records.latency)
     if half > until and sum(map(len, medians)) > 1:
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
         found.append(Note("wide-interval", text))

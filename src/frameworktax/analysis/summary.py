@@ -1,6 +1,6 @@
 """A line a point of a large store: its latency with its interval, without reading samples twice.
 
-The same numbers as ``points.latency`` gives, computed over columns: a million blocks take seconds.
+The numbers are those of ``PointRecords.latency``, over columns: a million blocks take seconds.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frameworktax.records import FLOOR, Curve, Estimate, Measurement, Point, Run, point_name
+from frameworktax.records import FLOOR, Curve, Estimate, FamilyKey, Measurement, Run, point_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _who(points: Sequence[Measurement], family: Family) -> str:
 def families(run: Run) -> list[Family]:
     """Return the run's families in order; the floor is left out unless it is all there is."""
     shown = [m for m in run.measurements if m.runtime != FLOOR] or list(run.measurements)
-    groups: dict[Point, list[Measurement]] = defaultdict(list)
+    groups: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in shown:
         groups[m.point.family()].append(m)
     curves: dict[str, list[Curve]] = defaultdict(list)

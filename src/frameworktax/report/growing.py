@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from frameworktax.records import FLOOR, Estimate, Point, point_name
+from frameworktax.records import FLOOR, Estimate, FamilyKey, Point, point_name
 from frameworktax.report.blocks import Cell, Column, Table, right, table
 from frameworktax.report.words import milliseconds, plus_minus, time_text
 from frameworktax.stats import UNTIL, process_interval, relative_half_width
@@ -24,10 +24,10 @@ class Growing:
     """Takes a point's medians after every block, and shows what is known so far."""
 
     def __init__(self) -> None:
-        self._asked: dict[Point, Point] = {}  # point → its family
+        self._asked: dict[Point, FamilyKey] = {}
         self._until = UNTIL
         self._medians: dict[Point, Medians] = {}
-        self._said: set[tuple[Point | None, str]] = set()
+        self._said: set[tuple[FamilyKey | None, str]] = set()
         self._newest: Point | None = None
 
     def asked(self, points: Iterable[Point], until: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import store
-from frameworktax.api import DEFAULT_STORE, Results, document, pick_device
+from frameworktax.api import DEFAULT_STORE, Results, document, no_collection, pick_device
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError, nearest
 from frameworktax.host.lock import host_lock
@@ -187,12 +187,13 @@ class Sweep:
         self._reporter.counts(self._counts.counts)
         self._measure(Queue(first.groups), Retries(first.statuses, self._study.settings.attempts))
         has_records = self._folder.is_dir() and any(self._folder.glob("*.jsonl"))
-        records, notes = store.read(self._folder) if has_records else ([], [])
-        counted = [r for r in records if self._resume or r.session in self._sessions]
-        statuses = self._statuses(first.statuses, counted)
-        settled = ("unavailable", "linear")
-        asked = [point for point, one in statuses.items() if one.status not in settled]
-        results = self._results(records, notes, asked)
+        with no_collection():
+            records, notes = store.read(self._folder) if has_records else ([], [])
+            counted = [r for r in records if self._resume or r.session in self._sessions]
+            statuses = self._statuses(first.statuses, counted)
+            settled = ("unavailable", "linear")
+            asked = [point for point, one in statuses.items() if one.status not in settled]
+            results = self._results(records, notes, asked)
         wall_ns = self._clock.wall_ns() - self._begin_ns
         if not any(one.status == "measured" for one in statuses.values()):
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
@@ -321,20 +322,20 @@ class Sweep:
         self, records: Sequence[Record], notes: Sequence[Note], asked: Sequence[Point]
     ) -> Results:
         """Return the document of the study's points alone: a store may hold other things."""
-        own_keys = {point.key() for point in self._study.points}
+        own = {*self._study.points}
         foreign: set[str] = set()
         for record in records:
             point = getattr(record, "point", None)
-            if isinstance(point, Point):
-                own = replace(point, workload=replace(point.workload, twin=False))
-                if own.key() not in own_keys and point.runtime != FLOOR:
+            if isinstance(point, Point) and point.runtime != FLOOR and point not in own:
+                of = replace(point, workload=replace(point.workload, twin=False))
+                if of not in own:
                     foreign.add(point.key())
         # A session that timed nothing (the sweep's own) is no environment of a point.
         timed = {record.session for record in records if isinstance(record, Block)}
         kept = [
             record
             for record in records
-            if point_key(record) not in foreign
+            if not (foreign and point_key(record) in foreign)
             and not (timed and isinstance(record, Session) and record.session not in timed)
         ]
         run = document(kept, self._study.settings.until, asked)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frameworktax.analysis.estimates import scaled, times
+from frameworktax.analysis.whatif import formula_errors
 from frameworktax.analysis.whatif.cpu import SAME_KERNELS
-from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.predict import predict_from
 from frameworktax.analysis.whatif.request import MEASURED, WhatIf
-from frameworktax.records import Advice, Curve, Measurement, Prediction, Run, point_name
+from frameworktax.records import Advice, Curve, Measurement, Prediction
 
 GRAPH = "cuda-graph"
 AHEAD = 2
@@ -25,19 +26,22 @@ def unmeasured(
         measured: every measured point of its model; what is among them is never predicted.
         curve: of the focus's runtime over batch.
     """
-    found = [_runtime(focus, measured, name) for name in (*SAME_KERNELS, GRAPH)]
-    found.append(_batch(focus, measured, curve))
+    known = [m for m in measured if m.latency_ns is not None]
+    found = [_runtime(focus, known, name) for name in (*SAME_KERNELS, GRAPH)]
+    found.append(_batch(focus, known, curve))
     return [advice for advice in found if advice is not None]
 
 
 def _ask(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> Prediction | None:
     """Return a prediction from the focus, None where it was refused or is no prediction."""
-    others = [m for m in measured if m is not focus]
-    for found in predict(asked, Run(measurements=(focus, *others))):
-        if found.subject == point_name(focus.point):
-            predicted = found.latency_ns is not None and found.formula != MEASURED
-            return found if predicted else None
-    return None  # the change leaves the focus as it is
+    if focus.latency_ns is None:
+        return None
+    family = focus.point.family()
+    relatives = [m for m in measured if m.point.family() == family]
+    found = predict_from(focus, relatives, measured, asked, formula_errors.table())
+    if found is None or found.latency_ns is None or found.formula == MEASURED:
+        return None
+    return found
 
 
 def _evidence(focus: Measurement, found: Prediction, why: str) -> str:

@@ -26,8 +26,8 @@ from frameworktax.errors import UsageError
 from frameworktax.records import (
     FLOOR,
     Estimate,
+    FamilyKey,
     Measurement,
-    Point,
     Prediction,
     Run,
     device_of,
@@ -73,29 +73,51 @@ def predict(
         for m in (run.measurements if run is not None else ())
         if m.latency_ns is not None and m.runtime != FLOOR
     ]
-    first: dict[Point, Measurement] = {}
+    first: dict[tuple[FamilyKey, str], Measurement] = {}
     for m in measured:
-        key = m.point.without_batch()
+        key = (m.point.family(), m.runtime)
         if key not in first or m.workload.batch < first[key].workload.batch:
             first[key] = m
-    families: dict[Point, list[Measurement]] = {}
+    families: dict[FamilyKey, list[Measurement]] = {}
     for m in measured:
         families.setdefault(m.point.family(), []).append(m)
-    found: list[Prediction] = []
-    for m in first.values():
-        for one in changes(asked) if alone else [asked]:
-            if one.runtime == m.runtime or one.batch == m.workload.batch:
-                continue  # the change leaves the point as it is
-            scaled = scales(one, on_device=device_of(m.platform) != "cpu")
-            name = point_name(m.point)
-            made = Prediction(change=one.words(), subject=name, formula="", scales=scaled)
-            try:
-                answers = _answers(m, families[m.point.family()], measured, one)
-            except Refused as refused:
-                found.append(replace(made, formula=refused.formula, reason=refused.reason))
-            else:
-                found.append(_prediction(made, answers, m.latency_ns, known))
-    return (*found, *_of_steps(steps, asked, subject, known))
+    found = [
+        predict_from(m, families[m.point.family()], measured, one, known)
+        for m in first.values()
+        for one in (changes(asked) if alone else [asked])
+    ]
+    predictions = [one for one in found if one is not None]
+    return (*predictions, *_of_steps(steps, asked, subject, known))
+
+
+def predict_from(
+    m: Measurement,
+    relatives: Sequence[Measurement],
+    everything: Sequence[Measurement],
+    asked: WhatIf,
+    table: Table,
+) -> Prediction | None:
+    """Return the prediction of one change from one measured point.
+
+    Args:
+        m: the point.
+        relatives: measured points that differ from it in runtime and batch alone, itself included.
+        everything: measured points, among which the one that is asked for may be.
+        asked: the change.
+        table: errors that formulas have shown.
+
+    Returns:
+        None where the change leaves the point as it is.
+    """
+    if asked.runtime == m.runtime or asked.batch == m.workload.batch:
+        return None
+    scaled = scales(asked, on_device=device_of(m.platform) != "cpu")
+    made = Prediction(change=asked.words(), subject=point_name(m.point), formula="", scales=scaled)
+    try:
+        answers = _answers(m, relatives, everything, asked)
+    except Refused as refused:
+        return replace(made, formula=refused.formula, reason=refused.reason)
+    return _prediction(made, answers, m.latency_ns, table)
 
 
 def _answers(
@@ -126,7 +148,9 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
     runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
     point = replace(m.point, workload=workload, runtime=runtime)
     # graphs asked of what replays one already is the point itself
-    found = next((o for o in everything if o is not m and o.point == point), None)
+    found = next(
+        (o for o in everything if o.runtime == runtime and o is not m and o.point == point), None
+    )
     if found is None or found.latency_ns is None:
         return None
     return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
