@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,6 @@ class FakeSession:
         return Effort(
             session=self._session, wall_ns=2_000, setup_ns=500, measuring_ns=1_000, calls_ns=800
         )
-
-    def spent_ns(self) -> Mapping[str, int]:
-        return {}
 
     def _write(self, record: Any) -> None:
         self._writer.write(replace(record, session=self._session))

@@ -76,7 +76,6 @@ class FakeWorker:
         self.printed_bytes = 0
         self.notes: list[Any] = []
         self.started = "started"
-        self.spent_ns: dict[str, int] = {}
         self.signals: list[str] = []
 
     def request(self, request: Any, timeout_s: float) -> Any:

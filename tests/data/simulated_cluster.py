@@ -267,9 +267,8 @@ class SimulatedCluster:
             return
         self._free(run)
         self._write(run, 1.0)
-        spent = {"blocks": round(wall_s * 0.9e9), "setting up": round(wall_s * 0.1e9)}
         wall_ns = round(wall_s * 1e9)
-        self._report(Done(job=run.job, session=run.session, wall_ns=wall_ns, spent_ns=spent))
+        self._report(Done(job=run.job, session=run.session, wall_ns=wall_ns))
         self._count_recovered(run.job)
 
     def _count_recovered(self, job: Job) -> None:

@@ -1,29 +1,20 @@
 """Progress of sessions and studies: a picture on a terminal, few lines in a log."""
 
 import io
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import sample_records as data
-
-from frameworktax import store
-from frameworktax.analysis.document import build
 from frameworktax.cli.progress import (
     DRAW_SHARE,
     LOG_EVERY_S,
-    SHOWN,
     ProgressView,
     briefly,
     drawable,
 )
 from frameworktax.records import Point, Workload
 from frameworktax.report.growing import WAITING
-from frameworktax.report.latest import latest, verdict
 from frameworktax.report.words import plus_minus
 from frameworktax.stats import process_interval
 from frameworktax.sweep.local import ENDED
@@ -50,14 +41,6 @@ def log(width=80, kind=ProgressView, **more):
     console = Console(file=out, width=width)
     view = kind(console, clock=clock, **more)
     return view, out, clock
-
-
-@pytest.fixture
-def shard(tmp_path):
-    with store.Writer(tmp_path, data.SESSION) as writer:
-        for record in data.sample_records():
-            writer.write(record)
-    return writer.path
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -105,27 +88,24 @@ def test_a_log_has_a_line_in_ten_seconds_and_none_is_long():
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_log_has_the_end_of_a_session(shard):
+def test_a_log_has_the_end_of_a_session():
     view, out, _ = log()
     view.counts({"open": 40})
     view.session(1, 1, "bert-mini", 60.0)
-    view.records(shard)
     view.phase(ENDED)
     view.counts({"measured": 30, "failed": 5, "open": 5})
-    view.records(shard, ended=True)
-    last = out.getvalue().splitlines()[-1]
-    assert last.startswith("  30 of 40 points measured, 5 failed, 5 left; last: bert-mini, batch ")
-    assert " ms ±" in last and "tax " in last
+    view.ended()
+    assert out.getvalue().splitlines()[-1] == "  30 of 40 points measured, 5 failed, 5 left"
 
 
-def test_many_sessions_side_by_side_have_few_lines(tmp_path):
+def test_many_sessions_side_by_side_have_few_lines():
     view, out, clock = log()
     view.counts({"open": 1000})
     for number in range(1, 101):
         view.session(number, 100, f"model-{number}", 600.0)
     for _ in range(99):
         clock.now += 1.0
-        view.records(tmp_path / "none.jsonl", ended=True)
+        view.ended()
     assert len(out.getvalue().splitlines()) <= 1 + 1 + 99 / LOG_EVERY_S
 
 
@@ -135,18 +115,19 @@ def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
     assert out.getvalue() == "[bold]" + "x" * 100 + "\n"
 
 
-def test_verbose_prints_every_phase_and_every_result(shard):
+def test_verbose_prints_every_phase_and_every_result():
     view, out, _ = log(width=200, verbose=True)
-    view.counts({"open": 30})
+    view.counts({"open": 4})
     view.session(1, 1, "bert-mini", 60.0)
-    view.records(shard)
+    view.asked(ASKED, 0.03)
     view.phase("setting up")
     view.phase("measuring")
-    view.records(shard, ended=True)
+    for point in ASKED:
+        view.measured(point, PROCESSES)
     lines = out.getvalue().splitlines()
     assert [line.split(";")[0].strip() for line in lines[1:2]] == ["setting up"]
     assert sum(line.strip().startswith("measuring") for line in lines) == 1
-    assert sum("bert-mini, batch" in line and " ms ±" in line for line in lines) == SHOWN + 1
+    assert [line.split(":")[0].strip() for line in lines[3:]] == list(RUNTIMES)
 
 
 # --- on a terminal ----------------------------------------------------------------------------
@@ -158,38 +139,39 @@ def shown(view, width=80):
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def picture(shard, **more):
+def picture(**more):
     view, *_ = log(live=True, **more)
     view.counts({"measured": 10, "open": 40, "given-up": 1})
     view.session(2, 5, NAMES, 840.0)
-    view.records(shard)
+    view.asked(ASKED, 0.03)
     view.phase("measuring")
+    for point in ASKED:
+        view.measured(point, PROCESSES)
     view.progress(3, 90, "round 4")
     view.now(Point(workload=Workload(model="bert-base", batch=8), runtime="onnxruntime"))
     return view
 
 
-def test_the_picture_says_what_runs_what_is_done_and_what_was_found(shard):
-    lines = shown(picture(shard))
-    text = "\n".join(lines)
-    # the shard has 30 points in full, one crash, and one that is unavailable
-    assert "40 of 51 points measured, 2 failed, 8 left; about 14 min left" in lines
+def test_the_picture_says_what_runs_what_is_done_and_what_was_found():
+    view = picture()
+    lines = shown(view)
+    assert "14 of 51 points measured, 1 failed, 36 left; about 14 min left" in lines
     assert "session 2 of 5: bert-base and 6 more (2 of 2)" in lines
     assert "  measuring, 3 of 90, round 4" in lines
     assert "  next: bert-base, onnxruntime, batch 8" in lines
-    assert text.count(" ms ±") == SHOWN
-    assert text.count("tax ≥ ") == text.count("mixed") == SHOWN
+    assert [line.split()[0] for line in lines if line.startswith(RUNTIMES)] == list(RUNTIMES)
     assert max(map(len, lines)) <= 80
+    view.counts({"measured": 14, "open": 36, "given-up": 1})
+    view.ended()
+    assert "14 of 51 points measured, 1 failed, 36 left; about 14 min left" in shown(view)
 
 
 @pytest.mark.parametrize("width", [30, 60, 120])
-def test_the_picture_keeps_to_its_columns(shard, width):
-    lines = shown(picture(shard), width)
-    assert max(map(len, lines)) <= width
-    assert len(lines) == len(shown(picture(shard), 120))  # nothing is wrapped
+def test_the_picture_keeps_to_its_columns(width):
+    assert max(map(len, shown(picture(), width))) <= width
 
 
-def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done(shard):
+def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done():
     view, _, _ = log(live=True)
     view.session(1, 9, "a", 60.0)
     for number in range(10):
@@ -231,25 +213,7 @@ def test_a_slow_terminal_is_drawn_on_for_a_small_share_of_the_time():
     assert 0.1 * len(count) <= (DRAW_SHARE + 0.005) * clock.now
 
 
-def test_reading_for_verdicts_is_rationed(shard, monkeypatch):
-    looks = []
-
-    def slow(path, most):
-        clock.now += 1.0
-        looks.append(path)
-        return latest(path, most)
-
-    monkeypatch.setattr("frameworktax.cli.progress.latest", slow)
-    view, _, clock = log(live=True)
-    view.session(1, 1, "a", 600.0)
-    view.records(shard)
-    for _ in range(200):
-        clock.now += 1.0
-        view.phase("measuring")
-    assert len(looks) <= 3  # a hundredth of 200 s, a second each
-
-
-def test_it_draws_and_leaves_nothing_behind(shard):
+def test_it_draws_and_leaves_nothing_behind():
     out = Terminal()
     console = Console(file=out, force_terminal=True, width=80, height=30, color_system="256")
     view = ProgressView(console, clock=Clock())
@@ -263,10 +227,10 @@ def test_it_draws_and_leaves_nothing_behind(shard):
     assert text.rindex("a line that stays") < text.rindex("measuring")
 
 
-def test_without_colour_there_is_none(shard):
+def test_without_colour_there_is_none():
     out = Terminal()
     console = Console(file=out, force_terminal=True, width=80, no_color=True)
-    console.print(picture(shard).picture())
+    console.print(picture().picture())
     assert "38;" not in out.getvalue() and "\x1b[3" not in out.getvalue()
 
 
@@ -413,14 +377,6 @@ def test_a_log_has_a_line_for_each_runtime_once_all_its_batches_have_values():
     assert len(out.getvalue().splitlines()) == 2
 
 
-def test_a_study_prints_no_values_of_points_that_are_being_measured():
-    view, out, _ = log()
-    view.session(1, 2, "bert-mini", 60.0)
-    view.measured(ASKED[0], PROCESSES)
-    view.measured(ASKED[1], PROCESSES)
-    assert len(out.getvalue().splitlines()) == 1
-
-
 def test_no_thread_refreshes_the_table():
     out = Terminal()
     console = Console(file=out, force_terminal=True, width=100)
@@ -428,34 +384,6 @@ def test_no_thread_refreshes_the_table():
     with ProgressView(console, 60.0) as view:
         view.measured(ASKED[0], PROCESSES)
         assert threading.active_count() == before
-
-
-# --- results of a session that runs ------------------------------------------------------------
-
-
-def test_the_latest_results_equal_those_of_a_report(shard):
-    found = latest(shard, 3)
-    whole = {(m.runtime, m.workload.batch): m for m in build(data.sample_records()).measurements}
-    assert (found.measured, found.failed, found.unavailable) == (30, 1, 1)
-    assert len(found.verdicts) == 3
-    for m in found.verdicts:
-        same = whole[m.runtime, m.workload.batch]
-        assert (m.latency_ns, m.tax_share, m.regime) == (
-            same.latency_ns, same.tax_share, same.regime,
-        )  # fmt: skip
-    point, *others = verdict(whole["eager", 1])
-    assert others == ["eager", "4.40 ms ±2 %", "tax 62 %", "framework-bound"]
-    assert point.startswith("bert-mini, batch 1")
-
-
-def test_a_torn_shard_gives_what_is_whole(shard):
-    whole = shard.read_text().splitlines(keepends=True)
-    last = max(i for i, line in enumerate(whole) if '"block"' in line)
-    shard.write_text("".join(whole[:last]) + whole[last][:40])
-    assert latest(shard, 3).measured in (29, 30)
-    shard.write_text("")
-    assert latest(shard, 3) == latest(shard.parent / "none.jsonl", 3)
-    assert latest(shard, 3).verdicts == ()
 
 
 def test_counts_follow_the_sessions():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from frameworktax import store
-from frameworktax.errors import FrameworktaxError, UsageError, WorkerError
+from frameworktax.errors import FrameworktaxError, StoreError, UsageError, WorkerError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Block,
@@ -22,11 +22,12 @@ from frameworktax.records import (
     Workload,
     to_json,
 )
+from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
 from frameworktax.sweep.executor import Job
-from frameworktax.sweep.ray import RayExecutor, RemoteJob, shipped
+from frameworktax.sweep.ray import RayExecutor, shipped
 from frameworktax.sweep.ray_cluster import LostError, Node, labels
-from frameworktax.sweep.ray_node import Order
+from frameworktax.sweep.ray_node import End, News
 from frameworktax.sweep.study import load
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
@@ -42,7 +43,10 @@ def job(name="j", platform="left", model="mlp") -> Job:
     )  # fmt: skip
 
 
-def shard(session="20260101T000000-a", of=None) -> bytes:
+SESSION = "20260101T000000-a"
+
+
+def shard(session=SESSION, of=None) -> bytes:
     point = (of or job()).points[0]
     where = Environment(host="n", system="s", python="3", cpu="c", cores=1)
     records = [
@@ -53,20 +57,16 @@ def shard(session="20260101T000000-a", of=None) -> bytes:
               pipelined_ns=9, pipelined_calls=2, cpu_ns=11),
         Outcome(session=session, point=point.key(), process=0, status="ok"),
     ]  # fmt: skip
-    return lines(*map(to_json, records))
+    return FIRST + b"\n" + b"".join(json.dumps(to_json(r)).encode() + b"\n" for r in records)
 
 
-def lines(*said) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in said)
+def news(data=b"", end=None, session=SESSION, phases=()) -> News:
+    return News(session=session if data else "", data=data, phases=phases, said=(), end=end)
 
 
-def end(session="20260101T000000-a", **error) -> bytes:
-    return lines({"end": {"session": session, "wall_ns": 7, "spent_ns": {"blocks": 3}, **error}})
-
-
-WHOLE = [(shard() + end(), None)]
-BEGUN = (shard(), None)
-OVER = (b"", "its process ended with code 130; ")
+WHOLE = [news(shard(), End(wall_ns=7))]
+BEGUN = news(shard())
+DONE = news(end=End(wall_ns=7))
 
 
 class Cluster:
@@ -90,9 +90,7 @@ class Cluster:
     def ask(self, host, method, *arguments):
         self.asked.append((host, method))
         if method == "begin":
-            self.orders.append(json.loads(arguments[0]))
-        if method == "stop" and (rest := self.script.get(f"{host} after stop")):
-            self.script[host] = rest
+            self.orders.append(arguments)
         return (host, method, len(self.asked))
 
     def ready(self, promises, wait_s):
@@ -198,38 +196,37 @@ def test_a_driver_without_torch_takes_the_first_nodes(tmp_path):
 
 
 def test_records_come_home_however_they_are_cut(made, tmp_path):
-    whole = shard() + lines({"phase": "measuring"}) + end()
+    whole = shard()
     for size in (1, 7, 1000):
-        script = [(whole[i : i + size], None) for i in range(0, len(whole), size)]
-        cluster = Cluster(script={"a": script})
+        script = [news(whole[i : i + size]) for i in range(0, len(whole), size)]
+        cluster = Cluster(script={"a": [*script, news(end=End(wall_ns=7), phases=("measuring",))]})
         executor, listener = made(cluster)
         executor.submit(job())
         (got,) = executor.completed()
-        assert (got.wall_ns, got.spent_ns, got.error) == (7, {"blocks": 3}, None)
+        assert (got.wall_ns, got.session, got.error) == (7, SESSION, None)
         path = tmp_path / "store" / f"{got.session}.jsonl"
-        records, notes = store.read(path)
-        assert not notes and len(records) == 5
-        assert path.read_bytes().count(b"\n") == shard().count(b"\n") + 1  # its header
+        assert len(store.read(path)[0]) == 5 and path.read_bytes() == whole
         assert listener.said == ["node 10.0.0.1 (left): measuring"]
-        assert not cluster.dropped  # the next job finds its process warm
+        assert not cluster.dropped  # the next job finds its templates warm
         path.unlink()
-    (order,) = cluster.orders
-    assert order["job"]["points"][0]["platform"] == "cpu@left" and order["code"] == {}
+    ((asked, code),) = cluster.orders
+    assert asked.points[0].platform == "cpu@left" and code == {}
 
 
 def test_an_error_of_a_job_keeps_its_kind(made):
-    for error, kind in (({"error": "nothing"}, FrameworktaxError),
-                       ({"error": "x", "fault": "out-of-memory"}, WorkerError)):  # fmt: skip
-        executor, _ = made(Cluster(script={"a": [(end(**error), None)]}))
+    for end, kind in ((End(error="nothing"), FrameworktaxError),
+                      (End(error="x", fault="out-of-memory"), WorkerError)):  # fmt: skip
+        name = f"20260101T000000-{kind.__name__}"
+        executor, _ = made(Cluster(script={"a": [news(shard(name), end, name)]}))
         executor.submit(job())
         (got,) = executor.completed()
-        assert type(got.error) is kind and str(got.error).endswith(error["error"])
-        assert getattr(got.error, "status", None) == error.get("fault")
+        assert type(got.error) is kind and str(got.error).endswith(end.error)
+        assert getattr(got.error, "status", None) == end.fault
 
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     head = shard()[: shard().index(b'{"record": "outcome"') + 20]  # torn in the last line
-    cluster = Cluster(script={"a": [(head, None), LostError("the node died")]})
+    cluster = Cluster(script={"a": [news(head), LostError("the node died")]})
     executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
@@ -239,50 +236,37 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     assert [r.kind for r in records] == ["session", "subject", "calibration", "block"]
     assert not notes  # whole lines only
     assert cluster.dropped == ["a"]
-    cluster.script = {"a": deque([(shard("20260101T000001-b") + end(), None)])}
+    again = "20260101T000001-b"
+    cluster.script = {"a": deque([news(shard(again), End(wall_ns=7), again)])}
     executor.submit(job())  # the node is back: a new host is started on it
-    (again,) = executor.completed()
-    assert again.error is None
+    (got,) = executor.completed()
+    assert got.error is None
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        shard() + b'{"record":"block","session":"x"}\n',
-        shard() + shard("another").split(b"\n", 1)[1],
-        b'{"record":"session","session":"../../etc/x"}\n',
-        shard("../../etc/x"),
-    ],
-)
-def test_what_is_no_record_of_the_session_ends_the_job(made, tmp_path, records):
-    cluster = Cluster(script={"a": [(records, None)]})
+def test_lines_that_are_no_records_are_for_readers(made, tmp_path):
+    executor, _ = made(Cluster(script={"a": [news(shard() + b"rubbish\n", End(wall_ns=7))]}))
+    executor.submit(job())
+    (got,) = executor.completed()
+    records, notes = store.read(tmp_path / "store")
+    assert got.error is None and len(records) == 5 and [n.code for n in notes] == ["bad-line"]
+
+
+def test_a_session_from_elsewhere_names_no_path(made, tmp_path):
+    executor, _ = made(Cluster(script={"a": [news(shard(), session="../../etc/x")]}))
+    executor.submit(job())
+    with pytest.raises(StoreError, match="cannot name a shard"):
+        list(executor.completed())
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_a_late_job_is_ended_with_its_host(made, monkeypatch):
+    monkeypatch.setattr(ray_module, "limit_s", lambda job: -1.0)
+    cluster = Cluster(script={"a": [BEGUN]})
     executor, _ = made(cluster)
     executor.submit(job())
     (got,) = executor.completed()
-    assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
-    assert {p.parent for p in tmp_path.rglob("*.jsonl")} <= {tmp_path / "store"}
+    assert isinstance(got.error, WorkerError) and got.error.status == "timeout"
     assert cluster.dropped == ["a"]
-
-
-@pytest.mark.parametrize(
-    "said",
-    [b"no JSON\n", b'{"end": {"session": 3}}\n', b'{"end": {"session": "s", "wall_ns": "x"}}\n'],
-)
-def test_what_is_no_message_ends_the_job(made, said):
-    executor, _ = made(Cluster(script={"a": [(said, None)]}))
-    executor.submit(job())
-    (got,) = executor.completed()
-    assert isinstance(got.error, WorkerError) and got.error.status == "crashed"
-
-
-def test_a_process_that_ends_without_a_word(made):
-    why = "its process ended with code -9; MemoryError: no"
-    cluster = Cluster(script={"a": [BEGUN, (b"", why)]})
-    executor, _ = made(cluster)
-    executor.submit(job())
-    (got,) = executor.completed()
-    assert got.error.status == "crashed" and cluster.dropped == ["a"]
-    assert str(got.error) == f"node 10.0.0.1 (left): {why}"
 
 
 def test_one_job_at_a_time_on_a_host(made):
@@ -299,7 +283,7 @@ def test_one_job_at_a_time_on_a_host(made):
     assert not executor.cancel("1") and not cluster.dropped  # it runs
     assert executor.cancel("3") and not executor.cancel("3")  # it waits for its node to be free
     assert cluster.dropped == ["b"]
-    cluster.script = {"a": deque([(end(), None)])}
+    cluster.script = {"a": deque([DONE])}
     assert next(executor.completed()).job.name == "1"
     assert list(executor.completed(0.0005)) == []
     assert [m for m in cluster.asked if m[1] == "begin"][2:] == [("a", "begin")]
@@ -322,23 +306,16 @@ def test_nodes_join_and_leave(made, monkeypatch):
     assert executor.platforms() == []
 
 
-def test_a_job_that_could_not_begin_was_not_lost(made, monkeypatch):
-    dead = LostError("the node is dead")
-    cluster = Cluster([RIGHT], script={"b": [dead, dead, *WHOLE]})
+def test_a_job_that_could_not_begin_was_not_lost(made):
+    beside = replace(RIGHT, id="c", address="10.0.0.3")
+    cluster = Cluster([RIGHT, beside], script={"b": [LostError("the node is dead")], "c": WHOLE})
     executor, listener = made(cluster)
     executor.submit(job("r", "right"))
-    assert list(executor.completed(0.0005)) == [] and len(cluster.orders) == 1  # not yet again
-    monkeypatch.setattr(ray_module, "AGAIN_S", 0.0)
     (got,) = executor.completed()
-    assert got.error is None and got.job.name == "r" and len(cluster.orders) == 3
-    assert cluster.dropped == ["b", "b"] and not any("left out" in said for said in listener.said)
-
-    cluster.script = {"b": deque([dead] * ray_module.TRIES)}
-    executor.submit(job("r2", "right"))
-    assert list(executor.completed(0.05)) == []
-    assert listener.said[-1] == "left out: node 10.0.0.2 (right, big) was lost: the node is dead"
-    assert executor.platforms() == [] and len(cluster.orders) == 3 + ray_module.TRIES
-    assert executor.cancel("r2")
+    assert got.error is None and got.job.name == "r" and len(cluster.orders) == 2
+    assert cluster.dropped == ["b"]
+    assert listener.said == ["left out: node 10.0.0.2 (right, big) was lost: the node is dead"]
+    assert {place.label: place.slots for place in executor.platforms()}["right"] == 1
 
 
 def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
@@ -352,12 +329,12 @@ def test_a_node_that_is_busy_is_named_once(made, monkeypatch):
 
 
 def test_the_end_takes_home_what_there_is(made, tmp_path):
-    cluster = Cluster(script={"a": [(shard()[:900], None)]})
-    cluster.script["a after stop"] = deque([(shard()[900:], None), OVER])
+    cluster = Cluster(script={"a": [news(shard()[:900])]})
     executor, _ = made(cluster)
     executor.submit(job())
     executor.submit(job("waits"))
     assert list(executor.completed(0.0005)) == []
+    cluster.script["a"].append(news(shard()[900:]))
     executor.close()
     assert ("a", "stop") in cluster.asked
     assert cluster.dropped == ["a"] and cluster.closed
@@ -386,10 +363,3 @@ def test_code_is_sent_only_where_it_may(made, tmp_path, monkeypatch):
     executor, _ = made(Cluster())
     with pytest.raises(UsageError, match="--allow-code"):
         executor.submit(job(model="own.py:build"))
-
-
-def test_a_line_without_end_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray_module, "LINE_BYTES", 10)
-    one = RemoteJob(tmp_path, Order(job=job(), code={}), LEFT, Listener())
-    with pytest.raises(ValueError, match="without end"):
-        one.feed(b"x" * 11)

@@ -1,17 +1,17 @@
 """Progress on standard error: a picture drawn in place on a terminal, a few plain lines in a log.
 
 One reporter serves a session and a study of many: what runs, how much is done and failed, and the
-time that is left. A session shows its table from the first value on; a study its latest results,
-read from shards between phases. It is drawn only when the session says something, which is between
-blocks, at most twice a second and for at most a fiftieth of the time; no thread refreshes it.
+time that is left. The table of what is being measured stands from the first value on; nodes of a
+cluster send no values before a session ends. It is drawn only when the session says something,
+which is between blocks, at most twice a second and for at most a fiftieth of the time; no thread
+refreshes it.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,8 +23,7 @@ from frameworktax.errors import flat
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.growing import Growing
-from frameworktax.report.latest import Latest, latest, verdict
-from frameworktax.report.render_terminal import STYLES, drawn
+from frameworktax.report.render_terminal import drawn
 from frameworktax.sweep.local import ENDED
 from frameworktax.sweep.values import duration
 
@@ -33,12 +32,8 @@ LOG_EVERY_S = 10.0
 DRAW_EVERY_S = 0.5
 DRAW_SHARE = 0.02
 """Share of the time that drawing may take: nothing is timed meanwhile."""
-SHOWN = 5
-"""Latest results that are shown."""
 NODES = 8
 """Nodes of a cluster that get a line each."""
-LOOK_SHARE = 0.01
-"""Share of the time that reading shards for results may take."""
 BAR_WIDTH = 40
 
 Seconds = Callable[[], float]
@@ -89,8 +84,8 @@ class ProgressView(Reporter):
                 redirect_stderr=False,
                 vertical_overflow="ellipsis",
             )
-        self._printed = self._drawn = self._looked = float("-inf")
-        self._took = self._drawing = 0.0
+        self._printed = self._drawn = float("-inf")
+        self._drawing = 0.0
         self._end = clock() + budget_s
         self._counts: dict[str, int] = {}
         self._running = 0
@@ -100,9 +95,8 @@ class ProgressView(Reporter):
         self._next = ""
         self._growing = Growing()
         self._set_up: dict[str, tuple[str, float]] = {}
-        self._shard: Path | None = None
-        self._inside = Latest()
-        self._results: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._fresh: set[Point] = set()
+        """Points with a value from a session that has not ended: in no count yet."""
 
     def __enter__(self) -> ProgressView:
         if self._live:
@@ -144,12 +138,11 @@ class ProgressView(Reporter):
         self._growing.asked(points, until)
 
     def measured(self, point: Point, medians_ns: Sequence[Sequence[float]]) -> None:
-        """Take over a point's values; a study shows results of ended sessions instead."""
-        if self._session:
-            return
-        self._growing.measured(point, medians_ns)
+        """Take over a point's values."""
+        if self._growing.measured(point, medians_ns):
+            self._fresh.add(point)
         if self._live is None and (line := self._growing.first_line(point)) is not None:
-            self._line(f"  {line}", often=True)
+            self._line(f"{self._indent()}  {line}", often=not self._session or self._verbose)
         self._draw()
 
     def setting_up(self, label: str, step: str) -> None:
@@ -173,8 +166,6 @@ class ProgressView(Reporter):
         self._done, self._next = (0.0, 1.0, ""), ""
         if self._live is None:
             self._line(f"{self._indent()}{text}; {self._left()}", often=self._verbose)
-        if (self._live or self._verbose) and self._shard is not None and doing != ENDED:
-            self._look(self._shard)
         self._draw(at_once=True)
 
     def progress(self, done: float, total: float, text: str) -> None:
@@ -191,18 +182,12 @@ class ProgressView(Reporter):
         self._next = point_name(point, model=bool(self._session))
         self._draw()
 
-    def records(self, shard: Path, *, ended: bool = False) -> None:
-        """Take over where the records of a session go, or that it has ended."""
-        if not ended:
-            self._shard, self._inside = shard, Latest()
-            return
+    def ended(self) -> None:
+        """Show that a session of a study has ended."""
         self._running -= 1
-        self._look(shard, at_once=self._running == 0)
-        self._shard, self._inside = None, Latest()
+        self._fresh.clear()
         if self._live is None:
-            newest = next(reversed(self._results.values()), ())
-            last = f"; last: {', '.join(filter(None, newest))}" if newest else ""
-            self._session_line(f"  {self._score()}{last}")
+            self._session_line(f"  {self._score()}")
         self._draw(at_once=True)
 
     # --- what is shown ------------------------------------------------------------------------
@@ -228,35 +213,15 @@ class ProgressView(Reporter):
     def _score(self) -> str:
         """Return how many points are measured, failed and open, the session's own included."""
         total = sum(self._counts.values())
-        measured = self._counts.get("measured", 0) + self._inside.measured
+        measured = self._counts.get("measured", 0) + len(self._fresh)
         failed = self._counts.get("failed", 0) + self._counts.get("given-up", 0)
-        failed += self._inside.failed
         parts = [f"{measured} of {total} points measured"]
         parts += [f"{failed} failed"] if failed else []
         return ", ".join([*parts, f"{self._open()} left"])
 
     def _open(self) -> int:
-        inside = self._inside
-        ended = inside.measured + inside.failed + inside.unavailable
         # A session that measures a lost point again ends more points than were open when it began.
-        return max(0, self._counts.get("open", 0) - ended)
-
-    def _look(self, shard: Path, *, at_once: bool = False) -> None:
-        """Read what a session found; seldom enough to cost next to nothing."""
-        begin = self._clock()
-        if not at_once and begin - self._looked < self._took / LOOK_SHARE:
-            return
-        self._inside = latest(shard, SHOWN)
-        for measurement in self._inside.verdicts:
-            cells = verdict(measurement)
-            known = self._results.pop(cells[:2], None)
-            self._results[cells[:2]] = cells
-            if self._verbose and known is None:
-                self._line(f"  {', '.join(filter(None, cells))}", often=True)
-        for key in list(self._results)[:-SHOWN]:
-            del self._results[key]
-        self._looked = self._clock()
-        self._took = self._looked - begin
+        return max(0, self._counts.get("open", 0) - len(self._fresh))
 
     def _draw(self, *, at_once: bool = False) -> None:
         begin = self._clock()
@@ -283,10 +248,7 @@ class ProgressView(Reporter):
         parts: list[Table | Text] = [bar, _text(score, "bold")]
         parts += [_text(self._session)] if self._session else []
         parts += map(_text, [*self._doing(), *self._beside()])
-        if self._results:
-            parts.append(_text("latest results", "dim"))
-            parts.append(_table(self._results.values()))
-        elif (known := self._growing.table()) is not None:
+        if (known := self._growing.table()) is not None:
             parts += [Text(), drawn(known, self._console)]
         return Group(*parts)
 
@@ -316,14 +278,3 @@ class ProgressView(Reporter):
 def _text(text: str, style: str = "") -> Text:
     indent = " " * (len(text) - len(text.lstrip()))
     return Text(indent + flat(text), style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for least in (0, 4, len("10.4 ms ±3 %"), 0, 0):
-        table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
-    for point, runtime, latency, share, regime in rows:
-        style = STYLES.get(regime, "")
-        cells = (f"  {flat(point)}", flat(runtime), latency)
-        table.add_row(*map(Text, cells), Text(share, style=style), Text(regime, style=style))
-    return table

@@ -109,8 +109,6 @@ class Worker:
         """Why it ended; raised again by a later request."""
         self._asking = threading.RLock()
         """Held while an answer is awaited: the descriptor is not closed under that thread."""
-        self.spent_ns: dict[str, int] = {}
-        """Wall time that answers were awaited, by step."""
         self._stopped_ns = 0
         self._stopped_at: int | None = None
 
@@ -193,8 +191,6 @@ class Worker:
             except ConnectionError as error:
                 self._death = self._cause(step)
                 raise self._death from error
-            finally:
-                self.spent_ns[step] = self.spent_ns.get(step, 0) + time.monotonic_ns() - begin
         answer = protocol.decode_answer(request, line)
         return _unwrap(request, answer)
 
@@ -348,7 +344,6 @@ class InPlace:
     def __init__(self, label: str) -> None:
         self.label = label
         self.alive = True
-        self.spent_ns: dict[str, int] = {}  # kept of workers only
         self._server = _ServerInPlace()
 
     def request(self, request: Request[A], timeout_s: float) -> A:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from frameworktax.records import Point
 
@@ -54,5 +53,5 @@ class Reporter:
     def counts(self, counts: Mapping[str, int]) -> None:
         """Show the number of a study's points by status: ``measured``, ``failed``, ``open``."""
 
-    def records(self, shard: Path, *, ended: bool = False) -> None:
-        """Show results from the shard that a session writes, or that it has ended."""
+    def ended(self) -> None:
+        """Show that a session of a study has ended; its points are in ``counts``."""

@@ -13,7 +13,6 @@ import contextlib
 import os
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -147,13 +146,6 @@ class MeasuringSession:
                 self._end()
         with contextlib.suppress(UsageError):  # another session runs, and prunes when it ends
             prune_cache(self._plan.folder)
-
-    def spent_ns(self) -> dict[str, int]:
-        """Return the wall time that workers were waited for, by step, over all of them."""
-        spent: Counter[str] = Counter()
-        for worker in self._spawned:
-            spent.update(worker.spent_ns)
-        return dict(spent)
 
     @property
     def effort(self) -> Effort:

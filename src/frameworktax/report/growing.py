@@ -35,13 +35,18 @@ class Growing:
         self._asked |= {point: point.family() for point in points}
         self._until = until
 
-    def measured(self, point: Point, medians_ns: Medians) -> None:
-        """Take over the medians of a point; a twin and the floor are no results."""
-        if point.runtime != FLOOR and not point.workload.twin and any(medians_ns):
-            if point not in self._asked:
-                self._asked[point] = point.family()
-            self._medians[point] = medians_ns
-            self._newest = point
+    def measured(self, point: Point, medians_ns: Medians) -> bool:
+        """Take over the medians of a point; return whether they are a result.
+
+        Those of a twin and of the floor are none.
+        """
+        if point.runtime == FLOOR or point.workload.twin or not any(medians_ns):
+            return False
+        if point not in self._asked:
+            self._asked[point] = point.family()
+        self._medians[point] = medians_ns
+        self._newest = point
+        return True
 
     @property
     def counts(self) -> tuple[int, int]:

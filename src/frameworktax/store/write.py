@@ -64,8 +64,11 @@ class Writer:
             raise
 
     def _line(self, data: Mapping[str, Any]) -> None:
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-        line = memoryview((b"\n" if self._torn else b"") + text.encode() + b"\n")
+        self.append(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
+
+    def append(self, text: bytes) -> None:
+        """Append a line as another writer wrote it; raises as ``write`` does."""
+        line = memoryview((b"\n" if self._torn else b"") + text + b"\n")
         start = self._file.tell()
         try:
             while line:  # a disk that fills up takes a part of the line, then refuses the rest

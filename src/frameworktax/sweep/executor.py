@@ -23,8 +23,8 @@ yields it; the sweep above decides what to submit, and when. What it may rely on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from frameworktax.errors import FrameworktaxError
@@ -92,7 +92,6 @@ class Done:
     Attributes:
         session: under which its records are in the store.
         wall_ns: from its start to its end on its host.
-        spent_ns: the same, by what it was spent on (``time_accounting``).
         error: why it ended early. A ``WorkerError`` means that the job was lost or late; after any
             other the store says of each of its points how it ended.
     """
@@ -100,7 +99,6 @@ class Done:
     job: Job
     session: str
     wall_ns: int
-    spent_ns: Mapping[str, int] = field(default_factory=dict)
     error: FrameworktaxError | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from frameworktax.clock import Clock
@@ -15,8 +15,6 @@ REFRESH_S = 5.0
 """How old the executor's answer may be."""
 AWAY_S = 600.0
 """How long points wait for a platform without a node: a machine starts anew in less."""
-LOST = "lost"
-"""What the time of a session counts as that ended without saying how it was spent."""
 
 
 class Nodes:
@@ -67,11 +65,10 @@ class Submitted:
     group: Group
     rank: int
     host: str
-    begin_ns: int
 
 
 class RunningJobs:
-    """The jobs that an executor has, each counted once, and the time that all of them took."""
+    """The jobs that an executor has, each counted once."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor = executor
@@ -79,12 +76,8 @@ class RunningJobs:
         self._jobs: dict[str, Submitted] = {}
         self._on: Counter[str] = Counter()
         self._ended: set[str] = set()
-        self._spent: Counter[str] = Counter()
         self._took_ns = 0
         self._estimated_s = 0.0
-        self._most = 0
-        self._busy_ns = 0
-        self._since_ns = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -104,14 +97,8 @@ class RunningJobs:
 
     def begin(self, job: Job, group: Group, rank: int, platform: Platform) -> None:
         """Submit a job to the executor."""
-        now_ns = self._clock.wall_ns()
-        if not self._jobs:
-            self._since_ns = now_ns
-        self._jobs[job.name] = Submitted(
-            job=job, group=group, rank=rank, host=platform.host, begin_ns=now_ns
-        )
+        self._jobs[job.name] = Submitted(job=job, group=group, rank=rank, host=platform.host)
         self._on[platform.host] += 1
-        self._most = max(self._most, len(self._jobs))
         self._executor.submit(job)
 
     def next_done(self, wait_s: float, say: Callable[[str], None]) -> tuple[Submitted, Done] | None:
@@ -135,11 +122,7 @@ class RunningJobs:
             return None
         one = self._remove(name)
         self._ended.add(name)
-        if isinstance(done.error, WorkerError):
-            elapsed_ns = self._clock.wall_ns() - one.begin_ns
-            self._spent.update(done.spent_ns or {LOST: elapsed_ns})
-        else:
-            self._spent.update(done.spent_ns)
+        if not isinstance(done.error, WorkerError):
             self._took_ns += done.wall_ns
             self._estimated_s += one.group.estimate_s
         return one, done
@@ -149,18 +132,7 @@ class RunningJobs:
         names = [name for name, one in self._jobs.items() if one.job.platform in labels]
         return [self._remove(name).group for name in names if self._executor.cancel(name)]
 
-    def spent_ns(self, wall_ns: int) -> Mapping[str, int]:
-        """Return the time of all nodes by what it was spent on, and the rest of the whole.
-
-        Args:
-            wall_ns: of the sweep. Where one job ran at a time the parts add up to it.
-        """
-        working_ns = sum(self._spent.values()) if self._most <= 1 else self._busy_ns
-        return {**self._spent, "planning and reading": wall_ns - working_ns}
-
     def _remove(self, name: str) -> Submitted:
         one = self._jobs.pop(name)
         self._on[one.host] -= 1
-        if not self._jobs:
-            self._busy_ns += self._clock.wall_ns() - self._since_ns
         return one

@@ -18,7 +18,6 @@ from frameworktax.measure.template import Templates
 from frameworktax.records import Outcome, Point, Subject
 from frameworktax.store.write import PLAIN, SUFFIX
 from frameworktax.sweep.executor import Done, Job, Platform, this_host
-from frameworktax.sweep.time_accounting import itemise
 
 ENDED = "ended"
 """The phase after the last one of a session."""
@@ -110,7 +109,6 @@ class LocalExecutor:
             environment=_environment(),
             writer=self._writer,
         ) as writer:
-            self._reporter.records(shard_of(self._folder, session))
             measuring = MeasuringSession(
                 plan, writer, session, self._reporter, templates=self._templates
             )
@@ -124,10 +122,8 @@ class LocalExecutor:
             finally:
                 self._reporter.phase(ENDED)
         wall_ns = time.monotonic_ns() - begin
-        effort = measuring.effort
-        self._setup_s = (wall_ns - effort.measuring_ns) / 1e9
-        spent = itemise(effort, measuring.spent_ns(), wall_ns)
-        return Done(job=job, session=session, wall_ns=wall_ns, spent_ns=spent, error=fault)
+        self._setup_s = (wall_ns - measuring.effort.measuring_ns) / 1e9
+        return Done(job=job, session=session, wall_ns=wall_ns, error=fault)
 
 
 def write_ends(

@@ -1,8 +1,8 @@
 """The executor of a Ray cluster: one job at a time on each host, its records written as they come.
 
 A node runs what the local executor runs (``ray_node``); this is the driver's side: which node
-fits, what is new, what was lost. What a node sends is checked as a store's lines are, and has
-limits; nothing else is read of it. ``RayCluster`` is all that is asked of Ray.
+fits, what is new, what was lost or is late. Lines of a node's shard become lines of a shard here,
+whole; whether they are records is for readers to say. ``RayCluster`` is all that is asked of Ray.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from frameworktax import models
 from frameworktax.errors import FrameworktaxError, UsageError, WorkerError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import Point, Record
+from frameworktax.records import Point
 from frameworktax.store import Writer
-from frameworktax.store.shards import decode_line
-from frameworktax.store.write import PLAIN
-from frameworktax.sweep.executor import Done, Job, Platform
+from frameworktax.sweep.executor import Done, Job, Platform, limit_s
 from frameworktax.sweep.ray_cluster import LostError, Node, about_here
-from frameworktax.sweep.ray_node import End, Message, Order
+from frameworktax.sweep.ray_node import End, News
 
 CHECKED = ("frameworktax", "python", "torch")
 """What must be of one version here and on every node that measures."""
@@ -33,14 +29,8 @@ NODES_EVERY_S = 2.0
 """How often the cluster is asked for its nodes while jobs run."""
 BUSY_S = 30.0
 """A node that has not begun after this long is busy with something else; it is said once."""
-AGAIN_S = 5.0
-"""When a node is tried again on which a job could not begin: Ray learns late of a dead one."""
-TRIES = 5
-"""A node on which so many jobs in a row could not begin is left out."""
 ENDING_S = 25.0
-"""How long the end of all jobs may take; longer than a node's own patience with one."""
-LINE_BYTES = 64 << 20
-"""A session writes no line that is longer."""
+"""How long fetching what is new may take at the end."""
 SOURCE_BYTES = 4 << 20
 """A larger file is no source of a model."""
 
@@ -50,84 +40,56 @@ class RemoteJob:
 
     Attributes:
         since: when it was given to the node (``time.monotonic``).
-        began: when its first record came, None before that.
+        began: when the first of its shard came, None before that.
         taken: bytes so far.
-        done: how the job ended, None until then.
     """
 
-    def __init__(self, folder: Path, order: Order, node: Node, reporter: Reporter) -> None:
-        self.order = order
+    def __init__(self, folder: Path, job: Job, code: Mapping[str, str], node: Node) -> None:
+        self.job = job
+        self.code = code
         self.node = node
         self.since = time.monotonic()
         self.began: float | None = None
         self.taken = 0
-        self.done: Done | None = None
         self._folder = folder
-        self._reporter = reporter
         self._rest = b""
         self._session = ""
         self._writer: Writer | None = None
 
-    def feed(self, chunk: bytes) -> None:
-        """Write the records of what came, cut anywhere; once the job has ended ``done`` says how.
+    def feed(self, news: News) -> None:
+        """Write the whole lines of what came; the first is a shard's header.
 
         Raises:
             StoreError: it cannot be written here.
-            ValueError: it is no part of a session.
         """
-        self.taken += len(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > LINE_BYTES:
-            raise ValueError("a line without end")
+        self.taken += len(news.data)
+        *lines, self._rest = (self._rest + news.data).split(b"\n")
         for line in lines:
-            record = decode_line(line)
-            if record is not None:
-                self._record(record)
-                continue
-            try:
-                self._message(msgspec.json.decode(line, type=Message))
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise ValueError(str(error)) from error
+            if self._writer is None:
+                self.began = time.monotonic()
+                self._session = news.session
+                self._writer = Writer(self._folder, news.session)
+            else:
+                self._writer.append(line)
 
-    def lost(self, why: str) -> Done:
-        """Return the end of a job that did not come to its own."""
-        return self._done(End(error=why, fault="crashed"))
+    @property
+    def is_late(self) -> bool:
+        """Whether it takes longer than a job may."""
+        return self.began is not None and time.monotonic() - self.began > limit_s(self.job)
+
+    def done(self, end: End) -> Done:
+        """Close the shard and return how the job ended."""
+        self.close()
+        error = None if end.error is None else FrameworktaxError(end.error)
+        if end.fault is not None:
+            error = WorkerError(end.fault, f"{self.node}: {end.error}")
+        return Done(job=self.job, session=self._session, wall_ns=end.wall_ns, error=error)
 
     def close(self) -> None:
         """Close the shard."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def _record(self, record: Record) -> None:
-        if self.began is None and PLAIN.fullmatch(record.session):
-            self.began = time.monotonic()
-            self._session = record.session
-            self._writer = Writer(self._folder, record.session)
-        if self._writer is None or record.session != self._session:
-            raise ValueError("a record of another session")
-        self._writer.write(record)
-
-    def _message(self, message: Message) -> None:
-        if message.phase is not None:
-            self._reporter.phase(f"{self.node}: {message.phase}")
-        if message.say is not None:
-            self._reporter.say(f"{self.node}: {message.say}")
-        if message.end is not None:
-            self.done = self._done(message.end)
-            self.close()
-
-    def _done(self, end: End) -> Done:
-        error = None if end.error is None else FrameworktaxError(end.error)
-        if end.fault is not None:
-            error = WorkerError(end.fault, f"{self.node}: {end.error}")
-        return Done(
-            job=self.order.job,
-            session=end.session or self._session,
-            wall_ns=end.wall_ns,
-            spent_ns=end.spent_ns,
-            error=error,
-        )
 
 
 class RayExecutor:
@@ -163,9 +125,8 @@ class RayExecutor:
         """Node → why it is left out."""
         self._nodes: list[Node] = []
         self._asked_at = float("-inf")
-        self._waiting: deque[Order] = deque()
-        self._refusals: dict[str, list[float]] = defaultdict(list)
-        """When jobs could not begin, by node; forgotten once one begins."""
+        self._waiting: deque[tuple[Job, Mapping[str, str]]] = deque()
+        """Jobs, each with the user's own models in it."""
         self._hosts: dict[str, Any] = {}
         self._running: dict[Any, RemoteJob] = {}
         """By the promise of what is new of them."""
@@ -195,7 +156,7 @@ class RayExecutor:
         Raises:
             UsageError: its model cannot be sent to a node.
         """
-        self._waiting.append(Order(job=job, code=shipped(job.points, self._allow_code)))
+        self._waiting.append((job, shipped(job.points, self._allow_code)))
 
     def completed(self, wait_s: float | None = None) -> Iterator[Done]:
         """Yield jobs as they end, or are lost.
@@ -218,12 +179,12 @@ class RayExecutor:
 
     def cancel(self, name: str) -> bool:
         """Take back a job that has not begun: it waits here, or for its node to be free."""
-        for order in self._waiting:
-            if order.job.name == name:
-                self._waiting.remove(order)
+        for waiting in self._waiting:
+            if waiting[0].name == name:
+                self._waiting.remove(waiting)
                 return True
         for promise, one in self._running.items():
-            if one.order.job.name == name and one.began is None:
+            if one.job.name == name and one.began is None:
                 del self._running[promise]
                 self._let_go(one)
                 return True
@@ -234,9 +195,10 @@ class RayExecutor:
         self._waiting.clear()
         until = time.monotonic() + ENDING_S
         try:
-            stopping = [self._cluster.ask(host, "stop") for host in self._hosts.values()]
             while self._running and time.monotonic() < until:
-                self._listen(WAIT_S)
+                for promise in self._cluster.ready(list(self._running), WAIT_S):
+                    self._feed(self._running.pop(promise), promise)
+            stopping = [self._cluster.ask(host, "stop") for host in self._hosts.values()]
             while stopping and time.monotonic() < until:
                 ready = self._cluster.ready(stopping, WAIT_S)
                 stopping = [promise for promise in stopping if promise not in ready]
@@ -306,23 +268,20 @@ class RayExecutor:
         """Begin waiting jobs on nodes that are free."""
         self._look()
         busy = {one.node.address for one in self._running.values()}
-        for order in list(self._waiting):
-            fitting = [node for node in self._nodes if order.job.platform in node.names]
-            free = next((n for n in fitting if n.address not in busy and self._may(n)), None)
+        for waiting in list(self._waiting):
+            job, code = waiting
+            fitting = [node for node in self._nodes if job.platform in node.names]
+            free = next((node for node in fitting if node.address not in busy), None)
             if free is not None:
                 busy.add(free.address)
-                self._waiting.remove(order)
-                self._begin(RemoteJob(self._folder, order, free, self._reporter))
-
-    def _may(self, node: Node) -> bool:
-        refusals = self._refusals[node.id]
-        return not refusals or time.monotonic() - refusals[-1] >= AGAIN_S
+                self._waiting.remove(waiting)
+                self._begin(RemoteJob(self._folder, job, code, free))
 
     def _begin(self, one: RemoteJob) -> None:
         node = one.node
         if node.id not in self._hosts:
             self._hosts[node.id] = self._cluster.host(node, self._command)
-        self._cluster.ask(self._hosts[node.id], "begin", msgspec.json.encode(one.order))
+        self._cluster.ask(self._hosts[node.id], "begin", one.job, one.code)
         self._take(one)
 
     def _take(self, one: RemoteJob) -> None:
@@ -335,31 +294,31 @@ class RayExecutor:
             time.sleep(wait_s)
         for promise in self._cluster.ready(list(self._running), wait_s):
             one = self._running.pop(promise)
-            ended = self._feed(one, promise)
-            if one.began is not None:
-                self._refusals.pop(one.node.id, None)
-            if one.done is None and ended is None:
+            end = self._feed(one, promise)
+            if end is None:
                 self._take(one)
-            elif one.done is None and one.began is None:
-                self._let_go(one)
-                self._again(one, str(ended))
+            elif end.fault is not None and one.began is None:
+                self._again(one, str(end.error))
             else:
-                if ended is not None:
-                    self._let_go(one)
-                self._ended.append(one.done or one.lost(str(ended)))
+                self._ended.append(one.done(end))
         self._say_who_is_busy()
 
-    def _feed(self, one: RemoteJob, promise: Any) -> str | None:
-        """Take what is new of a job; return why no more of it will come, None if it may."""
+    def _feed(self, one: RemoteJob, promise: Any) -> End | None:
+        """Take what is new of a job; return its end, None if there may be more of it."""
         try:
-            chunk, ended = self._cluster.answer(promise)
-            one.feed(chunk)
+            news: News = self._cluster.answer(promise)
         except LostError as error:
-            return f"was lost: {error}"
-        except (TypeError, ValueError) as error:
-            one.done = one.lost(f"sent something that is no session: {error}")
-            return str(error)
-        return str(ended) if ended is not None else None
+            self._let_go(one)
+            return End(error=f"was lost: {error}", fault="crashed")
+        for text in news.phases:
+            self._reporter.phase(f"{one.node}: {text}")
+        for text in news.said:
+            self._reporter.say(f"{one.node}: {text}")
+        one.feed(news)
+        if news.end is None and one.is_late:
+            self._let_go(one)
+            return End(error=f"ended after {limit_s(one.job):.0f} s", fault="timeout")
+        return news.end
 
     def _say_who_is_busy(self) -> None:
         for one in self._running.values():
@@ -368,17 +327,16 @@ class RayExecutor:
                 self._reporter.say(f"waiting for {one.node}, which is busy")
 
     def _again(self, one: RemoteJob, why: str) -> None:
-        """Have a job wait again that could not begin on its node: it was not lost."""
-        self._waiting.appendleft(one.order)
-        refusals = self._refusals[one.node.id]
-        refusals.append(time.monotonic())
-        if len(refusals) >= TRIES:
-            self._refuse(one.node, why)
+        """Leave out a node on which a job could not begin; the job was not lost, and waits."""
+        self._waiting.appendleft((one.job, one.code))
+        self._refuse(one.node, why)
+        self._asked_at = float("-inf")
 
     def _let_go(self, one: RemoteJob) -> None:
         """End a host; what has arrived of its job stays."""
         one.close()
-        self._cluster.drop(self._hosts.pop(one.node.id))
+        if (host := self._hosts.pop(one.node.id, None)) is not None:
+            self._cluster.drop(host)
         self._asked_at = float("-inf")
 
 

@@ -125,7 +125,7 @@ class RayCluster:
             task.options(num_cpus=0, max_retries=0, scheduling_strategy=self._on(node)).remote()
             for node in nodes
         ]
-        ready = self._ready(promises, len(promises), ANSWER_S)
+        ready = self.ready(promises, ANSWER_S, len(promises))
         for promise in promises:
             if promise not in ready:
                 yield {}, f"does not answer within {ANSWER_S:.0f} s"
@@ -150,11 +150,8 @@ class RayCluster:
         """Call a method of a host; return a promise of its answer."""
         return getattr(host, method).remote(*arguments)
 
-    def ready(self, promises: Sequence[Any], wait_s: float) -> Sequence[Any]:
-        """Return those that have an answer, waiting for the first."""
-        return self._ready(promises, 1, wait_s)
-
-    def _ready(self, promises: Sequence[Any], number: int, wait_s: float) -> Sequence[Any]:
+    def ready(self, promises: Sequence[Any], wait_s: float, number: int = 1) -> Sequence[Any]:
+        """Return those that have an answer, waiting for so many."""
         if not promises:
             return []
         return list(self._ray.wait(list(promises), num_returns=number, timeout=wait_s)[0])

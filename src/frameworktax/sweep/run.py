@@ -45,8 +45,6 @@ class SweepResults(Results):
         plan: of the sweep, made before it.
         statuses: of each of its points now.
         wall_ns: of the whole sweep.
-        spent_ns: the same by what it was spent on (``time_accounting``); the time of every node
-            where several measured at a time.
     """
 
     def __init__(
@@ -55,13 +53,11 @@ class SweepResults(Results):
         plan: SweepPlan,
         statuses: Mapping[Point, PointStatus],
         wall_ns: int,
-        spent_ns: Mapping[str, int],
     ) -> None:
         super().__init__(results.run, results.store)
         self.plan = plan
         self.statuses = statuses
         self.wall_ns = wall_ns
-        self.spent_ns = spent_ns
 
 
 def sweep(
@@ -199,7 +195,7 @@ class Sweep:
             reasons = dict.fromkeys(one.reason for one in statuses.values() if one.reason)
             why = "; ".join(list(reasons)[:3]) or "the time budget was too short"
             raise NothingMeasuredError(f"nothing could be measured; {why}", results)
-        return SweepResults(results, first, statuses, wall_ns, self._jobs.spent_ns(wall_ns))
+        return SweepResults(results, first, statuses, wall_ns)
 
     def _plan(self) -> SweepPlan:
         only = None if self._resume else self._sessions
@@ -281,7 +277,7 @@ class Sweep:
         statuses = find_statuses(one.group.points, scan(shard), attempts)
         self._counts.update(statuses)
         self._reporter.counts(self._counts.counts)
-        self._reporter.records(shard, ended=True)
+        self._reporter.ended()
         lost = isinstance(done.error, WorkerError)
         again = retries.after(one.group, statuses, lost=lost)
         for group in again.now:
