@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from frameworktax.block import tax
     from frameworktax.comparing import Compared, compare
     from frameworktax.explaining import Predictions, explain, whatif
+    from frameworktax.integrations.watch import watch
     from frameworktax.optimize.run import optimize
     from frameworktax.runtimes.serving import load
     from frameworktax.sweep.run import sweep
@@ -34,6 +35,7 @@ __all__ = [
     "optimize",
     "sweep",
     "tax",
+    "watch",
     "whatif",
 ]
 
@@ -56,6 +58,14 @@ def __getattr__(name: str) -> Any:
         from frameworktax import block
 
         return block.tax
+    if name == "watch":
+        from frameworktax.integrations import watch as watching
+
+        return watching.watch
+    if name == "load_ipython_extension":
+        from frameworktax.integrations import notebooks
+
+        return notebooks.load_ipython_extension
     if name == "load":
         from frameworktax.runtimes import serving
 

@@ -16,13 +16,13 @@ those of the program as it ran, with everything that ran beside it; for a compar
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from statistics import fmean
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from frameworktax.analysis.bill import from_samples
 from frameworktax.attribution.buckets import itemise
@@ -31,10 +31,10 @@ from frameworktax.measure.inline_profiler import (
     Ended,
     InlineProfiler,
     PausableSampler,
+    hidden,
     perf_event_sampler,
 )
 from frameworktax.measure.protocol import attribution
-from frameworktax.notebook import HtmlRepr
 from frameworktax.records import Estimate, Note
 from frameworktax.stats import mean_interval
 
@@ -45,7 +45,7 @@ TRIALS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTax(HtmlRepr):
+class BlockTax:
     """What is known of a block; times in ns.
 
     Attributes:
@@ -72,6 +72,33 @@ class BlockTax(HtmlRepr):
     bill_ns: Mapping[str, float] = field(default_factory=dict)
     reason: str | None = None
     notes: tuple[Note, ...] = ()
+
+    def _repr_html_(self) -> str:
+        from frameworktax.report.blocks import Cell, Note, Notes, right, table
+        from frameworktax.report.html import blocks_html
+        from frameworktax.report.words import duration, interval, label, lines_of, percent
+
+        lines = lines_of(self.bill_ns)
+        latency = "–" if self.latency is None else interval(self.latency)
+        share = Cell("–")
+        if self.share is not None:
+            low, high = percent(self.share.low), percent(self.share.high)
+            share = Cell(percent(self.share.value), note=f"({low} to {high})")
+        bar = Cell("–", bar=tuple((name, ns / sum(self.bill_ns.values())) for name, ns in lines))
+        shown = table(
+            "",
+            ["block", right("runs"), right("latency (ms)"), right("tax"), "breakdown"],
+            [[self.name, f"{self.calls:,}", latency, share, bar]],
+            hint=", ".join(f"{label(name)} {duration(ns)}" for name, ns in lines),
+        )
+        reason = (
+            () if self.reason is None else (Note("unavailable", f"tax unavailable: {self.reason}"),)
+        )
+        notes = (Note(note.code, note.text) for note in self.notes)
+        return blocks_html([shown, Notes("", (*reason, *notes))])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def __str__(self) -> str:
         from frameworktax.report.words import duration, interval, label, lines_of, percent
@@ -136,7 +163,7 @@ class Block:
 
     def __enter__(self) -> Block:
         profiler = getattr(self._local, "profiler", None)
-        if profiler is None:
+        if profiler is None or profiler.process != os.getpid():  # the latter is of a parent
             profiler = self._make_profiler()
         profiler.enter()
         return self
@@ -156,6 +183,8 @@ class Block:
 
     def _living(self) -> list[InlineProfiler]:
         """Return the profilers of living threads; a pool's threads come and go."""
+        if any(profiler.process != os.getpid() for profiler in self._profilers):
+            self._profilers, self._ended = [], Ended()  # forked: those runs are the parent's
         living = []
         for profiler in self._profilers:
             if profiler.thread.is_alive():
@@ -184,7 +213,7 @@ class Block:
             own_cost_ns=self._own_cost_ns(),
         )
         refused = refused or next((p.refused for p in profilers if p.refused), None)
-        reason = refused or _hidden() or ("never run" if latency is None else None)
+        reason = refused or hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:
             bill = from_samples(
@@ -224,9 +253,23 @@ class Block:
         return round(spent / TRIALS)
 
 
-def tax(name: str = "block") -> Block:
-    """Return a context manager and decorator that measures the framework tax of what it runs."""
-    return Block(name)
+NAMED: dict[str, Block] = {}
+"""Blocks of ``tax`` by name; without an entry a name begins anew."""
+
+
+def tax(name: str | None = None, *, fresh: bool = False) -> Block:
+    """Return a context manager and decorator that measures the framework tax of what it runs.
+
+    Args:
+        name: of the block; all runs under one name are one block, also of a ``with`` in a loop.
+            Without a name it is one of its own.
+        fresh: forget earlier runs under this name.
+    """
+    if name is None:
+        return Block("block")
+    if fresh:
+        NAMED.pop(name, None)
+    return NAMED.setdefault(name, Block(name))
 
 
 def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
@@ -243,11 +286,3 @@ def _latency(plain: Sequence[int], sampled: Sequence[int]) -> Estimate | None:
 
 def _mean(plain: Sequence[int]) -> float | None:
     return fmean(plain) if len(plain) > 1 else None
-
-
-def _hidden() -> str | None:
-    """Return why the host's samples do not show kernel time, where a GPU does the work."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "kernels run on a GPU; frameworktax explain shows it from a profiler's trace"
-    return None

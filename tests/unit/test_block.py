@@ -7,7 +7,7 @@ import pytest
 
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Leaf
-from frameworktax.block import Block
+from frameworktax.block import NAMED, Block, tax
 from frameworktax.measure.inline_profiler import STRETCH_NS
 from frameworktax.testing import FakeClock
 
@@ -199,3 +199,14 @@ def test_without_a_sampler_the_tax_is_missing_and_says_why(clock):
 
 def test_a_block_that_never_ran_says_so(block):
     assert str(block) == "step: never run"
+
+
+def test_runs_under_one_name_are_one_block_and_others_are_not():
+    for _ in range(3):
+        with tax("a loop") as merged:
+            pass
+    assert merged.result().calls == 3
+    assert tax("a loop") is merged
+    assert tax() is not tax()
+    assert tax("a loop", fresh=True) is not merged
+    NAMED.clear()

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
@@ -213,6 +213,7 @@ class Event:
                 ) from error
         self._size = pages * self._page
         self._counted_lost = self.cpu_ns = 0
+        self._close_file = finalize(self, os.close, self._fd)
         _events.add(self)
 
     def pause(self) -> None:
@@ -252,7 +253,7 @@ class Event:
         """Take no samples any more and give the ring back."""
         if not self._ring.closed:
             self._ring.close()
-            os.close(self._fd)
+            self._close_file()
 
 
 def _close_in_child() -> None:

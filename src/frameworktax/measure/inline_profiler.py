@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import threading
 from array import array
 from dataclasses import dataclass, field, replace
@@ -43,6 +45,7 @@ class InlineProfiler:
     running: bool = False
     final: SampleRun | None = None
     thread: threading.Thread = field(default_factory=threading.current_thread)
+    process: int = field(default_factory=os.getpid)
     plain: array[int] = field(default_factory=lambda: array("q"))
     sampled: array[int] = field(default_factory=lambda: array("q"))
     stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
@@ -75,7 +78,7 @@ class InlineProfiler:
         """End the run, if it is the outermost."""
         now = self.clock.wall_ns()
         self.depth -= 1
-        if self.depth:
+        if self.depth or self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
         begin, cpu, queued = self.begin
         if not self.sampling or self.sampler is None:
@@ -186,3 +189,11 @@ def perf_event_sampler() -> PausableSampler:
     sampler = open_sampler("perf-event", RING_NS)
     assert isinstance(sampler, Pausable)
     return sampler
+
+
+def hidden() -> str | None:
+    """Return why the host's samples do not show kernel time, where a GPU does the work."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "kernels run on a GPU; frameworktax explain shows it from a profiler's trace"
+    return None

@@ -1,0 +1,542 @@
+"""Metrics in production: exact numbers from a scripted clock and sampler, and faults everywhere."""
+
+import copy
+import gc
+import logging
+import pickle
+import threading
+from collections import Counter
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from frameworktax.attribution.perf_event import Drained, RefusedError
+from frameworktax.attribution.sampler import Stretch, Ticks
+from frameworktax.attribution.symbols import Leaf
+from frameworktax.errors import UsageError
+from frameworktax.integrations import watch as watching
+from frameworktax.integrations.exporters import BOUNDS_S, Labels, OpenTelemetry, Prometheus
+from frameworktax.integrations.watch import (
+    WINDOW_TICKS,
+    Recorder,
+    Tax,
+    batch_labels,
+    batch_size,
+    parts_ns,
+    watch,
+)
+from frameworktax.testing import FakeClock
+
+KERNEL = Leaf("libtorch_cpu.so", "at::native::gemm")
+PYTHON = Leaf("python3.11", "_PyEval_EvalFrameDefault")
+PLACES = {1: KERNEL, 2: PYTHON}
+MS = 1_000_000
+HOUR_S = 3600.0
+
+
+class Scripted:
+    """A sampler that sees one tick a millisecond, three of four in a kernel."""
+
+    name = "scripted"
+    period_ns = MS
+    counts_cpu_time = True
+    kernel = True
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.seen = []
+        self.closed = False
+
+    def resume(self):
+        self.on = self.clock.now_ns
+
+    def pause(self):
+        self.seen += range(self.on, self.clock.now_ns, MS)
+
+    def drain(self):
+        seen, self.seen = self.seen, []
+        return Drained([(2 if i % 4 == 3 else 1, ns) for i, ns in enumerate(seen)], [], 0)
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+
+class Seen:
+    """An exporter that keeps what it gets."""
+
+    def __init__(self):
+        self.calls = []
+        self.failures = []
+        self.seconds = Counter()
+        self.ratios = []
+        self.faults = Counter()
+        self.states = []
+
+    def called(self, labels, seconds):
+        self.calls.append((labels.call, labels.batch, seconds))
+
+    def failed(self, labels):
+        self.failures.append((labels.call, labels.batch))
+
+    def sampled(self, labels, part, seconds):
+        assert seconds > 0
+        self.seconds[labels.batch, part] += seconds
+
+    def ratio(self, labels, tax):
+        self.ratios.append((labels.batch, tax))
+
+    def fault(self, model, stage, count):
+        self.faults[stage] += count
+
+    def state(self, model, sampler, reason, *, now):
+        self.states.append((sampler, reason, now))
+
+
+class Broken:
+    """An exporter whose every method raises."""
+
+    def __getattr__(self, name):
+        raise ConnectionError(name)
+
+
+class Doubler:
+    """A model."""
+
+    def __init__(self, work=lambda: None):
+        self.work = work
+
+    def __call__(self, values, **options):
+        self.work()
+        return [2 * value for value in values]
+
+    def twice(self, values):
+        return self(self(values))
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def seen():
+    return Seen()
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+@pytest.fixture
+def recorder(clock, seen, made):
+    def sampler():
+        made.append(Scripted(clock))
+        return made[-1]
+
+    recorder = Recorder(
+        "m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=sampler, place=lambda _: PLACES
+    )
+    yield recorder
+    recorder.end()
+    recorder.join()
+
+
+def call(recorder, clock, ns, batch=1, failed=False):
+    caller = recorder.enter("call", ([0] * batch,), {})
+    clock.work(ns)
+    recorder.leave(caller, failed=failed)
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Return a function that watches without symbols or samples; ends every watch."""
+    monkeypatch.setattr(watching, "read_tables", lambda: None)
+    begun = []
+
+    def begin(model, **options):
+        begun.append(watch(model, **{"interval_s": HOUR_S, "sample": 0, **options}))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.stop()
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def test_calls_are_exported_with_latency_and_bucket_of_batch_size(recorder, clock, seen):
+    for batch in (1, 2, 3, 4, 5, 64, 1024, 1025):
+        call(recorder, clock, 2 * MS, batch)
+    call(recorder, clock, MS, 3, failed=True)
+    recorder.flush()
+    batches = ["1", "2", "3-4", "3-4", "5-8", "33-64", "513-1024", ">1024"]
+    assert seen.calls == [("call", batch, 0.002) for batch in batches]
+    assert seen.failures == [("call", "3-4")]
+    recorder.flush()
+    assert len(seen.calls) == 8  # each once
+
+
+def test_sampled_time_goes_to_the_line_and_the_label_set_of_the_call(recorder, clock, seen):
+    for _ in range(50):
+        call(recorder, clock, 4 * MS, 1)
+        call(recorder, clock, 12 * MS, 2)
+    recorder.flush()
+    assert seen.seconds["1", "kernel"] == pytest.approx(0.150)
+    assert seen.seconds["1", "python"] == pytest.approx(0.050)
+    assert seen.seconds["2", "kernel"] == pytest.approx(0.450)
+    assert seen.seconds["2", "python"] == pytest.approx(0.150)
+    assert seen.ratios == [("2", 0.25)]  # 600 samples; the 200 of batch 1 are too few
+
+
+def test_waiting_is_tax_and_the_time_of_other_processes_is_in_no_line(recorder, clock, seen):
+    for _ in range(50):
+        caller = recorder.enter("call", ([0],), {})
+        clock.work(4 * MS)
+        recorder._callers[0].sampler.pause()  # no ticks off the processor
+        clock.wait(4 * MS)
+        clock.others(8 * MS)
+        recorder._callers[0].sampler.on = clock.now_ns
+        recorder.leave(caller)
+    recorder.flush()
+    assert seen.seconds["1", "wait"] == pytest.approx(0.2)
+    assert sum(seen.seconds.values()) == pytest.approx(0.4)
+
+
+def test_without_kernel_samples_missing_ticks_are_system_time(clock):
+    sampler = Scripted(clock)
+    stretch = Stretch(Ticks(Counter({KERNEL: 6}), None), 2, 12 * MS, 10 * MS, 1 * MS)
+    assert parts_ns(stretch, sampler) == {"kernel": 6 * MS, "system": 4 * MS, "wait": 1 * MS}
+
+
+def test_a_negative_difference_is_taken_off_what_comes_next(seen):
+    tax, labels = Tax(), Labels("m", "call", "1")
+    stretch = Stretch(Ticks(Counter({KERNEL: 1}), None), 1, MS, MS, 0)
+    for system in (3, -2, 1, 4):
+        tax.export(seen, labels, {"kernel": MS, "system": system * MS}, stretch)
+    assert seen.seconds["1", "system"] == pytest.approx(0.006)  # 3 - 2 + 1 + 4
+
+
+def test_the_ratio_is_of_all_samples_of_its_window(seen):
+    tax, labels = Tax(), Labels("m", "call", "1")
+    for kernel in (3, 1):
+        stretch = Stretch(Ticks(Counter({KERNEL: WINDOW_TICKS // 2}), 0), 1, MS, MS, 0)
+        tax.export(seen, labels, {"kernel": kernel * MS, "python": (4 - kernel) * MS}, stretch)
+    assert seen.ratios == [("1", 0.5)]
+
+
+def test_one_call_in_twenty_is_sampled(clock, seen, made):
+    recorder = Recorder("m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock))
+    for _ in range(4000):
+        call(recorder, clock, MS)
+    assert 130 < len(recorder._callers[0].sampled) < 270  # 200 ± 5 standard deviations
+    recorder.end()
+    recorder.join()
+
+
+def test_nested_calls_count_once_and_by_the_outermost(clock, seen, watched):
+    model = Doubler()
+    one = watched(model, calls=("__call__", "twice"), exporter=seen, name="d")
+    assert model.twice([1, 2]) == [4, 8]
+    assert model([1]) == [2]
+    one.flush()
+    assert [(name, batch) for name, batch, _ in seen.calls] == [("twice", "2"), ("call", "1")]
+
+
+# --- batch sizes -------------------------------------------------------------------------------
+
+
+class Tensor:
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "size"),
+    [
+        ((Tensor(3, 8),), {}, 3),
+        ((), {"input_ids": Tensor(5, 8), "mask": Tensor(1, 8)}, 5),
+        (({"input_ids": Tensor(7, 8)},), {}, 7),
+        ((["a", "b"],), {}, 2),
+        ((0.5, Tensor(9)), {}, 9),
+        ((Tensor(),), {}, None),
+        ((), {}, None),
+    ],
+)
+def test_batch_size_is_that_of_the_first_argument_that_has_one(args, kwargs, size):
+    assert batch_size(args, kwargs) == size
+
+
+def test_label_values_are_bounded():
+    assert batch_labels(1) == ["1", ">1"]
+    assert batch_labels(8) == ["1", "2", "3-4", "5-8", ">8"]
+    assert batch_labels(100)[-2:] == ["65-100", ">100"]
+    assert len(batch_labels(1024)) == 12
+
+
+def test_a_million_batch_sizes_are_few_label_sets(recorder, seen):
+    for size in range(0, 1_000_000, 499):
+        recorder.leave(recorder.enter("call", (Tensor(size),), {}))
+    recorder.flush()
+    assert len(set(recorder._labels.values())) <= 13
+    assert ("call", "unknown") in {(name, batch) for name, batch, _ in seen.calls}  # size 0
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+def test_a_broken_exporter_does_not_reach_the_call_and_is_logged_once(watched, caplog):
+    model = Doubler()
+    with caplog.at_level(logging.WARNING, logger="frameworktax.watch"):
+        one = watched(model, exporter=Broken())
+        for _ in range(3):
+            assert model([1]) == [2]
+            one.flush()
+    assert one.faults == {"export": 6}  # the call and the state, three times
+    assert len(caplog.records) == 1
+
+
+def test_a_failing_batch_function_is_an_unknown_batch(watched, seen):
+    model = Doubler()
+    one = watched(model, exporter=seen, batch=lambda values: values.size)
+    assert model([1]) == [2]
+    one.flush()
+    assert [batch for _, batch, _ in seen.calls] == ["unknown"]
+    assert one.faults == seen.faults == {"batch": 1}
+
+
+@pytest.mark.parametrize("broken", ["resume", "pause", "drain", "__exit__"])
+def test_a_failing_sampler_leaves_the_latency(clock, seen, made, monkeypatch, broken):
+    def fails(self, *exception):
+        raise OSError(broken)
+
+    monkeypatch.setattr(Scripted, broken, fails)
+    recorder = Recorder(
+        "m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock)
+    )
+    for _ in range(3):
+        call(recorder, clock, MS)
+    recorder.end()
+    recorder.join()
+    assert len(seen.calls) == 3
+    assert sum(recorder.faults.values()) == 1
+    assert bool(seen.seconds) == (broken == "__exit__")
+
+
+def test_a_failing_clock_is_counted(recorder, clock, seen, monkeypatch):
+    call(recorder, clock, MS)
+    monkeypatch.setattr(recorder, "_clock", None)
+    recorder.leave(recorder.enter("call", ([0],), {}))
+    assert recorder.faults["call"] == 1
+
+
+def test_without_a_sampler_there_is_latency_and_the_reason(clock, seen):
+    def refused():
+        raise RefusedError(1, "kernel.perf_event_paranoid is 3")
+
+    recorder = Recorder("m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=refused)
+    call(recorder, clock, MS)
+    recorder.flush()
+    assert recorder.reason == "kernel.perf_event_paranoid is 3"
+    assert seen.states == [("none", "kernel.perf_event_paranoid is 3", True)]
+    assert len(seen.calls) == 1
+    assert not seen.seconds
+    assert not recorder.faults  # a refusal is no fault
+    recorder.end()
+    recorder.join()
+
+
+def test_kernels_on_a_gpu_are_the_reason_why_there_is_no_tax(recorder, clock, seen, monkeypatch):
+    call(recorder, clock, 4 * MS)
+    monkeypatch.setattr(watching, "hidden", lambda: "kernels run on a GPU")
+    recorder.flush()
+    assert seen.states == [("none", "kernels run on a GPU", True)]
+    assert not seen.seconds
+
+
+def test_more_calls_than_are_kept_are_counted(recorder, clock, seen, monkeypatch):
+    monkeypatch.setattr(watching, "BUFFER", 100)
+    for _ in range(107):
+        recorder.leave(recorder.enter("call", (), {}))
+    recorder.flush()
+    assert recorder.faults == seen.faults == {"buffer": 7}
+    assert len(seen.calls) == 100
+
+
+def test_an_exception_of_the_model_is_its_own(watched, seen):
+    def fails():
+        raise ValueError("mine")
+
+    model = Doubler(fails)
+    one = watched(model, exporter=seen)
+    with pytest.raises(ValueError, match="mine"):
+        model([1])
+    one.flush()
+    assert (seen.failures, seen.calls) == ([("call", "1")], [])
+
+
+# --- beginning and end -------------------------------------------------------------------------
+
+
+def test_stop_exports_the_rest_and_leaves_the_model_as_it_was(watched, seen):
+    model = Doubler()
+    with watched(model, exporter=seen) as one:
+        assert type(model) is not Doubler
+        assert isinstance(model, Doubler)
+        model([1])
+        thread = one._recorder._thread
+        assert thread.is_alive()
+    assert type(model) is Doubler
+    assert len(seen.calls) == 1
+    assert not thread.is_alive()
+    model([1])
+    one.flush()
+    assert len(seen.calls) == 1
+
+
+def test_a_watch_ends_with_its_model(watched, seen):
+    model = Doubler()
+    one = watched(model, exporter=seen)
+    model([1])
+    thread = one._recorder._thread
+    del model
+    gc.collect()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert len(seen.calls) == 1
+
+
+def test_a_model_lives_on_without_its_watch(watched, seen):
+    model = Doubler()
+    watch(model, exporter=seen, sample=0, interval_s=HOUR_S)
+    gc.collect()
+    model([1])
+    assert type(model) is not Doubler
+
+
+def test_other_objects_copies_and_pickles_are_not_watched(watched, seen):
+    model = Doubler(len)
+    watched(model, exporter=seen)
+    assert type(Doubler()) is Doubler
+    assert type(copy.copy(model)) is type(copy.deepcopy(model)) is Doubler
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert type(pickle.loads(pickle.dumps(model, protocol))) is Doubler
+
+
+class Generates:
+    def __call__(self):
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (len, {}),
+        (object(), {}),
+        (Generates(), {}),
+        (Doubler(), {"calls": ("absent",)}),
+        (Doubler(), {"exporter": "statsd"}),
+        (Doubler(), {"sample": 2}),
+    ],
+)
+def test_what_cannot_be_watched_is_wrong_use(watched, model, options):
+    with pytest.raises(UsageError):
+        watched(model, **{"exporter": Seen(), **options})
+
+
+def test_a_second_watch_of_a_model_is_wrong_use(watched, seen):
+    model = Doubler()
+    watched(model, exporter=seen)
+    with pytest.raises(UsageError, match="already"):
+        watched(model, exporter=seen)
+
+
+def test_threads_have_buffers_and_samplers_of_their_own(recorder, clock, seen, made):
+    def work():
+        for _ in range(10):
+            call(recorder, clock, 0)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4
+    recorder.flush()
+    assert len(seen.calls) == 40
+    assert all(sampler.closed for sampler in made)
+    assert not recorder._callers
+
+
+def test_a_call_under_way_keeps_its_ring_until_it_ends(recorder, clock, made):
+    caller = recorder.enter("call", (), {})
+    recorder.end()
+    recorder.join()
+    assert not made[0].closed
+    recorder.leave(caller)
+    assert made[0].closed
+
+
+# --- exporters ---------------------------------------------------------------------------------
+
+
+def drive(exporter):
+    labels = Labels("m", "call", "3-4")
+    exporter.called(labels, 0.003)
+    exporter.failed(labels)
+    exporter.sampled(labels, "kernel", 0.5)
+    exporter.ratio(labels, 0.25)
+    exporter.fault("m", "export", 2)
+    exporter.state("m", "none", "why", now=True)
+
+
+NAMES = {
+    "frameworktax_call_duration_seconds": "histogram",
+    "frameworktax_call_errors": "counter",
+    "frameworktax_sampled_time_seconds": "counter",
+    "frameworktax_tax_ratio": "gauge",
+    "frameworktax_watch_faults": "counter",
+    "frameworktax_watch_info": "gauge",
+}
+
+
+def test_a_prometheus_client_reads_names_units_and_values():
+    registry = CollectorRegistry()
+    drive(Prometheus(registry))
+    found = {f.name: f for f in text_string_to_metric_families(generate_latest(registry).decode())}
+    kinds = {name: f.type for name, f in found.items() if not name.endswith("_created")}
+    assert kinds == NAMES
+    labels = {"model": "m", "call": "call", "batch": "3-4"}
+    values = {s.name: (s.labels, s.value) for f in found.values() for s in f.samples}
+    assert values["frameworktax_call_duration_seconds_sum"] == (labels, 0.003)
+    assert values["frameworktax_call_errors_total"] == (labels, 1)
+    seconds = values["frameworktax_sampled_time_seconds_total"]
+    assert seconds == ({**labels, "part": "kernel"}, 0.5)
+    assert values["frameworktax_tax_ratio"] == (labels, 0.25)
+    assert values["frameworktax_watch_faults_total"] == ({"model": "m", "stage": "export"}, 2)
+
+
+def test_opentelemetry_has_the_same_in_its_own_names():
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    drive(OpenTelemetry(provider))
+    scope = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]
+    found = {m.name: (m.unit, m.data.data_points[0]) for m in scope.metrics}
+    provider.shutdown()
+    assert {name: unit for name, (unit, _) in found.items()} == {
+        "frameworktax.call.duration": "s",
+        "frameworktax.call.errors": "{call}",
+        "frameworktax.sampled.time": "s",
+        "frameworktax.tax": "1",
+        "frameworktax.watch.faults": "{fault}",
+        "frameworktax.watch.info": "",
+    }
+    duration = found["frameworktax.call.duration"][1]
+    assert (duration.sum, duration.explicit_bounds) == (0.003, BOUNDS_S)
+    assert dict(duration.attributes) == {"model": "m", "call": "call", "batch": "3-4"}
+    assert found["frameworktax.tax"][1].value == 0.25
