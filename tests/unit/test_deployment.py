@@ -19,8 +19,8 @@ import race_plugin
 import frameworktax as ft
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
-from frameworktax.runtimes import artifacts, deployment
-from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.runtimes import artifacts, deployment, serving
+from frameworktax.runtimes.deployment import Manifest, Padding, Shape, padded_to
 from frameworktax.runtimes.interface import Interface, Outputs, binder, builder, dtypes_of, tree
 
 COMMAND = "frameworktax optimize mine.py:build -o deploy"
@@ -166,6 +166,83 @@ def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# --- sizes between the shapes ---------------------------------------------------------------------
+
+PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True)
+
+
+def grid(*, latency_ns=10.0, **fields):
+    """Return a manifest of batches 1, 4 and lengths 16, 64, eager taking twice as long."""
+    shapes = [
+        Shape(batch=b, length=n, sizes=((b, n), (b, n)), runtime="steady", folder="f",
+              gain=(2.0, 1.9, 2.1), latency_ns=(latency_ns if b == 4 else 10.0,) * 3)
+        for n in (16, 64) for b in (1, 4)
+    ]  # fmt: skip
+    return Manifest(
+        model="m", is_live=False, command=COMMAND, made="", frameworktax="", python="",
+        machine=deployment.this_machine(), packages={}, device="cpu", precision="float32",
+        threads=1, interface=Interface(parameters=[], inputs=[], dtypes=[]),
+        shapes=tuple(shapes), padding=replace(PADDING, **fields),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "found"),
+    [(3, 16, (4, 16)), (3, 20, (4, 64)), (1, 17, (1, 64)), (2, 64, (4, 64)), (5, 16, None),
+     (1, 15, None), (1, 65, None)],
+)  # fmt: skip
+def test_the_next_larger_shape_serves_what_lies_between(batch, length, found):
+    shape = padded_to(grid(), [(batch, length)] * 2)
+    assert (shape and (shape.batch, shape.length)) == found
+
+
+def test_padding_serves_only_what_is_proven_and_never_slower_than_eager():
+    assert padded_to(grid(batch=False), [(3, 16)] * 2) is None
+    assert padded_to(grid(length=False), [(1, 20)] * 2) is None
+    assert padded_to(replace(grid(), padding=None), [(3, 16)] * 2) is None
+    assert padded_to(grid(), [(3, 16), (2, 16)]) is None, "the inputs disagree"
+    assert padded_to(grid(), [(3, 16), (3, 16, 1)]) is None
+    # eager takes 20 ns at batch 1, and longer at 3
+    assert padded_to(grid(latency_ns=20.0), [(3, 16)] * 2) is not None
+    assert padded_to(grid(latency_ns=21.0), [(3, 16)] * 2) is None
+    left = [replace(s, runtime=None) if s.batch == 4 else s for s in grid().shapes]
+    assert padded_to(replace(grid(), shapes=tuple(left)), [(3, 16)] * 2) is None
+
+
+@pytest.mark.parametrize("on_torch", [False, True])
+def test_rows_repeat_tokens_are_zero_and_outputs_are_cut(on_torch):
+    import torch
+
+    def run(tensors):
+        seen.extend(tensors)
+        return tensors
+
+    seen = []
+    ids = np.arange(1, 7).reshape(2, 3)
+    given = [torch.from_numpy(ids), torch.ones(2, 3)] if on_torch else [ids, np.ones((2, 3))]
+    serving._growing(run, PADDING.inputs, [(3, 4), (3, 4)])(given)
+    assert seen[0].tolist() == [[1, 2, 3, 0], [4, 5, 6, 0], [4, 5, 6, 0]]
+    assert seen[1].tolist() == [[1, 1, 1, 0]] * 3
+
+
+def test_a_padded_call_returns_the_rows_that_were_given(deploy):
+    shapes = [s for s in deployment.parse(deploy).shapes if not s.is_between and s.runtime]
+    asked = [shapes[0], replace(shapes[1], batch=4, sizes=((4, 4),))]
+    files = {1: "model.npy", 4: "model.npy"}
+    inner = deploy / "model/steady/artifact"
+    made = artifacts.Manifest(names=["input_0"], dtypes=["float32"], batch_dims=[0], files=files)
+    artifacts.write_manifest(inner, made)
+    axes = Padding(inputs=((0, None),), outputs=((0, None),), batch=True)
+    written = deployment.files_in(deploy)
+    change(deploy, shapes=tuple(asked), padding=axes, files=written)
+    fast = ft.load(deploy)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(fast(x[:3])["y"], x[:3] @ WEIGHT, rtol=1e-6)
+    with pytest.raises(DeploymentError, match="no artifact"):
+        fast(x)
 
 
 # --- refusing -------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """Who wins a race and why, on measurements whose truth is known."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from frameworktax.errors import UsageError
 from frameworktax.models.live import Live
-from frameworktax.optimize import delivery, proof, race, run
+from frameworktax.optimize import blocks, delivery, proof, race, run
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import (
     Effort,
@@ -19,6 +20,8 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.deployment import Shape
+from frameworktax.runtimes.interface import Interface
 
 W1 = Workload(model="m", batch=1)
 W4 = Workload(model="m", batch=4)
@@ -254,3 +257,105 @@ def test_shapes_between():
     assert max(spread) > 50
     assert proof.draws_between(2) == 16
     assert proof.draws_between(13) == proof.LEAST_BETWEEN
+
+
+class Sizes:
+    """A prover of a model that takes ids and a mask; what it proves is scripted."""
+
+    def __init__(self, *failures):
+        self.failures, self.asked = set(failures), []
+
+    def sizes(self, w):
+        return ((w.batch, w.length), (w.batch, w.length)), ((w.batch, w.length, 8), (w.batch, 8))
+
+    def forget(self):
+        pass
+
+    def prove(self, folder, w, wanted, precision):
+        self.asked.append((w.length, w.batch))
+        failure = "differ" if (w.length, w.batch) in self.failures else ""
+        return proof.Proof(wanted, 1e-6, 1e-3, failure)
+
+
+def text_shapes():
+    return tuple(
+        Shape(batch=b, length=n, sizes=((b, n), (b, n)), runtime="onnxruntime", folder="f")
+        for n in (16, 20)
+        for b in (1, 4)
+    )
+
+
+def text_manifest(mine, names=("input_ids", "attention_mask")):
+    interface = Interface(
+        parameters=[(name, "KEYWORD_ONLY", False) for name in names],
+        inputs=[f"kwargs.{name}" for name in names],
+        dtypes=["int64"] * 2,
+    )
+    return delivery._manifest(mine, interface, text_shapes(), mine.output)
+
+
+def padded(tmp_path, prover, **fields):
+    shapes = tuple(replace(W1, batch=s.batch, length=s.length) for s in text_shapes())
+    mine = asked(tmp_path, workloads=shapes)
+    mine.output.mkdir()
+    return delivery._padded(mine, text_manifest(mine, **fields), mine.output, prover).padding
+
+
+def test_padding_is_proven_at_the_sizes_between(tmp_path):
+    prover = Sizes()
+    found = padded(tmp_path, prover)
+    assert (found.batch, found.length) == (True, True)
+    assert found.inputs == ((0, 1), (0, 1))
+    assert found.outputs == ((0, 1), (0, None))
+    assert {(16, 2), (16, 3), (20, 2), (20, 3)} < set(prover.asked)
+    assert {length for length, _ in prover.asked} == {16, 17, 18, 19, 20}
+    assert found.draws >= 64
+
+
+def test_what_differs_once_is_not_padded(tmp_path):
+    found = padded(tmp_path, Sizes((16, 3), (17, 4)))
+    assert found is None
+    (tmp_path / "deploy").rename(tmp_path / "before")
+    assert padded(tmp_path, Sizes((17, 4))).length is False
+
+
+def test_lengths_are_padded_only_under_a_mask(tmp_path):
+    found = padded(tmp_path, Sizes(), names=("input_ids", "token_type_ids"))
+    assert (found.batch, found.length) == (True, False)
+
+
+def test_an_axis_that_is_not_clear_is_none():
+    assert delivery._axis((2, 8), (3, 8), (2, 3)) == 0
+    assert delivery._axis((8,), (8,), (2, 3)) is None
+    for small, large in (((2, 2), (3, 3)), ((4, 8), (6, 8)), ((2,), (3, 1))):
+        assert delivery._axis(small, large, (2, 3)) == delivery.UNCLEAR
+
+
+def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_path):
+    bill = {"kernel": 15.0, "dispatch": 5.0}
+    share = estimate(0.25, 0.01)
+    ms = [
+        measured("openvino", 20, bill_ns=bill, tax_share=share),
+        measured("onnxruntime", 30),
+        measured("torchscript", 10, equal=False),
+    ]
+    found = run.Optimized(
+        folder=None,
+        manifest=None,
+        candidates=tuple(race.decide(raced(*ms))),
+        undeliverable=(("inductor", "needs the model's own code"),),
+        final=Run(measurements=tuple(ms)),
+    )
+    blocks.write_page(found, tmp_path / "race.html")
+    html = (tmp_path / "race.html").read_text()
+    for name in ("openvino", "onnxruntime", "torchscript", "inductor"):
+        assert name in html
+    assert "outputs differ by 0.3" in html
+    assert html.count("<svg") == 1
+    assert "dispatch 25" in html
+    blocks.write_page(found, tmp_path / "race.md")
+    assert "outputs differ by 0.3" in (tmp_path / "race.md").read_text()
+    document = blocks.document(found)["candidates"]
+    assert [one["breakdown_ns"] for one in document if one["won"]] == [bill]
+    with pytest.raises(UsageError, match="name another"):
+        blocks.write_page(found, tmp_path / "absent" / "race.md")

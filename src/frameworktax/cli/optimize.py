@@ -9,7 +9,7 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import Output, check_suffix, this_command
+from frameworktax.cli.deliver import PAGES, Output, check_suffix, this_command
 from frameworktax.sweep.values import numbers, seconds, share, words
 
 
@@ -44,7 +44,7 @@ def optimize_command(
         bool, typer.Option(help="Take stages that the store already has whole.")
     ] = False,
     json_file: options.JsonFile = None,
-    report: Annotated[Path | None, typer.Option(help="Write the page: .md.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the race: .html or .md.")] = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
@@ -58,12 +58,11 @@ def optimize_command(
 
       frameworktax optimize my_code.py:build --batch 1,8
     """
-    from frameworktax.optimize.blocks import document, optimized_blocks
+    from frameworktax.optimize.blocks import document, optimized_blocks, write_page
     from frameworktax.optimize.run import optimize_model
-    from frameworktax.report.render_markdown import markdown
 
     out = Output(json_file, None, report, quiet=quiet, verbose=verbose)
-    check_suffix(report, (".md",))
+    check_suffix(report, PAGES)
     budget_s = seconds(time_budget, "--time-budget")
     command = this_command("--resume", options.QUIET, options.VERBOSE)
     with out.measuring(store, f"Go on: {command} --resume", budget_s=budget_s) as view:
@@ -91,6 +90,6 @@ def optimize_command(
         )
     out.document(document(found))
     if report is not None:
-        report.write_text(markdown(optimized_blocks(found)), encoding="utf-8")
+        write_page(found, report)
     out.blocks(optimized_blocks(found))
     return 0 if found.folder is not None else 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.analysis.estimates import times
-from frameworktax.records import Measurement, Workload
+from frameworktax.errors import UsageError
+from frameworktax.records import Measurement, Run, Workload
+from frameworktax.report import charts
 from frameworktax.report.blocks import (
     Block,
     Cell,
+    Chart,
     Column,
     Heading,
     Item,
@@ -19,9 +23,12 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
+from frameworktax.report.families import families
+from frameworktax.report.html import document_html
 from frameworktax.report.render_markdown import markdown
+from frameworktax.report.run_blocks import BREAKDOWN, breakdown_cells
 from frameworktax.report.words import milliseconds, percent, plus_minus
-from frameworktax.runtimes.deployment import Manifest, Shape, served
+from frameworktax.runtimes.deployment import Manifest, Padding, Shape, served
 
 if TYPE_CHECKING:
     from frameworktax.optimize.race import Candidate
@@ -34,12 +41,38 @@ def optimized_blocks(found: Optimized) -> list[Block]:
     if found.manifest is not None:
         blocks.append(shapes_table(found.manifest, found.candidates))
     blocks += [candidates_table(found.candidates), reasons(found.candidates)]
+    if any(one.won for one in found.candidates):
+        blocks.append(tax_table(found.candidates))
     if found.undeliverable:
         items = tuple(Item(name, why) for name, why in found.undeliverable)
         blocks.append(Items("Not in the race", items))
     if found.folder is not None:
         blocks.append(Text(f'fast = frameworktax.load("{found.folder}")', style="dim"))
     return blocks
+
+
+def write_page(found: Optimized, path: Path) -> None:
+    """Write the race as a page: Markdown, or HTML with its pictures.
+
+    Raises:
+        UsageError: it cannot be written, or the package that draws is not installed.
+    """
+    try:
+        if path.suffix == ".md":
+            path.write_text(markdown(optimized_blocks(found)), encoding="utf-8")
+        else:
+            whole = [*optimized_blocks(found), *pictures(found.final)]
+            path.write_text(document_html(headline(found), whole), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+
+
+def pictures(final: Run) -> Iterator[Chart]:
+    """Yield latency by runtime along batch and length, as the final measured it."""
+    shown = families(final)
+    points = [m for family in shown for m in family.measurements]
+    for number, picture in enumerate(charts.lines(shown)):
+        yield Chart(f"latency-{number}", picture.title, charts.drawn(picture, points))
 
 
 def headline(found: Optimized) -> str:
@@ -76,7 +109,18 @@ def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Ta
         "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
         [*heads[: 5 if won else 4], right("difference")],
         rows,
-        hint=f"Between them, proven equal and not timed: batch {sizes}." if more else "",
+        hint=" ".join(
+            [f"Between them, proven equal and not timed: batch {sizes}."] * bool(more)
+            + [_padding(manifest.padding)] * bool(manifest.padding)
+        ),
+    )
+
+
+def _padding(padding: Padding | None) -> str:
+    axes = [name for name in ("batch", "length") if getattr(padding, name, False)]
+    return (
+        f"Any {' or '.join(axes)} between is padded to the next larger shape where that takes no "
+        "longer than eager; proven equal."
     )
 
 
@@ -129,6 +173,15 @@ def reasons(candidates: Sequence[Candidate]) -> Items:
     return Items("Why the others lost", items)
 
 
+def tax_table(candidates: Sequence[Candidate]) -> Table:
+    """Return what of the latency is still tax in each winner, and what it is."""
+    won = [(one, one.measured) for one in candidates if one.won and one.measured is not None]
+    rows = [
+        [Cell(shape_name(one.workload)), Cell(one.runtime), *breakdown_cells(m)] for one, m in won
+    ]
+    return table("What is still tax in the winners", ["shape", "runtime", *BREAKDOWN], rows)
+
+
 def shape_name(workload: Workload) -> str:
     """Return a shape in words."""
     return f"batch {workload.batch}" + (f", length {workload.length}" if workload.length else "")
@@ -154,7 +207,7 @@ def readme(manifest: Manifest) -> str:
         f'fast = frameworktax.load("this folder")  # takes {given}, like the module\n```\n\n'
         "Install what it needs with `pip install -r requirements.txt`. Loading looks at every file "
         "first and refuses a changed one, other versions and another kind of processor. A shape "
-        "that is not in the table is refused, or run by the module: "
+        "that is neither in the table nor between is refused, or run by the module: "
         "`load(folder, module=module)`.\n\n"
         "`frameworktax compare FOLDER --gate 5%` measures it again. Made anew by:\n\n"
         f"```bash\n{manifest.command}\n```\n"
@@ -180,6 +233,9 @@ def document(found: Optimized) -> dict[str, object]:
                 if one.measured is not None and one.measured.latency_ns is not None
                 else None,
                 "gain": asdict(one.gain) if one.gain is not None else None,
+                "start_ns": one.start_ns,
+                "peak_memory_bytes": one.measured.peak_memory_bytes if one.measured else None,
+                "breakdown_ns": one.measured.bill_ns if one.measured else None,
                 "won": one.won,
                 "reason": one.reason or None,
             }

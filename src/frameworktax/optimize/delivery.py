@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -18,19 +19,30 @@ from frameworktax.analysis.advice import difference, proven
 from frameworktax.analysis.estimates import inverse, times
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.measure.plan import Plan
+from frameworktax.models.ragged import MASK
 from frameworktax.optimize.blocks import readme
-from frameworktax.optimize.proof import Prover, between, draws_between
+from frameworktax.optimize.proof import (
+    MOST_BETWEEN,
+    Proof,
+    Prover,
+    between,
+    draws_between,
+)
 from frameworktax.optimize.race import Candidate, by_shape
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
-from frameworktax.runtimes.deployment import Manifest, Shape, configuration
+from frameworktax.runtimes.deployment import Manifest, Padding, Shape, configuration
 from frameworktax.runtimes.interface import Interface
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
     from frameworktax.optimize.run import Asked
 
+LENGTHS = 4
+"""Lengths between those asked for that padding is proven at; each builds the model."""
+UNCLEAR = -1
+"""In place of a dimension: more than one changed, or by another amount."""
 Failures = Mapping[tuple[Workload, str], str]
 """(shape, runtime) → why it cannot be delivered."""
 
@@ -214,8 +226,110 @@ def _prove(
         elif not shape.is_between:
             failures[workload, shape.runtime] = proof.failure
     manifest = replace(manifest, shapes=tuple(shapes))
+    if not failures:
+        manifest = _padded(asked, manifest, folder, prover)
     deployment.write(folder, manifest)
     return Made(manifest, failures)
+
+
+# --- sizes between the shapes ---------------------------------------------------------------------
+
+
+def _padded(asked: Asked, manifest: Manifest, folder: Path, prover: Prover) -> Manifest:
+    """Return the manifest with the padding that is proven equal between its shapes."""
+    known = {(shape.length, shape.batch) for shape in deployment.served(manifest.shapes)}
+    batches = sorted({w.batch for w in asked.workloads})
+    lengths = sorted({w.length for w in asked.workloads if w.length is not None})
+    gaps: dict[str, list[tuple[int | None, int]]] = {
+        "batch": [(n, b) for n in lengths or (None,) for b in between(batches)],
+        "length": [(n, b) for n in between(lengths, LENGTHS) for b in (batches[0], batches[-1])],
+    }
+    gaps = {axis: [at for at in found if at not in known] for axis, found in gaps.items()}
+    if not any(gaps.values()):
+        return manifest
+    padding = _axes(asked.workloads[0], lengths, manifest.interface, prover)
+    if padding is None:
+        return manifest
+    for axis, found in gaps.items():
+        if axis == "length" and not _has_mask(manifest.interface, padding):
+            continue
+        trial = replace(padding, batch=True) if axis == "batch" else replace(padding, length=True)
+        deployment.write(folder, replace(manifest, padding=trial))
+        prover.forget()
+        proofs = list(_proofs(asked, replace(manifest, padding=trial), found, folder, prover))
+        if proofs and not any(proof.failure for proof in proofs):
+            padding = replace(
+                trial,
+                draws=padding.draws + sum(proof.draws for proof in proofs),
+                difference=max([padding.difference, *(proof.difference for proof in proofs)]),
+            )
+    prover.forget()
+    return replace(manifest, padding=padding) if padding.batch or padding.length else manifest
+
+
+def _proofs(
+    asked: Asked,
+    manifest: Manifest,
+    gaps: Sequence[tuple[int | None, int]],
+    folder: Path,
+    prover: Prover,
+) -> Iterator[Proof]:
+    """Yield the proof of each gap that padding would serve, up to the first that fails."""
+    served = []
+    for length, batch in gaps:
+        workload = replace(asked.workloads[0], length=length, batch=batch)
+        shape = deployment.padded_to(manifest, prover.sizes(workload)[0])
+        if shape is not None:
+            served.append((workload, shape))
+    step = max(1, math.ceil(len(served) / MOST_BETWEEN))
+    chosen = served[::step]
+    for workload, shape in chosen:
+        precision = runtimes.get(str(shape.runtime)).computes_in(workload.precision)
+        proof = prover.prove(folder, workload, draws_between(len(chosen)), precision)
+        yield proof
+        if proof.failure:
+            return
+
+
+def _axes(
+    workload: Workload, lengths: Sequence[int], interface: Interface, prover: Prover
+) -> Padding | None:
+    """Return which dimensions of inputs and outputs are batch and length; None if unclear.
+
+    Found by drawing at another batch size, and at another length: the one dimension that was the
+    one and is the other.
+    """
+    here = prover.sizes(workload)
+    found = []
+    others = [replace(workload, batch=workload.batch + 1)]
+    others += [replace(workload, length=lengths[-1])] if len(lengths) > 1 else []
+    for axis, other in zip(("batch", "length"), others, strict=False):
+        pair = getattr(workload, axis), getattr(other, axis)
+        there = prover.sizes(other)
+        for side in (0, 1):
+            found.append([_axis(a, b, pair) for a, b in zip(here[side], there[side], strict=True)])
+    if any(at == UNCLEAR for side in found for at in side):
+        return None
+    inputs, outputs = found[0], found[1]
+    along = found[2:] or [[None] * len(inputs), [None] * len(outputs)]
+    return Padding(
+        inputs=tuple(zip(inputs, along[0], strict=True)),
+        outputs=tuple(zip(outputs, along[1], strict=True)),
+    )
+
+
+def _axis(small: Sequence[int], large: Sequence[int], pair: tuple[int, int]) -> int | None:
+    changed = [at for at, (a, b) in enumerate(zip(small, large, strict=False)) if a != b]
+    if len(small) != len(large) or len(changed) > 1:
+        return UNCLEAR
+    if not changed:
+        return None
+    return changed[0] if (small[changed[0]], large[changed[0]]) == pair else UNCLEAR
+
+
+def _has_mask(interface: Interface, padding: Padding) -> bool:
+    pairs = zip(interface.names, padding.inputs, strict=True)
+    return any(name == MASK and at[1] is not None for name, at in pairs)
 
 
 def _manifest(

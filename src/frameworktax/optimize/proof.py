@@ -109,6 +109,14 @@ class Prover:
         drawn = self._draw(workload, 0)
         return Interface(**drawn.interface), drawn.sizes
 
+    def sizes(
+        self, workload: Workload
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """Return the sizes of the inputs and of eager's outputs at a shape."""
+        drawn = self._draw(workload, 0)
+        outputs = parity.read_outputs(self._path("outputs"))
+        return drawn.sizes, tuple(tuple(array.shape) for array in outputs)
+
     def prove(
         self, folder: Path, workload: Workload, wanted: int = DRAWS, precision: str = "float32"
     ) -> Proof:
@@ -182,11 +190,11 @@ class Prover:
         return self._scratch / f"{name}.npz"
 
 
-def between(batches: Sequence[int]) -> list[int]:
-    """Return the batch sizes inside the range of those given, at most ``MOST_BETWEEN``, spread."""
-    inside = [b for b in range(min(batches) + 1, max(batches)) if b not in batches]
-    step = max(1.0, len(inside) / MOST_BETWEEN)
-    return [inside[int(i * step)] for i in range(min(len(inside), MOST_BETWEEN))]
+def between(sizes: Sequence[int], most: int = MOST_BETWEEN) -> list[int]:
+    """Return sizes inside the range of those given, at most so many, spread."""
+    inside = [n for n in range(min(sizes, default=0), max(sizes, default=0)) if n not in sizes]
+    step = max(1.0, len(inside) / most)
+    return [inside[int(i * step)] for i in range(min(len(inside), most))]
 
 
 def draws_between(count: int) -> int:

@@ -180,6 +180,9 @@ def _outputs(family: Family, runtime: str) -> Cell:
 # --- where the time goes --------------------------------------------------------------------------
 
 
+BREAKDOWN = (right("framework tax"), Column("breakdown"), Column("most of the tax"))
+
+
 def breakdown(family: Family) -> Table | None:
     """Return tax and breakdown of each runtime at the smallest batch; None where none is known."""
     points = [m for m in family.smallest if m.bill_ns]
@@ -194,10 +197,15 @@ def breakdown(family: Family) -> Table | None:
     ]
     return table(
         f"Where the time goes at batch {family.batches[0]}",
-        ["runtime", right("framework tax"), "breakdown", "most of the tax"],
-        [[Cell(p.runtime), tax_cell(p), Cell("", bar=_shares(p)), _leader(p)] for p in points],
+        ["runtime", *BREAKDOWN],
+        [[Cell(p.runtime), *breakdown_cells(p)] for p in points],
         hint=f"method: {'; '.join(hints)}",
     )
+
+
+def breakdown_cells(m: Measurement) -> list[Cell]:
+    """Return the cells of a point under ``BREAKDOWN``."""
+    return [tax_cell(m), Cell("", bar=_shares(m)), _leader(m)]
 
 
 def tax_cell(m: Measurement) -> Cell:

@@ -76,6 +76,42 @@ class Shape:
         return f"batch {self.batch}" + (f", length {self.length}" if self.length else "")
 
 
+Axes = tuple[int | None, int | None]
+"""Which dimension of a tensor is the batch and which the length; None for neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """How a smaller input becomes one of a shape that is served, and its outputs are cut again.
+
+    Attributes:
+        inputs: axes of each; further rows repeat the last, further tokens are 0, in the mask too.
+        outputs: axes of each tensor, in order.
+        batch: whether outputs were proven equal where rows are added.
+        length: the same for tokens; only where there is a mask.
+        draws: inputs over which that was proven, for both.
+        difference: the largest one found, as a share of the largest output.
+    """
+
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
+    batch: bool = False
+    length: bool = False
+    draws: int = 0
+    difference: float = 0.0
+
+    def sizes(self, sizes: Sequence[Sequence[int]]) -> tuple[int, int | None] | None:
+        """Return batch and length of inputs of these sizes; None where inputs disagree."""
+        found = []
+        for axis in (0, 1):
+            pairs = zip(sizes, self.inputs, strict=True)
+            there = {size[at] for size, axes in pairs if (at := axes[axis]) is not None}
+            if len(there) > 1:
+                return None
+            found.append(next(iter(there), None))
+        return (found[0], found[1]) if found[0] is not None else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """A file as it was written."""
@@ -109,6 +145,7 @@ class Manifest:
         packages: distribution → version that serving needs, exactly.
         device: and ``precision``, ``threads``: of the measurements.
         aim: what the race was for: latency, throughput, memory or startup.
+        padding: how sizes between the shapes are served; None where they are not.
         interface: how it is called; see ``runtimes.interface``.
         shapes: that are served, or were left to eager.
         files: path relative to the folder → what was written.
@@ -126,6 +163,7 @@ class Manifest:
     precision: str
     threads: int
     aim: str = "latency"
+    padding: Padding | None = None
     interface: Interface
     shapes: tuple[Shape, ...]
     files: Mapping[str, File] = field(default_factory=dict)
@@ -226,10 +264,18 @@ def _manifest(data: dict[str, Any]) -> Manifest:
                 **{**data["machine"], "features": tuple(data["machine"]["features"])}
             ),
             "interface": Interface(**interface),
+            "padding": _padding(data["padding"]),
             "shapes": tuple(_shape(one) for one in data["shapes"]),
             "files": {name: File(**one) for name, one in data["files"].items()},
         }
     )
+
+
+def _padding(data: dict[str, Any] | None) -> Padding | None:
+    if data is None:
+        return None
+    axes = {name: tuple(tuple(one) for one in data[name]) for name in ("inputs", "outputs")}
+    return Padding(**{**data, **axes})
 
 
 def _shape(data: dict[str, Any]) -> Shape:
@@ -329,3 +375,50 @@ def requirements(packages: Mapping[str, str], version: str) -> str:
 def served(shapes: Sequence[Shape]) -> list[Shape]:
     """Return the shapes that have an artefact."""
     return [shape for shape in shapes if shape.runtime is not None]
+
+
+def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | None:
+    """Return the shape that serves inputs of these sizes once they are padded; None for none.
+
+    It is the smallest of those asked for that holds them, one size smaller is asked for too, and a
+    call of it takes no longer than eager takes at the next smaller shape: so that padding is never
+    slower than eager, which takes longer for more. Before gains are known the last is not asked.
+    """
+    padding = manifest.padding
+    here = padding.sizes(sizes) if padding is not None else None
+    if padding is None or here is None:
+        return None
+    batch, length = here
+    asked = {(s.length, s.batch): s for s in manifest.shapes if not s.is_between}
+    batches, lengths = {b for _, b in asked}, {n for n, _ in asked if n is not None}
+    if not min(batches) <= batch <= max(batches):
+        return None
+    at: list[tuple[int | None, int]] = []
+    for beyond in (False, True):
+        pick = min if beyond else max
+        fits = [b for b in batches if (b >= batch if beyond else b <= batch)]
+        lies = [n for n in lengths if (n >= (length or 0) if beyond else n <= (length or 0))]
+        if lengths and (length is None or not lies):
+            return None
+        at.append((pick(lies) if lengths else None, pick(fits)))
+    below, above = asked.get(at[0]), asked.get(at[1])
+    if below is None or above is None or above.runtime is None or below.runtime is None:
+        return None
+    grows = (above.batch > batch, bool(lengths) and above.length != length)
+    if (grows[0] and not padding.batch) or (grows[1] and not padding.length):
+        return None
+    if not _is_grown(padding, sizes, above):
+        return None
+    if below.gain and below.latency_ns and above.latency_ns:
+        eager_ns = below.gain[0] * below.latency_ns[0]
+        return above if above.latency_ns[0] <= eager_ns else None
+    return above
+
+
+def _is_grown(padding: Padding, sizes: Sequence[Sequence[int]], shape: Shape) -> bool:
+    """Return whether a shape differs from the sizes along batch and length alone."""
+    return all(
+        len(size) == len(large)
+        and all(n == m or at in axes for at, (n, m) in enumerate(zip(size, large, strict=True)))
+        for size, large, axes in zip(sizes, shape.sizes, padding.inputs, strict=True)
+    )

@@ -20,7 +20,7 @@ from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import Manifest, Shape
+from frameworktax.runtimes.deployment import Axes, Manifest, Shape
 from frameworktax.runtimes.interface import binder, builder, dtypes_of
 
 Run = Callable[[Sequence[Any]], Any]
@@ -123,13 +123,35 @@ class Deployment:
         """Return what runs these tensors, and remember it for their shapes and types."""
         on_torch = self._check_types(tensors)
         sizes = tuple(tuple(t.shape) for t in tensors)
-        if sizes not in self._served:
+        larger = None if sizes in self._served else deployment.padded_to(self.manifest, sizes)
+        if sizes not in self._served and larger is None:
             return self._eager(sizes, args, kwargs)
-        serve, takes_torch = self._served[sizes]
+        serve, takes_torch = self._served[larger.sizes if larger else sizes]
+        build = self._cutting(sizes) if larger else self._build
         device = self.manifest.device
-        run = _runner(serve, self._build, self._dtypes, device, given=on_torch, taken=takes_torch)
+        run = _runner(serve, build, self._dtypes, device, given=on_torch, taken=takes_torch)
+        if larger is not None:
+            run = _growing(run, self._axes(), larger.sizes)
         self._table[tuple([(t.shape, t.dtype) for t in tensors])] = run
         return run
+
+    def _axes(self) -> Sequence[Axes]:
+        return self.manifest.padding.inputs if self.manifest.padding else ()
+
+    def _cutting(self, sizes: Sequence[Sequence[int]]) -> Callable[[Sequence[Any]], Any]:
+        """Return what cuts what was added off the outputs and builds the containers."""
+        padding, build = self.manifest.padding, self._build
+        here = padding.sizes(sizes) if padding else None
+        if padding is None or here is None:
+            return build
+        cuts = [
+            tuple(
+                slice(here[axes.index(at)]) if at in axes else slice(None)
+                for at in range(1 + max((d for d in axes if d is not None), default=-1))
+            )
+            for axes in padding.outputs
+        ]
+        return lambda made: build([t[cut] for t, cut in zip(made, cuts, strict=True)])
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
         """Return whether these are torch's tensors; False for numpy's arrays.
@@ -281,6 +303,27 @@ def _runner(
     if taken:
         return with_torch
     return from_torch if device == "cpu" else through_host
+
+
+def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> Run:
+    """Return a run of inputs that are padded to these sizes: rows repeat, tokens are 0."""
+
+    def grown(tensor: Any, size: Sequence[int], batch: int | None) -> Any:
+        if isinstance(tensor, np.ndarray):
+            made = np.zeros(size, tensor.dtype)
+        else:
+            made = tensor.new_zeros(size)
+        made[tuple(slice(n) for n in tensor.shape)] = tensor
+        if batch is not None:
+            rows, before = tensor.shape[batch], (slice(None),) * batch
+            made[(*before, slice(rows, None))] = made[(*before, slice(rows - 1, rows))]
+        return made
+
+    def padded(tensors: Sequence[Any]) -> Any:
+        triples = zip(tensors, sizes, axes, strict=True)
+        return run([grown(tensor, size, at[0]) for tensor, size, at in triples])
+
+    return padded
 
 
 def _as(array: Any, dtype: str) -> Any:
