@@ -6,7 +6,8 @@ Not called ``compare``: a module of that name would hide ``frameworktax.compare(
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -17,9 +18,15 @@ from frameworktax.analysis.compare.compare import compare as compare_runs
 from frameworktax.analysis.compare.comparison import Comparison, Metric
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest
-from frameworktax.records import FLOOR, Measurement, Record, Run
+from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
+from frameworktax.measure.reporter import Reporter
+from frameworktax.records import DEPLOYED, FLOOR, Measurement, Record, Run
 from frameworktax.report import json_document
+from frameworktax.runtimes import deployment
+from frameworktax.stats import UNTIL
 
+AGAIN_S = 60.0
+"""Of measuring a deployment again."""
 Source = str | Path | Run | api.Results
 """A store's folder or shard, a document of ``--json``, a baseline, or results in memory."""
 
@@ -217,3 +224,55 @@ def save_baseline(source: Source, path: Path) -> Run:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
     return kept
+
+
+# --- a deployment beside its own proof -----------------------------------------------------------
+
+
+def measure_again(
+    folder: Path,
+    *,
+    gate: float | None = None,
+    across: bool = False,
+    time_budget: float = AGAIN_S,
+    until: float = UNTIL,
+    processes: int = DEFAULT_PROCESSES,
+    reporter: Reporter | None = None,
+    command: Sequence[str] = (),
+) -> Compared:
+    """Measure a deployment and compare its latency with that in its ``proof.json``.
+
+    Neither the model nor its library is needed.
+
+    Args:
+        folder: of the deployment.
+        gate: a regression beyond this fraction fails.
+        across: compare timings of different machines.
+        time_budget: seconds of wall time for measuring.
+        until: half-width of the interval, as a share, at which a shape is done.
+        processes: fresh processes a shape.
+        reporter: shows progress.
+        command: recorded with the session.
+
+    Returns:
+        The comparison, proof before and now after.
+
+    Raises:
+        DeploymentError: it cannot be loaded here.
+        UsageError: another machine without ``across``, an impossible gate.
+        NothingMeasuredError: nothing could be measured.
+    """
+    deployment.read(folder)  # says why it cannot be loaded before anything is started
+    before = read(folder / deployment.PROOF)
+    plan = Plan(
+        points=tuple(m.point for m in before.measurements),
+        processes=processes,
+        until=until,
+        budget_s=time_budget,
+        twin="none",
+        deployment=folder.resolve(),
+    )
+    with tempfile.TemporaryDirectory(prefix="frameworktax-compare-") as store:
+        after = api.run_plan(plan, Path(store), reporter=reporter, command=command).run
+    own = tuple(m for m in after.measurements if m.runtime == DEPLOYED)
+    return compare(before, replace(after, measurements=own), gate=gate, across=across)

@@ -28,7 +28,7 @@ assert not {"torch", "slow_model"} & set(sys.modules)
 """
 AGAIN = """
 from pathlib import Path
-from frameworktax.optimize.again import measure_again
+from frameworktax.comparing import measure_again
 found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9).comparison
 assert {p.workload.batch for p in found.points} == {2, 4}, found
 assert all(p.before and p.after for p in found.points), found

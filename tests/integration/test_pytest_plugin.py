@@ -17,7 +17,8 @@ sys.path.insert(0, {data!r})
 import comparison_records as made
 import pytest
 from types import SimpleNamespace
-from frameworktax import api
+from frameworktax import api, comparing
+from frameworktax.errors import DeploymentError
 from frameworktax.analysis.document import build
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,14 @@ def no_measuring(monkeypatch):
         more = {{key: value for key, value in model.items() if key != "new"}}
         return SimpleNamespace(run=build(made.session(name, **more)))
     monkeypatch.setattr(api, "measure", measure)
+
+    def again(folder, *, gate, across, time_budget):
+        if folder.name == "changed":
+            raise DeploymentError("changed: model.bin was changed; rebuild it")
+        factor = {{"slow": 1.2, "same": 1.0}}[folder.name]
+        before, after = made.session(made.OLD), made.session(made.NEW, factors={{"eager": factor}})
+        return comparing.compare(build(before), build(after), gate=gate, across=across)
+    monkeypatch.setattr(comparing, "measure_again", again)
 """
 
 
@@ -114,6 +123,16 @@ def test_latency_against_a_baseline_in_a_file(project):
     assert "1 passed, 1 warning" in told and "noise reaches beyond 5 %" in told
     kept.write_text('{"schema": "frameworktax.baselines", "version": 9}')
     assert "has version 9" in project()
+
+
+def test_a_deployment_is_held_to_its_manifest(project):
+    names = ("same", "slow", "changed")
+    check = "def test_{0}(frameworktax):\n    frameworktax.assert_deployment('{0}')\n"
+    project.write("".join(map(check.format, names)))
+    told = project()
+    assert "2 failed, 1 passed in" in told
+    assert "latency of slow" in told and "beyond the gate of 0.05" in told
+    assert "model.bin was changed" in told
 
 
 def test_nothing_is_imported_before_a_test_asks(tmp_path):

@@ -75,10 +75,8 @@ def compare_command(
     forms = [form or compare_export.form_of(path) for path in files]
     limit = None if gate is None else share(gate, "--gate")
     if b is None and (Path(a) / MANIFEST).is_file():
-        from frameworktax.optimize.again import BUDGET_S, measure_again
-
-        with out.view(BUDGET_S) as view:
-            found = measure_again(
+        with out.view(comparing.AGAIN_S) as view:
+            found = comparing.measure_again(
                 Path(a), gate=limit, across=across, reporter=view, command=sys.argv[1:]
             )
     else:

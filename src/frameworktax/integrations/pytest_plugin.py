@@ -6,6 +6,9 @@
     def test_latency(frameworktax):
         frameworktax.assert_latency_within(model, inputs, gate=0.10)
 
+    def test_deployment(frameworktax):
+        frameworktax.assert_deployment("deploy", gate=0.10)
+
 Loaded by every pytest run of an environment that has the package, so nothing of the project is
 imported before a test asks for it.
 """
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from frameworktax.analysis.compare.comparison import Change
+    from frameworktax.analysis.compare.comparison import Change, Comparison
     from frameworktax.records import Measurement, Run
 
 BASELINES_SCHEMA = "frameworktax.baselines"
@@ -186,12 +189,52 @@ class Checks:
                 _fail(str(error))
             self._open(str(error).replace("--across", "across=True"))
             return None
-        (change,) = found.comparison.points
-        if change.gate == "regressed":
-            _fail(f"{metric} of {key}: {change.reason}; beyond the gate of {gate:g}")
-        if change.gate == "undecided":
-            self._open(f"{metric}: {change.reason}")
-        return change
+        self._judge(found.comparison, f"{metric} of {key}", gate)
+        return found.comparison.points[0]
+
+    def assert_deployment(
+        self, folder: str | Path, *, gate: float = 0.05, across: bool = False, **options: Any
+    ) -> Comparison | None:
+        """Hold a deployment of ``frameworktax optimize`` to its manifest.
+
+        It fails where the deployment would not load here (a changed file, other versions), and
+        where the latency of a shape, measured again, is proven worse than its proof's.
+
+        Args:
+            folder: of the deployment.
+            gate: a proven regression beyond this fraction fails.
+            across: compare with a proof of another machine.
+            options: of ``comparing.measure_again``: time_budget, until, processes.
+
+        Returns:
+            The comparison; None where it is left open, the proof being another machine's.
+        """
+        __tracebackhide__ = True
+        from frameworktax.comparing import measure_again
+        from frameworktax.errors import FrameworktaxError
+
+        options.setdefault("time_budget", self._budget_s())
+        try:
+            found = measure_again(Path(folder), gate=gate, across=across, **options).comparison
+        except FrameworktaxError as error:
+            if "--across" not in str(error):
+                _fail(str(error))
+            self._open(str(error).replace("--across", "across=True"))
+            return None
+        self._judge(found, f"latency of {folder}", gate)
+        return found
+
+    def _judge(self, found: Comparison, what: str, gate: float) -> None:
+        """Fail for the first point with a proven regression; leave open what noise does."""
+        __tracebackhide__ = True
+        for verdict in ("regressed", "undecided"):
+            for change in found.points:
+                if change.gate != verdict:
+                    continue
+                said = f"{what}: {change.reason}"
+                if verdict == "regressed":
+                    _fail(f"{said}; beyond the gate of {gate:g}")
+                self._open(said)
 
     def _open(self, reason: str) -> None:
         """Do what the options say about a check that noise leaves open."""
