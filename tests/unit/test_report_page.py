@@ -254,7 +254,7 @@ def test_symbols_take_their_share_of_a_call(named):
 
 def test_boxes_are_as_wide_as_their_time(named):
     (family,) = families(named)
-    found = html.flames(family)
+    _, found = html.flames(family)
     assert len(found) == 4  # the runtimes that were sampled
     assert all(root.share == 1 for root in found)
     shares = {box.name: box.share for box in found[0].inner}
@@ -268,7 +268,7 @@ def test_a_call_down_to_layers_is_as_wide_as_the_call(run):
     bill = {"kernel": 600.0, "python": 555.0}
     m = replace(run.measurements[0], layers=layers, bill_ns=bill)
     (family,) = families(replace(run, measurements=(m,)))
-    (root,) = html.layer_flames(family)
+    ((root,), _) = html.flames(family)
     assert root.ns == 1155
     net, outside = root.inner
     assert net.name == "Net net.py:7"
@@ -293,7 +293,7 @@ def test_symbols_are_only_text(named):
 def test_no_names_no_flames(run):
     (family,) = families(replace(run, measurements=tuple(
         replace(m, symbols_ns=()) for m in run.measurements)))  # fmt: skip
-    assert html.flames(family) == []
+    assert html.flames(family)[1] == []
 
 
 # --- headline and what-if ----------------------------------------------------------------------

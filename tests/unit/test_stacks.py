@@ -22,7 +22,10 @@ def run(**fields):
 
 def test_every_layer_is_a_stack_and_all_are_the_call():
     lines = collapsed(run(layers=tuple(stack()))).splitlines()
-    assert "m, eager, batch 1;Net;layers.0 Block;a Linear;kernel 50" in lines
+    assert (
+        "m, eager, batch 1;Net net.py:7;layers.0 Block net.py:7;a Linear net.py:7;kernel 50"
+        in lines
+    )
     assert "m, eager, batch 1;outside the model;python 5" in lines
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 10 + 6 * (20 + 80 + 90) + 5
 

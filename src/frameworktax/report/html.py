@@ -12,10 +12,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,16 +24,16 @@ from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times_range
 from frameworktax.analysis.headline import determined
-from frameworktax.analysis.where import OUTSIDE, Node, source, tree
 from frameworktax.errors import UsageError, flat
 from frameworktax.host.cache import cache_folder, is_own, private_file
-from frameworktax.records import BILL, Layer, Measurement, Run
+from frameworktax.records import Run
 from frameworktax.report import (
     charts,
     compare_blocks,
     overview,
     page_data,
     run_blocks,
+    stacks,
     trace_blocks,
     vega,
 )
@@ -42,14 +41,12 @@ from frameworktax.report.blocks import Block, Chart, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
-from frameworktax.report.words import duration, label, lines_of, percent, plus_minus, tax, time_text
+from frameworktax.report.stacks import Box
+from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
 """Joined in this order into one script of the page."""
-LEAST = 0.001
-"""Share of the call below which a box of the flame view is not drawn."""
-PLAIN = ("var(--card)", "var(--ink)")
 
 
 def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None:
@@ -107,7 +104,7 @@ def page(run: Run, beside: Comparison | None = None) -> str:
         session=run_blocks.session_blocks(run),
         facts=run_blocks.facts(run.environment) if run.environment else [],
         citation=_citation(run),
-        least=LEAST,
+        least=stacks.LEAST,
         css=_safe(_text("page.css")),
         data=_safe(data),
         bundle=_safe(bundle),
@@ -234,7 +231,7 @@ def _section(family: Family, number: int) -> dict[str, Any]:
     return {
         "title": family.title,
         "charts": [Chart(f"{n}-{number}", about[n][0], hint=about[n][1]) for n in names],
-        "flames": (layer_flames(family), flames(family)),
+        "flames": flames(family),
         "blocks": _family_blocks(family),
     }
 
@@ -272,93 +269,11 @@ def _day(stamp: str) -> str:
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
 
 
-# --- one call down to symbols ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A box of the flame view, as wide as its time.
-
-    Attributes:
-        name: of the line, library or symbol.
-        ns: its time in a call.
-        share: of the call.
-        colours: fill, and text on it.
-        inner: boxes in it; what they leave of it stays empty.
-    """
-
-    name: str
-    ns: float
-    share: float
-    colours: tuple[str, str]
-    inner: tuple[Box, ...] = ()
-
-
-def flames(family: Family) -> list[Box]:
-    """Return a call of every runtime with named samples, at the smallest batch."""
-    return [_flame(m) for m in family.smallest if m.symbols_ns and m.bill_ns]
-
-
-def layer_flames(family: Family) -> list[Box]:
-    """Return a call of every point with layers, down to modules, operators and lines."""
-    return [_layer_flame(m) for m in family.measured if m.layers]
-
-
-def _boxes(bill: Mapping[str, float]) -> Callable[..., Box]:
-    """Return what makes the boxes of a call: name, ns, colours, boxes within."""
-    whole = sum(ns for ns in bill.values() if ns > 0)
-
-    def box(name: str, ns: float, colours: tuple[str, str], inner: Iterable[Box] = ()) -> Box:
-        large = tuple(one for one in inner if one.share > LEAST)
-        return Box(name, ns, ns / whole, colours, large)
-
-    return box
-
-
-def _layer_flame(m: Measurement) -> Box:
-    box = _boxes(m.bill_ns or {})
-
-    def lines(bill: Mapping[str, float]) -> list[Box]:
-        return [box(label(line), ns, LINE_COLOURS[line]) for line, ns in lines_of(bill)]
-
-    def own(layer: Layer) -> list[Box]:
-        if not layer.operators:
-            return lines(layer.bill_ns)
-        return [
-            box(one.name, one.time_ns.value, PLAIN, lines(one.bill_ns))
-            for one in layer.operators
-            if one.name
-        ] + [inner for one in layer.operators if not one.name for inner in lines(one.bill_ns)]
-
-    def module(node: Node, above: str) -> Box:
-        path = (node.path or "").removeprefix(above).lstrip(".")
-        name = " ".join(part for part in (path, node.own.class_, source(node.own)) if part)
-        below = [module(child, node.path or "") for child in node.children]
-        return box(name or OUTSIDE, node.time_ns(), PLAIN, [*below, *own(node.own)])
-
-    inner = [module(node, "") for node in tree(m.layers)]
-    name = f"{m.runtime}, batch {m.workload.batch}"
-    return box(name, sum(one.ns for one in inner), PLAIN, inner)
-
-
-def _flame(m: Measurement) -> Box:
-    bill = m.bill_ns or {}
-    box = _boxes(bill)
-    lines = []
-    for line in BILL:
-        colours = LINE_COLOURS[line]
-        libraries: dict[str, list[Box]] = defaultdict(list)
-        for name, library, symbol, ns in m.symbols_ns:
-            if name == line:
-                libraries[library].append(box(symbol, ns, colours))
-        inner = [
-            box(library, sum(one.ns for one in symbols), colours, symbols)
-            for library, symbols in libraries.items()
-        ]
-        inner.sort(key=lambda one: -one.ns)
-        lines.append(box(label(line), bill.get(line, 0.0), colours, inner))
-    whole = sum(ns for ns in bill.values() if ns > 0)
-    return box(f"{m.runtime}, batch {m.workload.batch}", whole, PLAIN, lines)
+def flames(family: Family) -> tuple[list[Box], list[Box]]:
+    """Return calls as boxes: of every point with layers, and by symbol at the smallest batch."""
+    layers = [stacks.flame(m, stacks.of_layers(m)) for m in family.measured if m.layers]
+    named = [m for m in family.smallest if m.symbols_ns and m.bill_ns]
+    return layers, [stacks.flame(m, stacks.of_symbols(m)) for m in named]
 
 
 # --- rendering ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Breakdowns as stacks of collapsed text, which flame graph tools and speedscope read.
+"""Breakdowns as stacks: boxes of the page, or collapsed text for flame graph tools and speedscope.
 
 A stack goes from the point over its modules to a line of the breakdown, or from the line to
 libraries and symbols where the point has no layers; its weight is ns in one call. A part below
@@ -9,31 +9,48 @@ Source: github.com/brendangregg/FlameGraph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from frameworktax.analysis.where import OUTSIDE, Node, tree
+from frameworktax.analysis.where import OUTSIDE, Node, source, tree
 from frameworktax.errors import UsageError, flat
-from frameworktax.records import Measurement, Run, point_name
+from frameworktax.records import BILL, Measurement, Run, point_name
+from frameworktax.report.palette import LINE_COLOURS
 from frameworktax.report.words import label, lines_of
 
 SUFFIX = ".collapsed"
+LEAST = 0.001
+"""Share of the call below which a box is not drawn."""
+PLAIN = ("var(--card)", "var(--ink)")
+COLOURS = {label(line): colours for line, colours in LINE_COLOURS.items()}
 Stack = tuple[tuple[str, ...], float]
 """Names of frames from the outermost on, ns."""
 
 
-def stacks(m: Measurement) -> list[Stack]:
-    """Return the stacks of a point, none where nothing is known of its time."""
-    if m.layers:
-        found = [stack for node in tree(m.layers) for stack in _of_module(node, "", ())]
-    else:
-        found = list(_of_symbols(m))
+def of_layers(m: Measurement) -> list[Stack]:
+    """Return the stacks of a point's modules, none where it has no layers."""
+    found = (stack for node in tree(m.layers) for stack in _of_module(node, "", ()))
     return [(frames, ns) for frames, ns in found if ns > 0]
+
+
+def of_symbols(m: Measurement) -> list[Stack]:
+    """Return the stacks of a point's named samples, and what no sample names of each line."""
+    rest = dict(m.bill_ns or {})
+    found: list[tuple[int, tuple[str, ...], float]] = []
+    for line, library, symbol, ns in m.symbols_ns:
+        rest[line] = rest.get(line, 0.0) - ns
+        found.append((BILL.index(line), (label(line), library, symbol), ns))
+    found += [(BILL.index(line), (label(line),), ns) for line, ns in lines_of(rest)]
+    found.sort(key=lambda one: (one[0], -one[2]))
+    return [(frames, ns) for _, frames, ns in found if ns > 0]
 
 
 def _of_module(node: Node, above: str, frames: tuple[str, ...]) -> Iterator[Stack]:
     layer = node.own
     path = (node.path or "").removeprefix(above).lstrip(".")
-    frames = (*frames, " ".join(part for part in (path, layer.class_) if part) or OUTSIDE)
+    name = " ".join(part for part in (path, layer.class_, source(layer)) if part)
+    frames = (*frames, name or OUTSIDE)
     for child in node.children:
         yield from _of_module(child, node.path or "", frames)
     for operator in layer.operators:
@@ -48,14 +65,6 @@ def _of_lines(bill: Mapping[str, float], frames: tuple[str, ...]) -> Iterator[St
         yield (*frames, label(line)), ns
 
 
-def _of_symbols(m: Measurement) -> Iterator[Stack]:
-    rest = dict(m.bill_ns or {})
-    for line, library, symbol, ns in m.symbols_ns:
-        rest[line] = rest.get(line, 0.0) - ns
-        yield (label(line), library, symbol), ns
-    yield from _of_lines(rest, ())
-
-
 def collapsed(run: Run) -> str:
     """Return a line a stack: frames with semicolons between, and ns.
 
@@ -66,8 +75,50 @@ def collapsed(run: Run) -> str:
         ";".join(flat(name).replace(";", ":") for name in (point_name(m.point), *frames))
         + f" {round(ns)}\n"
         for m in run.measurements
-        for frames, ns in stacks(m)
+        for frames, ns in of_layers(m) or of_symbols(m)
     ]
     if not lines:
         raise UsageError("no point has a breakdown to write; see frameworktax doctor")
     return "".join(lines)
+
+
+# --- as boxes of a page ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of the flame view, as wide as its time.
+
+    Attributes:
+        name: of a module, operator, line of the breakdown, library or symbol.
+        ns: its time in a call.
+        share: of the call.
+        colours: fill, and text on it: those of a line in it and all that is in it.
+        inner: boxes in it, those above ``LEAST``; what they leave of it stays empty.
+    """
+
+    name: str
+    ns: float
+    share: float
+    colours: tuple[str, str]
+    inner: tuple[Box, ...] = ()
+
+
+def flame(m: Measurement, found: Sequence[Stack]) -> Box:
+    """Return a call as boxes, from its stacks."""
+    whole = sum(ns for _, ns in found)
+    name = f"{m.runtime}, batch {m.workload.batch}"
+    return Box(name, whole, 1.0, PLAIN, _boxes(found, whole, PLAIN))
+
+
+def _boxes(found: Iterable[Stack], whole: float, colours: tuple[str, str]) -> tuple[Box, ...]:
+    groups: dict[str, list[Stack]] = defaultdict(list)
+    for (first, *rest), ns in (stack for stack in found if stack[0]):
+        groups[first].append((tuple(rest), ns))
+    boxes = []
+    for name, inner in groups.items():
+        ns = sum(ns for _, ns in inner)
+        own = colours if colours != PLAIN else COLOURS.get(name, PLAIN)
+        if ns / whole > LEAST:
+            boxes.append(Box(name, ns, ns / whole, own, _boxes(inner, whole, own)))
+    return tuple(boxes)

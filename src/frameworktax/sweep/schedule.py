@@ -5,7 +5,7 @@ The order makes a sweep that ends early worth having: priority first, then the c
 
 from __future__ import annotations
 
-import heapq
+import bisect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -166,46 +166,40 @@ def _packed(configs: Sequence[_Config], room: float, limit_s: float) -> list[lis
 
 
 class Queue:
-    """Groups that wait, in order, by platform; taking the first of n costs O(log n)."""
+    """Groups that wait, in order: by rank, of one rank as they came."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.total = 0
         """Groups that were ever added."""
-        self._heaps: dict[str, list[tuple[int, int, Group]]] = defaultdict(list)
+        self._waiting: list[tuple[int, int, Group]] = []
         """Rank, number in order of arrival, group."""
-        self._waiting_s: dict[str, float] = defaultdict(float)
         for group in groups:
             self.add(group)
 
     def __len__(self) -> int:
-        return sum(len(heap) for heap in self._heaps.values())
+        return len(self._waiting)
 
     def labels(self) -> list[str]:
         """Return the platforms that groups wait for."""
-        return [label for label, heap in self._heaps.items() if heap]
+        return list(dict.fromkeys(group.platform for *_, group in self._waiting))
 
     def add(self, group: Group, rank: int | None = None) -> None:
         """Take a group, after all others or at the rank it had."""
         entry = (self.total if rank is None else rank, self.total, group)
-        heapq.heappush(self._heaps[group.platform], entry)
-        self._waiting_s[group.platform] += group.estimate_s
+        bisect.insort(self._waiting, entry, key=lambda one: one[:2])
         self.total += 1
 
     def take(self, labels: Collection[str]) -> tuple[int, Group] | None:
         """Return the first group for one of the platforms with its rank, None if there is none."""
-        heads = [(heap[0][:2], label) for label in labels if (heap := self._heaps.get(label))]
-        if not heads:
-            return None
-        _, label = min(heads)
-        rank, _, group = heapq.heappop(self._heaps[label])
-        # A sum of differences leaves a remainder; without groups it is exactly 0.
-        rest_s = self._waiting_s[label] - group.estimate_s
-        self._waiting_s[label] = rest_s if self._heaps[label] else 0.0
-        return rank, group
+        for at, (rank, _, group) in enumerate(self._waiting if labels else ()):
+            if group.platform in labels:
+                del self._waiting[at]
+                return rank, group
+        return None
 
-    def waiting_s(self, labels: Iterable[str]) -> float:
+    def waiting_s(self, labels: Collection[str]) -> float:
         """Return how long the groups of some platforms are estimated to take."""
-        return sum(self._waiting_s[label] for label in labels)
+        return sum(group.estimate_s for *_, group in self._waiting if group.platform in labels)
 
     def drain(self, labels: Collection[str]) -> Iterator[Group]:
         """Take out everything that waits for some platforms, in order."""

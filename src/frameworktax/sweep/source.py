@@ -1,9 +1,8 @@
 """A study's data: read from its file, changed by overrides, and where each part was written.
 
 Overrides are written as users of Hydra expect: ``key=value`` sets, ``+key=value`` and
-``++key=value`` do too, ``~key`` removes, ``~key=value`` only where that is the value. A value is
-read as TOML (``[1, 2]``, ``"a"``, ``true``); what is no TOML is text, and commas outside quotes and
-brackets make a list, as do ``choice(1, 2)`` and ``range(1, 9, 2)``, whose end is left out.
+``++key=value`` do too, ``~key`` removes. A value is read as TOML (``[1, 2]``, ``"a"``, ``true``);
+what is no TOML is text, and commas outside quotes and brackets make a list.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from frameworktax.errors import UsageError
 
 HEADER = re.compile(r"^\s*(\[\[?)([\w\"'. \t-]+)\]\]?\s*(#.*)?$")
 KEY = re.compile(r"^\s*([\w\"'-]+(?:\s*\.\s*[\w\"'-]+)*)\s*=")
-MAX_RANGE = 10_000
-"""Values that a range may have."""
 MAX_BYTES = 1 << 20
 """A study of 20,000 points written out has half of it."""
 MAX_DOTS = 500
@@ -165,7 +162,7 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
         key, equals, text = word.lstrip("+~").partition("=")
         path = [part.strip() for part in key.split(".")]
         removes = word.startswith("~")
-        if not all(path) or not (equals or removes) or len(path) > MAX_PARTS:
+        if not all(path) or removes == bool(equals) or len(path) > MAX_PARTS:
             raise UsageError(f"'{word}' is no override; {FORM}")
         holder = _walk(data, path[:-1], word, make=not removes)
         last: Any = _index(holder, path[-1], word) if isinstance(holder, list) else path[-1]
@@ -175,8 +172,6 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
             continue
         if isinstance(holder, dict) and last not in holder:
             raise UsageError(f"'{word}': the study has no {key}")
-        if equals and _listed(holder[last]) != _listed(value_of(text)):
-            raise UsageError(f"'{word}': {key} is {holder[last]!r}; write ~{key} to remove it")
         del holder[last]
     return typed
 
@@ -184,7 +179,8 @@ def apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
 def typed_words(overrides: Sequence[str]) -> set[str]:
     """Return the texts among the values of overrides: what the user named, and no file did."""
     values = [value_of(word.partition("=")[2]) for word in overrides]
-    return {one for value in values for one in _listed(value) if isinstance(one, str)}
+    listed = (value if isinstance(value, list) else [value] for value in values)
+    return {one for value in listed for one in value if isinstance(one, str)}
 
 
 def _walk(data: dict[str, Any], path: list[str], word: str, *, make: bool) -> Any:
@@ -211,36 +207,16 @@ def _index(holder: list[Any], part: str, word: str) -> int:
 
 
 def value_of(text: str) -> Any:
-    """Return the value of an override: TOML, else a list by commas, else text.
-
-    Raises:
-        UsageError: a range without numbers, or an empty one.
-    """
+    """Return the value of an override: TOML, else a list by commas, else text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except (ValueError, RecursionError):  # no TOML, or an integer of thousands of digits: text
         pass
-    if found := re.fullmatch(r"\s*range\((.*)\)\s*", text):
-        return _range(found[1], text)
-    inner = re.fullmatch(r"\s*(?:choice\(|\[)(.*)[\])]\s*", text)
+    inner = re.fullmatch(r"\s*\[(.*)\]\s*", text)
     parts = _split(inner[1] if inner else text)
     if len(parts) > 1 or inner:
         return [value_of(part) for part in parts if part.strip()]
     return text
-
-
-def _range(inner: str, text: str) -> list[int]:
-    numbers = [part.strip() for part in inner.split(",")]
-    if not (1 <= len(numbers) <= 3 and all(re.fullmatch(r"-?\d{1,9}", n) for n in numbers)):
-        raise UsageError(f"'{text}' is no range; write range(1, 9) or range(1, 9, 2)")
-    found = range(*map(int, numbers)) if numbers[2:] != ["0"] else range(0)
-    if not 0 < len(found) <= MAX_RANGE:
-        raise UsageError(f"'{text}' has {len(found)} values; give 1 to {MAX_RANGE}")
-    return list(found)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _split(text: str) -> list[str]:
