@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 BUDGET_S = 300.0
 SHARES = (0.3, 0.4, 0.3)
-"""Of the time for measuring: the heats, the final, the proof of the gain."""
+"""Of the time for measuring: the heats, the final, the proof of the gain. A final without heats
+before it has their time as well."""
 COARSE = 0.1
 """Half-width of the interval, as a share, at which a point of the heats is done."""
 ATTEMPTS = 4
@@ -240,18 +241,20 @@ def optimize_model(
 
     pairs = [(workload, name) for workload in asked.workloads for name in names]
     found: list[Candidate] = []
+    left = SHARES[0] + SHARES[1]
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
-        final = _race(asked, pairs, 0, reporter)
+        final = _race(asked, pairs, SHARES[0], reporter, is_heat=True)
         found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
+        left = SHARES[1]
     if pairs:
         pairs = race.with_tunings(pairs, asked.target, allowed)
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
-        final = _race(asked, pairs, 1, reporter)
+        final = _race(asked, pairs, left, reporter)
         found += race.after_final(race.candidates(final, pairs, _starts(asked, final)))
     return _deliver(asked, final, found, undeliverable, reporter)
 
@@ -318,7 +321,12 @@ def deliverable(
 
 
 def _race(
-    asked: Asked, pairs: Sequence[tuple[Workload, str]], stage: int, reporter: Reporter | None
+    asked: Asked,
+    pairs: Sequence[tuple[Workload, str]],
+    share: float,
+    reporter: Reporter | None,
+    *,
+    is_heat: bool = False,
 ) -> Run:
     """Measure runtimes at shapes beside eager, or take the stage from the store."""
     at = list(dict.fromkeys(workload for workload, _ in pairs))
@@ -328,9 +336,9 @@ def _race(
         return known
     plan = Plan(
         points=points,
-        processes=asked.processes if stage else 1,
-        until=asked.until if stage else COARSE,
-        budget_s=SHARES[stage] * asked.budget_s,
+        processes=1 if is_heat else asked.processes,
+        until=COARSE if is_heat else asked.until,
+        budget_s=share * asked.budget_s,
         setup_limit_s=asked.setup_limit_s,
         twin="none",
     )
