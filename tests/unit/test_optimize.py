@@ -1,11 +1,15 @@
 """Who wins a race and why, on measurements whose truth is known."""
 
+import errno
 import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, WorkerError
+from frameworktax.measure.protocol import Drawn
 from frameworktax.models.live import Live
 from frameworktax.optimize import blocks, delivery, proof, race, run
 from frameworktax.optimize.run import Asked, deliverable
@@ -359,3 +363,96 @@ def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_pat
     assert [one["breakdown_ns"] for one in document if one["won"]] == [bill]
     with pytest.raises(UsageError, match="name another"):
         blocks.write_page(found, tmp_path / "absent" / "race.md")
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [("crashed", "SIGSEGV"), ("timeout", "not done after 300 s"), ("out-of-memory", "leaks")],
+)
+def test_a_candidate_that_fails_is_out_with_its_reason(status, reason):
+    found = raced(measured("openvino", 5, status=status, reason=reason), measured("torchscript", 9))
+    decided = race.decide(race.after_final(race.after_heats(found)))
+    assert won(decided) == {1: "torchscript"}
+    assert {one.runtime: one.reason for one in decided}["openvino"] == f"{status}: {reason}"
+
+
+class Talker:
+    """A process of the prover: eager's outputs, and a deployment that fails at one input."""
+
+    at, how, number = 0, "", 0
+    alive = True
+
+    def __init__(self, label, environment):
+        self.label = label
+
+    def request(self, request, limit_s):
+        if self.label == "model":
+            Talker.number = request.number
+            np.savez(request.outputs, np.ones(3))
+            return Drawn(interface={}, sizes=())
+        if Talker.number == self.at and self.how != "lie":
+            raise WorkerError(self.how, "it ended")
+        lies = Talker.number == self.at and self.how == "lie"
+        np.savez(request.outputs, np.ones(3) * (1.01 if lies else 1.0))
+        return None
+
+    def kill(self):
+        pass
+
+
+@pytest.mark.parametrize("how", ["lie", "crashed", "timeout", "out-of-memory"])
+@pytest.mark.parametrize("at", [0, 31])
+def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, how):
+    monkeypatch.setattr(proof, "Worker", Talker)
+    monkeypatch.setattr(Talker, "at", at)
+    monkeypatch.setattr(Talker, "how", how)
+    prover = proof.Prover(Target(), None, tmp_path, 1.0)
+    found = prover.prove(tmp_path, W1)
+    assert found.draws == at
+    assert f"input {at + 1}" in found.failure
+    monkeypatch.setattr(Talker, "at", 32)
+    assert prover.prove(tmp_path, W1) == proof.Proof(32, 0.0, 1e-3)
+    assert prover.prove(tmp_path, W1, precision="int8").tolerance == 0.1
+    # a hundredth is within int8's tolerance, and far beyond float32's
+    monkeypatch.setattr(Talker, "at", at)
+    assert bool(prover.prove(tmp_path, W1, precision="int8").failure) == (how != "lie")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(UsageError, match="--resume"), delivery.staged(tmp_path / "deploy"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="broken"), delivery.staged(tmp_path / "deploy"):
+        raise OSError(errno.EPIPE, "broken")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_path, monkeypatch):
+    older = tmp_path / ".deploy-00ff00ff.replaced"
+    older.mkdir()
+    (older / "kept").touch()
+    with delivery.staged(tmp_path / "deploy"):
+        assert (tmp_path / "deploy" / "kept").exists()
+    mine = asked(tmp_path)
+    monkeypatch.setattr(delivery.comparing, "save_baseline", lambda *_: None)
+    manifest = text_manifest(mine)
+    folder = tmp_path / ".deploy-11ff00ff.partial"
+    folder.mkdir()
+    moved = Path.replace
+
+    def full(path, to):
+        if path == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return moved(path, to)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="space"):
+        delivery.finish(folder, mine, manifest, Run(measurements=()))
+    assert (tmp_path / "deploy" / "kept").exists()
+    monkeypatch.setattr(Path, "replace", moved)
+    delivery.finish(folder, mine, manifest, Run(measurements=()))
+    assert (tmp_path / "deploy" / "README.md").exists()
+    assert not (tmp_path / "deploy" / "kept").exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "deploy"]

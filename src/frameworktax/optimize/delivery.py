@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import platform
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 LENGTHS = 4
 """Lengths between those asked for that padding is proven at; each builds the model."""
+REPLACED = ".replaced"
+"""The end of the name under which an older deployment waits until the new one is in its place."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 UNCLEAR = -1
 """In place of a dimension: more than one changed, or by another amount."""
 Failures = Mapping[tuple[Workload, str], str]
@@ -74,16 +78,35 @@ def check_output(folder: Path) -> None:
 
 @contextmanager
 def staged(output: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``output``, where ``finish`` makes a deployment of it."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    for litter in output.parent.glob(f".{output.name}-*.partial"):  # of a run that was killed
-        shutil.rmtree(litter, ignore_errors=True)
+    """Yield an empty folder beside ``output``, where ``finish`` makes a deployment of it.
+
+    Raises:
+        UsageError: nothing can be written there, the disk being full for one.
+    """
     folder = output.parent.resolve() / f".{output.name}-{os.urandom(4).hex()}.partial"
-    folder.mkdir(mode=0o755)
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _tidy(output)
+        folder.mkdir(mode=0o755)
         yield folder
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise UsageError(
+            f"cannot write {output}: {error.strerror}; what was measured is kept: free space, or "
+            "name another with -o, and run the same command with --resume"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tidy(output: Path) -> None:
+    """Remove what a killed run left; an older deployment that it had moved away comes back."""
+    for litter in output.parent.glob(f".{output.name}-*"):
+        if litter.suffix == REPLACED and not output.exists():
+            litter.replace(output)
+        elif litter.suffix in (REPLACED, ".partial"):
+            shutil.rmtree(litter, ignore_errors=True)
 
 
 def make(asked: Asked, decided: Sequence[Candidate], folder: Path, prover: Prover) -> Made:
@@ -444,8 +467,13 @@ def finish(folder: Path, asked: Asked, manifest: Manifest, proof: Run) -> None:
     )
     (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
     deployment.write(folder, manifest)
-    older = folder.with_suffix(".replaced")
+    older = folder.with_suffix(REPLACED)
     if asked.output.exists():
         asked.output.replace(older)
-    folder.replace(asked.output)
+    try:
+        folder.replace(asked.output)
+    except OSError:
+        if older.exists():
+            older.replace(asked.output)
+        raise
     shutil.rmtree(older, ignore_errors=True)
