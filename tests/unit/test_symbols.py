@@ -8,9 +8,11 @@ import struct
 import numpy as np
 import pytest
 
+from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.symbols import (
     JIT,
     Leaf,
+    PerfMap,
     Resolver,
     SymbolTable,
     demangle,
@@ -203,3 +205,55 @@ def test_lookup_agrees_with_a_plain_search(tmp_path):
     for address in generator.integers(BASE, BASE + 0x9000, 500):
         expected = [n for n, a, size, _, _ in symbols if a <= address < a + size]
         assert table.find(int(address)) == (expected[0] if expected else None)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process in a container: a library that only it sees, and one that was replaced."""
+    process = tmp_path / "proc/7"
+    library = process / "root/opt/only_there.so"
+    library.parent.mkdir(parents=True)
+    write_elf(library, [("f", BASE + 0x100, 0x10, FUNC, GLOBAL)])
+    (process / "maps").write_text(
+        "10000-20000 r-xp 00000000 08:01 5 /opt/only_there.so\n"
+        "30000-40000 r-xp 00000000 08:01 6 /opt/replaced.so (deleted)\n"
+        "50000-60000 r-xp 00000000 00:00 0\n"
+    )
+    return process
+
+
+def test_a_library_of_another_process_is_read_where_that_process_sees_it(other):
+    found = Resolver(process=other).resolve([0x10108, 0x30108, 0x50108])
+    assert found[0x10108] == Leaf("only_there.so", "f")
+    assert found[0x30108] == Leaf("replaced.so", "")  # not what lies there now
+    assert found[0x50108] == Leaf(JIT, "")
+
+
+def test_a_replaced_library_is_read_where_the_kernel_still_has_it(other):
+    kept = other / "map_files/30000-40000"
+    kept.parent.mkdir()
+    write_elf(kept, [("old", BASE + 0x100, 0x10, FUNC, GLOBAL)])
+    write_elf(other / "root/opt/replaced.so", [("new", BASE + 0x100, 0x10, FUNC, GLOBAL)])
+    assert Resolver(process=other).resolve([0x30108])[0x30108] == Leaf("replaced.so", "old")
+
+
+def test_what_another_process_loads_later_is_found(other):
+    resolver = Resolver(process=other)
+    maps = other / "maps"
+    maps.write_text(maps.read_text() + "70000-80000 r-xp 00000000 08:01 5 /opt/only_there.so\n")
+    assert resolver.resolve([0x70108])[0x70108] == Leaf("only_there.so", "f")
+    maps.unlink()  # it has ended: what was known stays, the rest is unknown
+    assert resolver.resolve([0x10108, 0x90108])[0x90108] == Leaf("[unknown]", "")
+
+
+def test_code_made_while_running_has_the_names_of_a_perf_map_as_it_grows(other, tmp_path):
+    path = tmp_path / "perf-7.map"
+    resolver = Resolver(process=other, perf_map=PerfMap(path))
+    assert resolver.resolve([0x50108])[0x50108] == Leaf(JIT, "")
+    path.write_text("50100 10 py::f:/app/a b.py\nno line\n50200 8 par")
+    assert resolver.resolve([0x50108])[0x50108] == Leaf(JIT, "py::f:/app/a b.py")
+    assert resolver.resolve([0x50110])[0x50110] == Leaf(JIT, "")
+    path.write_text(path.read_text() + "tial\n")
+    assert resolver.resolve([0x50204])[0x50204] == Leaf(JIT, "partial")
+    assert classify(Leaf(JIT, "py::f:/app/a b.py")) == ("python", "")
+    assert classify(Leaf(JIT, "partial")) == ("kernel", "jit")

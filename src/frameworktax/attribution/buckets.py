@@ -171,8 +171,8 @@ def classify(leaf: Leaf) -> Place:
         return "system", ""
     if library == UNKNOWN:
         return "remainder", ""
-    if library == JIT:
-        return "kernel", "jit"
+    if library == JIT:  # named by a perf map: Python's own trampolines
+        return ("python", "") if symbol.startswith("py::") else ("kernel", "jit")
     if library == "[vdso]":
         return "python", ""  # clocks that the measuring loop reads
     bucket, detail = _first(_LIBRARIES, library) or _extension_module(library)

@@ -40,17 +40,24 @@ def _executable() -> str | None:
     )
 
 
-def probe(root: Path = Path("/")) -> str | None:
-    """Return why py-spy cannot sample here, or None if it probably can."""
+def probe(root: Path = Path("/"), *, attaches: bool = False) -> str | None:
+    """Return why py-spy cannot sample here, or None if it probably can.
+
+    Args:
+        root: where ``proc`` is; for tests.
+        attaches: whether another process is to be sampled, which gave no permission for it.
+    """
     if _executable() is None:
         return "py-spy is not installed; pip install 'frameworktax[py-spy]'"
     try:
         scope = int((root / "proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
         return None  # no Yama: the ordinary rules, which allow a process of the same user
-    if scope == 3 or (scope == 2 and os.geteuid() != 0):
+    allowed = 0 if attaches else 1
+    if scope == 3 or (scope > allowed and os.geteuid() != 0):
         return (
-            f"kernel.yama.ptrace_scope is {scope}; py-spy needs: sysctl kernel.yama.ptrace_scope=1"
+            f"kernel.yama.ptrace_scope is {scope}; py-spy needs: "
+            f"sudo sysctl kernel.yama.ptrace_scope={allowed}"
         )
     return None
 
@@ -144,4 +151,85 @@ class PySpySampler:
     def __exit__(self, *exception: object) -> None:
         self.stop()
         self._allow(0)
+        self._folder.cleanup()
+
+
+_PROCESS, _FRAME = re.compile(r'process (\d+):"'), re.compile(r"(.+) \((.+:\d+)\)")
+FUNCTIONS_HZ = 10
+
+
+def parse_functions(text: str, pid: int) -> dict[int, dict[tuple[str, str], tuple[int, int]]]:
+    """Return process → (function, file and line) → samples in it, and in it or what it called.
+
+    Args:
+        text: py-spy's raw format, with processes and the first lines of functions.
+        pid: of the process that lines without one belong to.
+    """
+    found: dict[int, dict[tuple[str, str], tuple[int, int]]] = {}
+    for line in text.splitlines():
+        stack, _, count = line.rpartition(" ")
+        process = pid
+        frames: list[tuple[str, str]] = []
+        for part in stack.split(";"):
+            if begins := _PROCESS.match(part):
+                process = int(begins[1])
+            elif function := _FRAME.fullmatch(part):
+                frames.append((function[1], function[2]))
+        functions = found.setdefault(process, {})
+        for frame in set(frames):
+            own, total = functions.get(frame, (0, 0))
+            own += int(count) if frame == frames[-1] else 0
+            functions[frame] = own, total + int(count)
+    return found
+
+
+class FunctionRecording:
+    """Which functions of Python another process and its children are in, ten times a second.
+
+    ``py-spy record --nonblocking`` reads their memory while they run; what it could not read
+    because it changed meanwhile is left out. Threads that wait are left out too.
+    """
+
+    def __init__(self, pid: int) -> None:
+        command = _executable()
+        if command is None:
+            raise OSError(errno.ENOENT, "py-spy is not installed")
+        self._pid = pid
+        self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
+        self._output = Path(self._folder.name) / "functions.raw"
+        self._process = subprocess.Popen(
+            [
+                command, "record", "--pid", str(pid), "--nonblocking", "--threads",
+                "--subprocesses", "--function", "--full-filenames", "--rate", str(FUNCTIONS_HZ),
+                "--format", "raw", "--output", str(self._output),
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for this process, which ends it
+        )  # fmt: skip
+
+    def stop(self) -> tuple[dict[int, dict[tuple[str, str], tuple[int, int]]], str | None]:
+        """Return what ``parse_functions`` found, and why it is nothing."""
+        said = self._end()
+        try:
+            found = parse_functions(self._output.read_text(errors="replace"), self._pid)
+        except FileNotFoundError:
+            words = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+            return {}, f"py-spy: {words[0].strip() if words else 'no answer'}"
+        return found, None if found else "py-spy saw no thread of Python running"
+
+    def _end(self) -> bytes:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            return self._process.communicate(timeout=_PATIENCE_S)[0]
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.communicate()[0]
+
+    def __enter__(self) -> FunctionRecording:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
         self._folder.cleanup()

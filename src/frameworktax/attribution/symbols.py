@@ -16,6 +16,7 @@ import mmap
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -57,6 +58,52 @@ class Leaf(NamedTuple):
     library: str
     symbol: str
     work: Work | None = None
+
+
+class PerfMap:
+    """Names of code made while running, which a process writes for profilers: ``perf-PID.map``.
+
+    Python does with ``-X perf``, other runtimes have options of their own. The file grows while
+    the process runs and is read on from where it ended.
+
+    Source: tools/perf/Documentation/jit-interface.txt of the Linux kernel.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._starts: list[int] = []
+        self._entries: dict[int, tuple[int, str]] = {}
+
+    def find(self, address: int) -> str | None:
+        """Return the name of the code at an address."""
+        found = self._find(address)
+        return self._find(address) if found is None and self._read_on() else found
+
+    def _find(self, address: int) -> str | None:
+        at = bisect_right(self._starts, address)
+        if not at:
+            return None
+        end, name = self._entries[self._starts[at - 1]]
+        return name if address < end else None
+
+    def _read_on(self) -> bool:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return False
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            start, size, name = (*line.split(maxsplit=2), b"", b"", b"")[:3]
+            try:
+                begin, length = int(start, 16), int(size, 16)
+            except ValueError:
+                continue
+            self._entries[begin] = begin + length, name.decode("utf-8", "replace")
+        self._starts = sorted(self._entries)
+        return bool(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +162,21 @@ def demangle(name: str) -> str:
 
 _tables: dict[str, SymbolTable | None] = {}
 """Path → symbols, read once in a process: reading torch's takes longer than a sample."""
-_libc: dict[tuple[str, int], LibcNames] = {}
+_libc: dict[tuple[str, int | None], LibcNames] = {}
 """Path and load bias → names of a libc."""
 
 
 class Resolver:
-    """Turns program counters of this process into leaves; tables are read when first hit.
+    """Turns program counters of a process into leaves; tables are read when first hit.
+
+    A library of another process is read where that process sees it, in its container too. One that
+    was replaced or removed since it was loaded is read where the kernel still has it (to root
+    only), or is known by its name alone.
 
     Args:
-        maps: text of ``/proc/PID/maps``; None for this process.
+        maps: text of ``/proc/PID/maps``; None to read it, again where an address is in no mapping.
+        process: ``/proc/PID`` of another process; None for this one.
+        perf_map: names of code that is made while running.
         hidden: whether a library's symbols are to be ignored, to test what is done without.
         judged: whether machine code is judged, by library and whether a symbol names the place.
     """
@@ -132,40 +185,65 @@ class Resolver:
         self,
         maps: str | None = None,
         *,
+        process: Path | None = None,
+        perf_map: PerfMap | None = None,
         hidden: Callable[[str], bool] = lambda library: False,
         judged: Callable[[str, bool], bool] = lambda library, named: not named,
     ) -> None:
         self._hidden, self._judged = hidden, judged
-        text = Path("/proc/self/maps").read_text() if maps is None else maps
+        self._process, self._perf_map = process, perf_map
+        self._tables: dict[str, SymbolTable | None] = {}
+        """Of files that this process does not see under the same name."""
+        self._files: dict[Region, str] = {}
+        self._can_change = maps is None and process is not None
+        self._set_maps(self._read_maps() if maps is None else maps)
+
+    def _read_maps(self) -> str:
+        return ((self._process or Path("/proc/self")) / "maps").read_text(errors="replace")
+
+    def _set_maps(self, text: str) -> None:
         self._regions = parse_maps(text)
         self._starts = np.array([region.start for region in self._regions], np.uint64)
-        self._tables = _tables
+
+    @property
+    def libraries(self) -> set[str]:
+        """Paths of everything that is mapped as code."""
+        return {region.path for region in self._regions}
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
-        found = {address: self._leaf(address) for address in set(addresses)}
-        for table in self._tables.values():
+        wanted = set(addresses)
+        if self._can_change and any(self._region(address) is None for address in wanted):
+            with suppress(OSError):  # the process has ended: what it had is known
+                self._set_maps(self._read_maps())
+        found = {address: self._leaf(address) for address in wanted}
+        for table in (*_tables.values(), *self._tables.values()):
             if table is not None and table.known is not None:
                 table.known.save()
         return found
 
-    def _leaf(self, address: int) -> Leaf:
+    def _region(self, address: int) -> Region | None:
         at = int(np.searchsorted(self._starts, np.uint64(address), side="right"))
-        region = self._regions[at - 1] if at else None
-        if region is None or address >= region.end:
+        return self._regions[at - 1] if at and address < self._regions[at - 1].end else None
+
+    def _leaf(self, address: int) -> Leaf:
+        region = self._region(address)
+        if region is None:
             return Leaf(UNKNOWN, "")
         path = region.path
         if not path or path.startswith(("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")):
-            return Leaf(JIT, "")  # code generated while running: oneDNN, XNNPACK
+            # Code generated while running: oneDNN, XNNPACK
+            return Leaf(JIT, (self._perf_map and self._perf_map.find(address)) or "")
         if path.startswith("["):
             return Leaf(path, "")
         library = PurePosixPath(path.removesuffix(" (deleted)")).name
-        table = self._table(path)
+        table = self._table(self._file(region))
         vaddr = table.address(address - region.start + region.offset) if table else None
         if table is None or vaddr is None:
             return Leaf(library, "")
-        load_bias = address - vaddr
         if library.startswith(("libc.so", "libc-2")):
+            # The variants that this processor uses are asked of this process's own libc.
+            load_bias = address - vaddr if self._process is None else _bias(path, table)
             if (path, load_bias) not in _libc:
                 _libc[path, load_bias] = LibcNames(table, load_bias)
             special = _libc[path, load_bias].find(vaddr)
@@ -178,14 +256,45 @@ class Resolver:
         start = table.function(vaddr)
         return Leaf(library, f"sub_{start:x}" if start is not None else "", work)
 
+    def _file(self, region: Region) -> str:
+        """Return where what is mapped can be read."""
+        if self._process is None:
+            return region.path
+        if region not in self._files:
+            self._files[region] = self._find_file(self._process, region)
+        return self._files[region]
+
+    @staticmethod
+    def _find_file(process: Path, region: Region) -> str:
+        if region.path.endswith(" (deleted)"):
+            return str(process / "map_files" / f"{region.start:x}-{region.end:x}")
+        inside = Path(f"{process}/root{region.path}")
+        try:
+            return region.path if inside.samefile(region.path) else str(inside)
+        except OSError:
+            return str(inside)
+
     def _table(self, path: str) -> SymbolTable | None:
-        if path not in self._tables:
+        is_seen = self._process is None or not path.startswith(f"{self._process}/")
+        tables = _tables if is_seen else self._tables
+        if path not in tables:
             try:
-                self._tables[path] = SymbolTable(path)
+                tables[path] = SymbolTable(path)
             except (OSError, ValueError):
                 # Deleted, replaced, or not ELF: the library is still known by its name.
-                self._tables[path] = None
-        return self._tables[path]
+                tables[path] = None
+        return tables[path]
+
+
+def _bias(path: str, table: SymbolTable) -> int | None:
+    """Return where this process has loaded the file of a table, None where it has not."""
+    if table is not _tables.get(path):
+        return None
+    for region in parse_maps(Path("/proc/self/maps").read_text()):
+        vaddr = table.address(region.offset) if region.path == path else None
+        if vaddr is not None:
+            return region.start - vaddr
+    return None
 
 
 def read_tables() -> None:
@@ -228,10 +337,12 @@ class LibcNames:
     ``dlsym`` returns; the variant's extent comes from the unwind table.
     """
 
-    def __init__(self, table: SymbolTable, load_bias: int) -> None:
+    def __init__(self, table: SymbolTable, load_bias: int | None) -> None:
         self._table = table
         self._malloc = _malloc_span(table)
         self._variants: dict[int, str] = {}
+        if load_bias is None:  # another libc than this process has
+            return
         libc = ctypes.CDLL(None)
         for name in _CHOSEN_AT_LOAD:
             if not hasattr(libc, name):

@@ -37,7 +37,10 @@ class ThreadSamples:
         user: program counters in user mode.
         user_ns: when each was, by the same clock, ascending.
         kernel_ns: when samples inside the operating system were; empty where they are not seen.
-        cpu_ns: CPU time, samples or not.
+        wall_ns: time since then, until it ended.
+        cpu_ns: CPU time, samples or not. Of a thread that ended the event's own count, which is
+            too high where a hypervisor took the processor away.
+        queued_ns: time it was ready and others had the processor; None where it is not known.
         lost: samples that were due and have no record.
         ended: whether the thread ended.
     """
@@ -48,7 +51,9 @@ class ThreadSamples:
     user: array[int] = field(default_factory=lambda: array("Q"))
     user_ns: array[int] = field(default_factory=lambda: array("q"))
     kernel_ns: array[int] = field(default_factory=lambda: array("q"))
+    wall_ns: int = 0
     cpu_ns: int = 0
+    queued_ns: int | None = None
     lost: int = 0
     ended: bool = False
 
@@ -115,6 +120,7 @@ class ThreadSampler:
         self._samples: dict[int, ThreadSamples] = {}
         self._refused: dict[int, str] = {}
         self._has_reader = has_reader
+        self._schedstat: dict[int, tuple[int, int] | None] = {}
         self._kernel: bool | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -124,11 +130,12 @@ class ThreadSampler:
         self._process_cpu_ns: int | None = 0
         self._since_ns = self._looked_ns = 0
         self._idle_ns = (0, 0)
+        self._stopped: tuple[int, int | None] | None = None
+        """When it was, and the CPU time of the process then."""
 
     def start(self) -> None:
         """Sample from here on."""
         self._since_ns = self._looked_ns = time.perf_counter_ns()
-        self._process_cpu_ns = self._process_clock()
         if self._has_reader:
             began = threading.Event()
             # A daemon: a program that ends does not wait for it.
@@ -138,6 +145,7 @@ class ThreadSampler:
             self._reader.start()
             began.wait()
         self.look()
+        self._process_cpu_ns = self._process_clock()
         if not self._samples:
             self.stop()
             reasons = Counter(self._refused.values())
@@ -152,7 +160,11 @@ class ThreadSampler:
             self._reader.join()
             self._reader = None
         with self._lock:
-            self._drain_all()
+            if self._stopped is None:
+                self._drain_all()
+                for thread in self._events:
+                    self._read_clock(thread)
+                self._stopped = time.perf_counter_ns(), self._process_clock()
             for thread in list(self._events):
                 self._close(thread)
 
@@ -166,12 +178,13 @@ class ThreadSampler:
     def take(self) -> ProcessSamples:
         """Return what was sampled since the last time."""
         with self._lock:
-            self._drain_all()
-            for thread in self._events:
-                self._samples[thread].name = self._name(thread)
+            if self._stopped is None:
+                self._drain_all()
+                for thread in self._events:
+                    self._read_clock(thread)
             threads = tuple(self._samples.values())
-            now = time.perf_counter_ns()
-            process_cpu_ns, before = self._process_clock(), self._process_cpu_ns
+            now, process_cpu_ns = self._stopped or (time.perf_counter_ns(), self._process_clock())
+            before = self._process_cpu_ns
             unseen = None
             if process_cpu_ns is not None and before is not None:
                 seen = sum(one.cpu_ns for one in threads) + self._reader_cpu_ns
@@ -234,7 +247,8 @@ class ThreadSampler:
             found.discard(self._reader_id)
         for thread in self._events.keys() - found:
             self._drain(thread)  # what came after all were drained
-            self._samples[thread].ended = True
+            samples = self._samples[thread]
+            samples.ended, samples.wall_ns = True, time.perf_counter_ns() - samples.begin_ns
             self._close(thread)
         for thread in self._refused.keys() - found:
             del self._refused[thread]
@@ -252,7 +266,27 @@ class ThreadSampler:
         self._kernel = event.kernel
         self._events[thread] = event
         self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
+        self._schedstat[thread] = self._scheduled(thread)
         event.resume()
+
+    def _read_clock(self, thread: int) -> None:
+        """Take a thread's CPU time from the scheduler, which leaves out what a hypervisor took."""
+        samples = self._samples[thread]
+        samples.name = self._name(thread)
+        samples.wall_ns = time.perf_counter_ns() - samples.begin_ns
+        before = self._schedstat[thread]
+        now = self._schedstat[thread] = self._scheduled(thread)
+        if before is not None and now is not None:
+            samples.cpu_ns, samples.queued_ns = now[0] - before[0], now[1] - before[1]
+
+    def _scheduled(self, thread: int) -> tuple[int, int] | None:
+        """Return time on a processor, and time ready while others had it."""
+        try:
+            text = (self._tasks / str(thread) / "schedstat").read_text()
+            ran, queued = text.split()[:2]
+            return int(ran), int(queued)
+        except (OSError, ValueError):
+            return None
 
     def _drain(self, thread: int) -> int:
         """Set a thread's new samples aside; return the CPU time it took meanwhile."""
@@ -268,6 +302,7 @@ class ThreadSampler:
 
     def _close(self, thread: int) -> None:
         self._events.pop(thread).close()
+        del self._schedstat[thread]
 
     def _name(self, thread: int) -> str:
         try:

@@ -12,6 +12,7 @@ import typer
 
 from frameworktax.cli import (  # noqa: F401 - verbs register
     ablate,
+    attach,
     compare,
     explain,
     lists,

@@ -1,0 +1,117 @@
+"""`frameworktax attach`: what does a process pay that is running now?"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from frameworktax.cli.app import app
+from frameworktax.cli.deliver import Output, check_suffix, console
+from frameworktax.cli.endings import ENDINGS
+from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
+from frameworktax.sweep.values import seconds
+
+if TYPE_CHECKING:
+    from frameworktax.cli.attach_view import View
+    from frameworktax.programs.attach import Observation
+
+UPDATE_S = 1.0
+LOOK_S = 0.05
+
+
+@app.command("attach")
+def attach_command(
+    pid: Annotated[str, typer.Argument(metavar="PID", help="Id of a running process.")],
+    duration: Annotated[
+        str | None, typer.Option(help="Observe for 30s, 5min … [default: until Ctrl-C]")
+    ] = None,
+    json_file: JsonFile = None,
+    report: HtmlReport = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write stacks for flame graphs: FILE.collapsed."),
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Observe a running process from outside: what of its processor time is framework tax?
+
+    Nothing is injected and nothing is stopped: every thread is sampled, and those of the processes
+    that it starts. Ctrl-C ends the observation, not the process.
+
+    Examples:
+
+      frameworktax attach 4711
+
+      frameworktax attach 4711 --duration 30s --json tax.json --report tax.html
+    """
+    from frameworktax.cli.attach_view import View
+    from frameworktax.programs.attach import Observation
+    from frameworktax.programs.attach_blocks import attach_blocks, collapsed
+    from frameworktax.programs.document import dump
+    from frameworktax.programs.target import parse_pid
+
+    number = parse_pid(pid)
+    check_suffix(output, [".collapsed"])
+    limit_s = None if duration is None else seconds(duration, "--duration")
+    out = Output(json_file, report, output, quiet=quiet, verbose=verbose)
+    with ended_softly() as came, Observation(number) as observed:
+        _observe(observed, limit_s, came, View(console(stderr=True), quiet=quiet))
+        found = observed.finish()
+    out.document(dump(found))
+    blocks = attach_blocks(found)
+    if report is not None:
+        from frameworktax.report.html import document_html
+
+        report.write_text(document_html(found.headline, blocks), encoding="utf-8")
+    if output is not None:
+        output.write_text(collapsed(found), encoding="utf-8")
+    out.blocks(blocks)
+    # Ctrl-C is the way to end what has no duration.
+    if came and (came[0] != signal.SIGINT or limit_s is not None):
+        raise typer.Exit(128 + came[0])
+
+
+@contextmanager
+def ended_softly() -> Iterator[list[int]]:
+    """Collect the first signal that asks to end; the second does what it always does."""
+    came: list[int] = []
+
+    def first(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        restore()
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    before = {
+        one: signal.getsignal(one) for one in ENDINGS if signal.getsignal(one) != signal.SIG_IGN
+    }
+    for one in before:
+        signal.signal(one, first)
+    try:
+        yield came
+    finally:
+        restore()
+
+
+def _observe(observed: Observation, limit_s: float | None, came: list[int], view: View) -> None:
+    """Show what is known every second until it is to end."""
+    begin = updated = time.monotonic()
+    with view:
+        while not came and not observed.is_ended:
+            now = time.monotonic()
+            if limit_s is not None and now - begin >= limit_s:
+                break
+            if now - updated >= UPDATE_S:
+                view.show(observed.update())
+                updated = time.monotonic()
+            time.sleep(LOOK_S)

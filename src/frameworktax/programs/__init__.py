@@ -1,0 +1,1 @@
+"""Programs as they are: run and observed without a change to them."""

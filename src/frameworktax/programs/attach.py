@@ -1,0 +1,438 @@
+"""A running process observed from outside: every thread sampled, nothing injected, nothing stopped.
+
+One thread empties the rings of all threads of all processes ten times a second and looks for
+processes that were started. Samples are placed once a second by the caller's thread, which may
+take seconds over a large library's symbols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from frameworktax.attribution.buckets import classify, is_judged
+from frameworktax.attribution.perf_event import RefusedError
+from frameworktax.attribution.py_spy import FunctionRecording, probe
+from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
+from frameworktax.attribution.threads import INTERVAL_S, ProcessSamples, ThreadSampler
+from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.measure.shard import this_environment
+from frameworktax.programs import target
+from frameworktax.programs.document import Function, Process, Program, Section
+from frameworktax.programs.target import Target
+from frameworktax.records import BILL, Estimate, Note
+from frameworktax.report.words import percent, time_text
+from frameworktax.stats import NORMAL_95, t_quantile
+
+PERIOD_NS = 4_987_000
+"""About 200 samples per second of a thread's processor time, at 20 to 40 µs each under 1 %."""
+WINDOW_S = 1.0
+"""Time between two times that samples are placed; the interval of a share is over such windows."""
+MOST_WINDOWS = 64
+"""Beyond, two neighbours become one."""
+MOST_ENDED = 64
+"""Threads that have ended and are listed one by one."""
+SYMBOLS = 400
+"""Of a process that are listed, most processor time first."""
+FUNCTIONS = 100
+UNSEEN, LOST = 0.05, 0.02
+"""Shares of processor time and of samples above which a note says so."""
+METHOD = "program-counter-sampling (perf-event), every thread"
+_DEVICES = re.compile(r"/dev/(nvidia\d|kfd|dri/renderD)")
+_PYTHON = re.compile(r"(lib)?python\d?(\.\d+)?t?(\.so[.\d]*)?")
+
+
+@dataclass
+class Ticks:
+    """Samples of a thread or a process.
+
+    Attributes:
+        leaves: by place; those in the operating system are at ``KERNEL``.
+        windows: samples in kernels and in all, by window.
+    """
+
+    leaves: Counter[Leaf] = field(default_factory=Counter)
+    windows: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, leaves: Counter[Leaf]) -> None:
+        """Take the samples of a window."""
+        self.leaves.update(leaves)  # not +=, which drops counts below one
+        kernel = sum(n for leaf, n in leaves.items() if classify(leaf)[0] == "kernel")
+        self.windows.append((kernel, sum(leaves.values())))
+        if len(self.windows) > MOST_WINDOWS:
+            pairs = zip(self.windows[::2], [*self.windows[1::2], (0, 0)], strict=False)
+            self.windows = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
+
+    def bill(self, cpu_ns: int) -> dict[str, float]:
+        """Return processor time by line of the breakdown."""
+        total = self.leaves.total()
+        counts: Counter[str] = Counter()
+        for leaf, count in self.leaves.items() if total > 0 else ():
+            counts[classify(leaf)[0]] += count
+        return {name: counts[name] / total * cpu_ns for name in BILL if counts[name]}
+
+    def symbols(self, cpu_ns: int) -> tuple[tuple[str, str, str, float], ...]:
+        """Return (line, library, symbol, processor time), most first."""
+        total, counts = self.leaves.total(), Counter[tuple[str, str, str]]()
+        for leaf, count in self.leaves.items() if total > 0 else ():
+            counts[classify(leaf)[0], leaf.library, leaf.symbol] += count
+        return tuple((*key, n / total * cpu_ns) for key, n in counts.most_common(SYMBOLS))
+
+    @property
+    def tax_share(self) -> Estimate | None:
+        """The share of samples outside math kernels."""
+        return tax_share(self.windows)
+
+
+def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
+    """Return the share of samples outside kernels with its interval, None without samples.
+
+    Windows hold as many samples as the threads ran, so the interval is that of a ratio of sums:
+    Student's t over what each window's kernels differ from the common share of its samples.
+
+    Args:
+        windows: (samples in kernels, samples) each.
+    """
+    total = sum(n for _, n in windows)
+    if total <= 0:
+        return None
+    share = 1 - sum(k for k, _ in windows) / total
+    used = [(k, n) for k, n in windows if n]
+    if len(used) > 1:
+        squares = sum((n - k - share * n) ** 2 for k, n in used)
+        deviation = math.sqrt(len(used) / (len(used) - 1) * squares) / total
+        half, method = t_quantile(0.95, len(used) - 1) * deviation, METHOD
+    else:
+        # Without a spread all that is known is how many samples there are.
+        spread = max(0.0, share * (1 - share))  # missing ticks make the share leave 0 to 1
+        half, method = NORMAL_95 * math.sqrt(spread / total), f"{METHOD}, binomial"
+    return Estimate(value=share, low=share - half, high=share + half, method=method, n=len(used))
+
+
+@dataclass
+class _Thread:
+    name: str
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    lost: int = 0
+    ended: bool = False
+    ticks: Ticks = field(default_factory=Ticks)
+
+
+class _Observed:
+    """A process while it is observed."""
+
+    def __init__(self, found: Target, period_ns: int, root: Path) -> None:
+        folder = root / "proc" / str(found.pid)
+        self.target = found
+        self.sampler = ThreadSampler(found.pid, period_ns=period_ns, root=root, has_reader=False)
+        self.perf_map = folder / f"root/tmp/perf-{found.inner_pid}.map"
+        maps = (folder / "maps").read_text(errors="replace")
+        self.resolver = Resolver(process=folder, perf_map=PerfMap(self.perf_map), judged=is_judged)
+        self.has_device = bool(_DEVICES.search(maps))
+        self.places: dict[int, Leaf] = {}
+        self.functions: list[Function] = []
+        self.threads: dict[int | None, _Thread] = {}
+        self.ticks = Ticks()
+        self.wall_ns = self.cpu_ns = self.lost = 0
+        self.unseen_ns: int | None = 0
+        self.idle_ns = (0, 0)
+        self.refused: dict[str, int] = {}
+        self.sees_kernel = True
+
+    @property
+    def is_python(self) -> bool:
+        return any(_PYTHON.fullmatch(PurePosixPath(p).name) for p in self.resolver.libraries)
+
+    def take(self) -> Counter[Leaf]:
+        """Place what was sampled since the last time, and return it."""
+        taken = self.sampler.take()
+        unknown = {a for one in taken.threads for a in one.user} - self.places.keys()
+        self.places.update(self.resolver.resolve(unknown))
+        window: Counter[Leaf] = Counter()
+        for one in taken.threads:
+            leaves = Counter(map(self.places.__getitem__, one.user))
+            leaves[Leaf(KERNEL, "")] += (
+                len(one.kernel_ns)
+                if taken.sees_kernel
+                else round(one.cpu_ns / taken.period_ns) - len(one.user) - one.lost
+            )
+            thread = self.threads.setdefault(one.thread, _Thread(one.name))
+            thread.name, thread.ended = one.name, one.ended
+            thread.wall_ns += one.wall_ns
+            thread.cpu_ns += one.cpu_ns
+            thread.lost += one.lost
+            thread.ticks.add(leaves)
+            window.update(leaves)
+            self.cpu_ns += one.cpu_ns
+            self.lost += one.lost
+        self.ticks.add(window)
+        self._sum_up(taken)
+        return window
+
+    def _sum_up(self, taken: ProcessSamples) -> None:
+        self.wall_ns += taken.wall_ns
+        self.idle_ns = (self.idle_ns[0] + taken.idle_ns[0], self.idle_ns[1] + taken.idle_ns[1])
+        if taken.unseen_cpu_ns is None or self.unseen_ns is None:
+            self.unseen_ns = None
+        else:
+            self.unseen_ns += taken.unseen_cpu_ns
+        self.refused, self.sees_kernel = taken.refused, taken.sees_kernel
+        ended = [thread for thread, one in self.threads.items() if one.ended and thread is not None]
+        for thread in ended[:-MOST_ENDED]:
+            one = self.threads.pop(thread)
+            many = self.threads.setdefault(None, _Thread("threads that have ended", ended=True))
+            many.wall_ns += one.wall_ns
+            many.cpu_ns += one.cpu_ns
+            many.lost += one.lost
+            many.ticks.add(one.ticks.leaves)
+
+    def sections(self) -> list[Section]:
+        """Return what is known of the threads."""
+        return [
+            Section(
+                pid=self.target.pid,
+                tid=thread,
+                name=one.name,
+                wall_ns=one.wall_ns,
+                cpu_ns=one.cpu_ns,
+                tax_share=one.ticks.tax_share,
+                bill_ns=one.ticks.bill(one.cpu_ns),
+                samples=one.ticks.leaves.total(),
+                lost=one.lost,
+                ended=one.ended,
+            )
+            for thread, one in self.threads.items()
+        ]
+
+    def process(self, missing: str | None) -> Process:
+        """Return what is known of the process."""
+        return Process(
+            pid=self.target.pid,
+            parent=self.target.parent,
+            command=self.target.command,
+            is_python=self.is_python,
+            wall_ns=self.wall_ns,
+            cpu_ns=self.cpu_ns,
+            unseen_cpu_ns=self.unseen_ns,
+            idle_ns=self.idle_ns,
+            tax_share=self.ticks.tax_share,
+            bill_ns=self.ticks.bill(self.cpu_ns),
+            symbols_ns=self.ticks.symbols(self.cpu_ns),
+            functions=tuple(self.functions),
+            ended=self.sampler.is_ended,
+            notes=tuple(self._notes(missing if self.is_python and not self.functions else None)),
+        )
+
+    def _notes(self, missing: str | None) -> list[Note]:
+        found = []
+        total = self.ticks.leaves.total()
+        if self.has_device:
+            text = (
+                "the process uses a GPU: what is shown is its host side alone; kernels on the "
+                "device are in no number. frameworktax explain shows them from a profiler's trace"
+            )
+            found.append(Note("host-side-only", text))
+        if not self.is_python:
+            text = "this is not a Python program: native code by library and symbol only"
+            found.append(Note("not-python", text))
+        if missing is not None:
+            found.append(Note("no-python-functions", f"no functions of Python: {missing}"))
+        if not self.sees_kernel:
+            text = (
+                "kernel-mode samples are not allowed here; time in the operating system is "
+                "processor time minus the samples in user mode"
+            )
+            found.append(Note("system-from-missing-ticks", text))
+        for reason, count in self.refused.items():
+            text = f"{count} threads were not sampled: {reason}"
+            found.append(Note("threads-not-sampled", text))
+        if self.unseen_ns is not None and self.unseen_ns > UNSEEN * (self.cpu_ns + self.unseen_ns):
+            text = (
+                f"{self.unseen_ns / (self.cpu_ns + self.unseen_ns):.0%} of the processor time was "
+                f"in no sampled thread: threads that live for less than {INTERVAL_S:g} s"
+            )
+            found.append(Note("unseen-threads", text))
+        if self.lost > LOST * (total + self.lost):
+            found.append(Note("samples-lost", f"{self.lost} of {total + self.lost} samples"))
+        code = sum(n for leaf, n in self.ticks.leaves.items() if leaf.library == JIT)
+        if not self.is_python and code > UNSEEN * total:
+            text = f"{code / total:.0%} of samples are in code made while running, taken as kernels"
+            found.append(Note("code-made-while-running", text))
+        return found
+
+
+class Observation:
+    """A process and those that it starts, observed until ``finish``; use as a context manager.
+
+    Args:
+        pid: of the process.
+        period_ns: processor time between two samples of a thread.
+        root: where ``proc`` is; for tests.
+        functions: whether py-spy is asked for functions of Python, where it is installed.
+
+    Raises:
+        UsageError: from ``__enter__``: this process is not to be attached to.
+        NothingMeasuredError: it may not be sampled; says what helps.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        period_ns: int = PERIOD_NS,
+        root: Path = Path("/"),
+        functions: bool = True,
+    ) -> None:
+        self.target = target.find(pid, root)
+        self._root, self._period_ns = root, period_ns
+        self._asks_functions = functions
+        self._processes: dict[tuple[int, int], _Observed] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="frameworktax-reader", daemon=True)
+        self._recording: FunctionRecording | None = None
+        self._missing: str | None = "not asked for"
+        self._ticks = Ticks()
+        self._exit = contextlib.ExitStack()
+        self._begin_ns = self._took_ns = 0
+
+    def __enter__(self) -> Observation:
+        with contextlib.ExitStack() as until:
+            until.enter_context(target.only_one(self.target))
+            self._begin_ns, self._cpu_ns = time.perf_counter_ns(), _own_cpu_ns()
+            try:
+                self._add(self.target)
+            except RefusedError as refused:
+                raise NothingMeasuredError(str(refused.strerror)) from refused
+            except OSError as error:
+                raise NothingMeasuredError(
+                    f"process {self.target.pid} cannot be read: {error.strerror}"
+                ) from error
+            until.callback(self._stop)
+            if self._asks_functions and self._first.is_python:
+                self._record_functions(until)
+            self._reader.start()
+            self._exit = until.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._exit.close()
+
+    @property
+    def _first(self) -> _Observed:
+        return next(iter(self._processes.values()))
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the process has ended, and all that it started."""
+        with self._lock:
+            return all(one.sampler.is_ended for one in self._processes.values())
+
+    def _record_functions(self, until: contextlib.ExitStack) -> None:
+        self._missing = probe(attaches=True)
+        if self._missing is None:
+            try:
+                self._recording = until.enter_context(FunctionRecording(self.target.pid))
+            except OSError as error:
+                self._missing = str(error.strerror or error)
+
+    def _add(self, found: Target) -> None:
+        made = _Observed(found, self._period_ns, self._root)
+        made.sampler.start()
+        with self._lock:
+            self._processes[found.pid, found.start] = made
+
+    def _read(self) -> None:
+        looks = 0
+        while not self._stopping.wait(INTERVAL_S):
+            for one in list(self._processes.values()):
+                if not one.sampler.is_ended:
+                    one.sampler.look()
+            looks += 1
+            if looks % round(WINDOW_S / INTERVAL_S) == 0:
+                self._find_children()
+
+    def _find_children(self) -> None:
+        known = {pid for pid, _ in self._processes}
+        for pid in target.children(self.target.pid, self._root):
+            if pid not in known:
+                # One that has ended meanwhile, or has become another user's, is not observed.
+                with contextlib.suppress(UsageError, OSError):
+                    self._add(target.find(pid, self._root))
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        if self._reader.is_alive():
+            self._reader.join()
+        for one in self._processes.values():
+            one.sampler.stop()
+
+    def update(self) -> Program:
+        """Place what was sampled since the last time, and return what is known by now."""
+        window: Counter[Leaf] = Counter()
+        for one in list(self._processes.values()):
+            window.update(one.take())
+        self._ticks.add(window)
+        self._took_ns = time.perf_counter_ns() - self._begin_ns
+        return self._program()
+
+    def finish(self) -> Program:
+        """Observe no longer; return all that is known."""
+        self._stop()
+        if self._recording is not None:
+            found, self._missing = self._recording.stop()
+            for one in self._processes.values():
+                functions = [
+                    Function(name=name, file=file, own=own, total=total)
+                    for (name, file), (own, total) in found.get(one.target.pid, {}).items()
+                ]
+                functions.sort(key=lambda function: (-function.own, -function.total))
+                one.functions = functions[:FUNCTIONS]
+        return replace(self.update(), environment=this_environment())
+
+    def _program(self) -> Program:
+        every = list(self._processes.values())
+        cpu_ns = sum(one.cpu_ns for one in every)
+        sections = [section for one in every for section in one.sections()]
+        sections.sort(key=lambda section: -section.cpu_ns)
+        share = self._ticks.tax_share
+        return Program(
+            verb="attach",
+            command=self.target.command,
+            headline=_headline(self.target, share, cpu_ns, self._took_ns),
+            wall_ns=self._took_ns,
+            cpu_ns=cpu_ns,
+            period_ns=self._period_ns,
+            observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
+            tax_share=share,
+            processes=tuple(one.process(self._missing) for one in every),
+            sections=tuple(sections),
+        )
+
+
+def _headline(found: Target, share: Estimate | None, cpu_ns: int, wall_ns: int) -> str:
+    name = PurePosixPath(found.command[0]).name
+    script = next((word for word in found.command[1:] if not word.startswith("-")), "")
+    who = f"process {found.pid} ({' '.join(filter(None, (name, PurePosixPath(script).name)))})"
+    if share is None:
+        return f"{who}: no thread ran in {time_text(wall_ns)}, so there is no tax"
+    return (
+        f"{who}: {percent(share.value)} framework tax ({100 * share.low:.0f} to "
+        f"{percent(share.high)}) of {time_text(cpu_ns)} of processor time in "
+        f"{time_text(wall_ns)}"
+    )
+
+
+def _own_cpu_ns() -> int:
+    """Return the processor time of this process and of those it has waited for."""
+    waited = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time_ns() + round((waited.ru_utime + waited.ru_stime) * 1e9)

@@ -1,0 +1,154 @@
+"""The process to attach to: what it is, why it may not be, and only one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from frameworktax.errors import UsageError, flat
+from frameworktax.host.lock import runtime_folder
+
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_STATE, _PARENT, _FLAGS, _START = 0, 1, 6, 19  # fields of stat behind the name in brackets
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process, as it was when it was looked up.
+
+    Attributes:
+        pid: as this process counts.
+        inner_pid: as the process itself counts, inside its container.
+        parent: that started it.
+        start: when it began, ticks of the system since it started: no other has both.
+        command: as it was executed, or its name.
+    """
+
+    pid: int
+    inner_pid: int
+    parent: int
+    start: int
+    command: tuple[str, ...]
+
+
+def parse_pid(text: str) -> int:
+    """Return a process id.
+
+    Raises:
+        UsageError: the text is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise UsageError(f"'{flat(text)}' is no process id; find it with: pgrep -af NAME")
+    return int(text)
+
+
+def find(pid: int, root: Path = Path("/"), user: int | None = None) -> Target:
+    """Return the process with an id.
+
+    Args:
+        pid: its id.
+        root: where ``proc`` is; for tests.
+        user: who asks; None for the user of this process.
+
+    Raises:
+        UsageError: it is not there, has ended, or is not to be attached to; says why.
+    """
+    if platform.system() != "Linux":
+        raise UsageError(f"attach works on Linux, not on {platform.system()}; there, try py-spy")
+    folder = root / "proc" / str(pid)
+    try:
+        fields = stat(folder)
+        status = dict(
+            line.split(":", 1)
+            for line in (folder / "status").read_text().splitlines()
+            if ":" in line
+        )
+        command = (folder / "cmdline").read_bytes().rstrip(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        raise UsageError(f"there is no process {pid}; find it with: pgrep -af NAME") from None
+    except OSError as error:
+        raise UsageError(f"process {pid} cannot be read: {error.strerror}") from error
+    leader = int(status.get("Tgid", pid))
+    if leader != pid:
+        raise UsageError(f"{pid} is a thread of process {leader}; attach to {leader}")
+    if pid == 1:
+        raise UsageError(
+            "process 1 starts all others and is not attached to; give the program's own id, in a "
+            "container as the host counts it"
+        )
+    if int(fields[_FLAGS]) & _KERNEL_THREAD:
+        raise UsageError(f"process {pid} is a thread of the kernel; give the id of a program")
+    if fields[_STATE] in ("Z", "X"):
+        raise UsageError(f"process {pid} has ended and waits for its parent to take notice")
+    owner = int(status["Uid"].split()[1])
+    user = os.geteuid() if user is None else user
+    if user not in (0, owner):
+        raise UsageError(
+            f"process {pid} belongs to {_name_of(owner)}; attach as that user, or with sudo"
+        )
+    words = tuple(word.decode("utf-8", "replace") for word in command.split(b"\0"))
+    return Target(
+        pid,
+        int(status.get("NSpid", str(pid)).split()[-1]),
+        int(fields[_PARENT]),
+        int(fields[_START]),
+        words if command else (status["Name"].strip(),),
+    )
+
+
+def stat(folder: Path) -> list[str]:
+    """Return the fields of a process's ``stat`` that follow its name."""
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def children(pid: int, root: Path = Path("/")) -> list[int]:
+    """Return the processes that a process has started, and those that these have started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended, or the kernel has no such list
+        for task in (root / "proc" / str(pid) / "task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return [one for child in found for one in (child, *children(child, root))]
+
+
+def _name_of(user: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(user).pw_name}"
+    except KeyError:
+        return f"user {user}"
+
+
+@contextlib.contextmanager
+def only_one(target: Target) -> Iterator[None]:
+    """Attach to a process once at a time; the file goes when this ends.
+
+    The lock is an ``flock``: the kernel lets go of it however its holder ends.
+
+    Raises:
+        UsageError: another one is attached, or there is no private folder for the lock.
+    """
+    path = runtime_folder() / f"attach-{target.pid}-{target.start}.lock"
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UsageError(
+                f"another frameworktax is attached to process {target.pid}; wait until it ends"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                break
+        os.close(descriptor)  # it was removed by one that ended just now
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)

@@ -1,0 +1,92 @@
+"""Attaching to a program whose tax it measures itself, and leaving everything as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from frameworktax.attribution.perf_event import PERIOD_NS, probe
+from frameworktax.host.lock import runtime_folder
+from frameworktax.programs.attach import Observation
+
+pytestmark = pytest.mark.skipif(probe() is not None, reason=str(probe()))
+
+TAXED = """
+import json, select, sys, time
+import torch
+import frameworktax as ft
+
+torch.set_num_threads(1)
+net, x = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))), torch.randn(64, 256)
+
+@ft.tax("forward")
+def forward():
+    with torch.no_grad():
+        net(x)
+    end = time.thread_time_ns() + 600_000  # an operator that only costs
+    while time.thread_time_ns() < end:
+        pass
+
+forward()
+print(flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for _ in range(20):
+        forward()
+print(json.dumps(forward.block.result().share.value), flush=True)
+"""
+WAITING = """
+import threading
+threading.Thread(target=input, daemon=True).start()
+print(flush=True)
+while True:
+    sum(range(1000))
+"""
+
+
+def started(code):
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    return process
+
+
+@pytest.mark.timing
+def test_the_share_is_within_three_points_of_the_programs_own():
+    """By chance one in a hundred is farther: one of three has to be near, and their mean."""
+    shares = []
+    with started(TAXED) as process:
+        for _ in range(3):
+            with Observation(process.pid, period_ns=PERIOD_NS, functions=False) as found:
+                found._stopping.wait(2.5)
+                shares.append(found.finish().tax_share.value)
+        own = json.loads(process.communicate("\n")[0])
+    assert 0.2 < own < 0.97  # neither all nor nothing: a share that could be wrong
+    assert min(abs(share - own) for share in shares) < 0.03, (own, shares)
+    assert abs(sum(shares) / 3 - own) < 0.05, (own, shares)
+
+
+def resources(pid):
+    tasks = {path.name for path in Path(f"/proc/{pid}/task").iterdir()}
+    return len(os.listdir(f"/proc/{pid}/fd")), tasks
+
+
+def test_fifty_cycles_leave_target_and_machine_as_they_were():
+    with started(WAITING) as process:
+        with Observation(process.pid, functions=False) as found:
+            found.update()  # reads the symbols of libraries, which stay
+        before = resources(process.pid), resources(os.getpid()), threading.active_count()
+        for _ in range(50):
+            with Observation(process.pid, functions=False) as found:
+                assert found.update().processes[0].cpu_ns >= 0
+        after = resources(process.pid), resources(os.getpid()), threading.active_count()
+        left = [path.name for path in runtime_folder().glob("attach-*")]
+        process.kill()
+    assert after == before
+    assert left == []

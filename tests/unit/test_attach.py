@@ -1,0 +1,317 @@
+"""Attaching, with a fake /proc and scripted events: refusals, shares, and what is said of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from frameworktax.attribution import perf_event, py_spy, threads
+from frameworktax.attribution.perf_event import Drained, RefusedError, refusal
+from frameworktax.attribution.symbols import KERNEL, Leaf
+from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.programs import attach, document, target
+from frameworktax.programs.attach import Observation, Ticks, tax_share
+from frameworktax.programs.attach_blocks import attach_blocks, collapsed
+from frameworktax.report.blocks import Table
+
+PID = 1 << 26  # above any pid
+KERNEL_CODE, ELSEWHERE = 0x1800, 0x9000
+MAPS = "1000-2000 r-xp 00000000 00:00 0\n3000-4000 r-xp 00000000 08:01 7 /opt/{}\n"
+
+
+class FakeEvent:
+    """A thread that gives, between two looks, three samples in a kernel and one elsewhere."""
+
+    kernel = True
+    refuses = 0
+
+    def __init__(self, stretch_ns, *, thread, period_ns, kernel):
+        if self.refuses:
+            raise RefusedError(self.refuses, refusal(self.refuses, self.root, thread))
+        self.cpu_ns, self.period_ns = 0, period_ns
+
+    def resume(self):
+        pass
+
+    def drain(self):
+        self.cpu_ns += 6 * self.period_ns
+        user = [(KERNEL_CODE, 1), (KERNEL_CODE, 2), (KERNEL_CODE, 3), (ELSEWHERE, 4)]
+        return Drained(user, [5] if self.kernel else [], 0)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A fake machine with one process of two threads; ``write`` changes its files."""
+
+    def write(pid=PID, **files):
+        for name, text in files.items():
+            path = tmp_path / "proc" / str(pid) / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def process(pid=PID, *, parent=1, flags=0, state="S", user=0, name="server", tgid=None):
+        stat = f"{pid} ({name} (x) {state} {parent} 0 0 0 0 {flags} " + "0 " * 12 + "77 0\n"
+        status = f"Name:\t{name}\nTgid:\t{tgid or pid}\nUid:\t{user}\t{user}\t{user}\t{user}\n"
+        write(
+            pid,
+            stat=stat,
+            status=f"{status}NSpid:\t{pid}\t9\n",
+            cmdline=f"/bin/{name}\0--port\0",
+            maps=MAPS.format(name),
+            task__1__comm="one\n",
+            task__2__comm="two\n",
+            task__1__children="",
+        )
+
+    monkeypatch.setattr(threads, "Event", FakeEvent)
+    monkeypatch.setattr(FakeEvent, "root", tmp_path, raising=False)
+    monkeypatch.setattr(attach, "INTERVAL_S", 1e6)  # looks when it is asked
+    monkeypatch.setenv("FRAMEWORKTAX_RUNTIME_DIR", str(tmp_path / "run"))
+    process()
+    return SimpleNamespace(root=tmp_path, write=write, process=process)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["nginx", "", "-5", "12.5", "1e3", "٣", "4 7", "9" * 10])
+def test_what_is_no_number_is_no_process(text):
+    with pytest.raises(UsageError, match="pgrep"):
+        target.parse_pid(text)
+
+
+@pytest.mark.parametrize(
+    ("is_what", "asked", "says"),
+    [
+        ({"pid": 1}, 1, "container"),
+        ({"pid": 2, "flags": 0x00208040, "parent": 0}, 2, "kernel"),
+        ({"state": "Z"}, PID, "ended"),
+        ({"user": 4242}, PID, "user 4242"),
+        ({"pid": PID + 1, "tgid": PID}, PID + 1, f"attach to {PID}"),
+        ({}, PID + 5, "pgrep"),
+    ],
+)
+def test_a_process_that_is_not_attached_to_is_one_line_of_wrong_use(machine, is_what, asked, says):
+    machine.process(**is_what)
+    with pytest.raises(UsageError, match=says) as refused:
+        target.find(asked, machine.root, user=1000 if "user" in is_what else 0)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_another_user_may_attach_to_their_own_and_root_to_all(machine):
+    machine.process(user=4242)
+    for user in (4242, 0):
+        found = target.find(PID, machine.root, user=user)
+    assert (found.pid, found.inner_pid, found.parent, found.start) == (PID, 9, 1, 77)
+    assert found.command == ("/bin/server", "--port")
+
+
+def test_attaching_is_for_linux(machine, monkeypatch):
+    monkeypatch.setattr(target.platform, "system", lambda: "Darwin")
+    with pytest.raises(UsageError, match="py-spy"):
+        target.find(PID, machine.root)
+
+
+@pytest.mark.parametrize(
+    ("number", "paranoid", "says"),
+    [
+        (errno.EACCES, 3, "perf_event_paranoid=2"),
+        (errno.EPERM, 2, "--cap-add PERFMON"),
+        (errno.EACCES, 2, "as root"),
+        (errno.ENOSYS, 2, "CONFIG_PERF_EVENTS"),
+        (errno.EMFILE, 2, "ulimit -n"),
+    ],
+)
+def test_what_the_kernel_refuses_is_one_line_with_a_remedy(
+    machine, monkeypatch, number, paranoid, says
+):
+    level = machine.root / "proc/sys/kernel/perf_event_paranoid"
+    level.parent.mkdir(parents=True)
+    level.write_text(f"{paranoid}\n")
+    monkeypatch.setattr(FakeEvent, "refuses", number)
+    with pytest.raises(NothingMeasuredError, match=says) as refused:
+        Observation(PID, root=machine.root).__enter__()
+    assert "\n" not in str(refused.value)
+    assert list((machine.root / "run").iterdir()) == []
+
+
+def test_an_errno_of_the_system_call_is_the_reason(monkeypatch):
+    libc = SimpleNamespace(syscall=lambda *arguments: -1)
+    monkeypatch.setattr(perf_event.ctypes, "CDLL", lambda *a, **k: libc)
+    monkeypatch.setattr(perf_event.ctypes, "get_errno", lambda: errno.ENOSYS)
+    monkeypatch.setattr(perf_event.platform, "machine", lambda: "x86_64")
+    with pytest.raises(RefusedError) as refused:
+        perf_event.Event(10**9, thread=PID)
+    assert refused.value.errno == errno.ENOSYS
+
+
+def test_only_one_attaches_at_a_time_and_leaves_no_file(machine):
+    found = target.find(PID, machine.root)
+    with target.only_one(found):
+        with pytest.raises(UsageError, match=str(PID)), target.only_one(found):
+            pass
+        (left,) = (machine.root / "run").iterdir()
+    assert not left.exists()
+    left.touch()  # of one that was killed
+    with target.only_one(found):
+        pass
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("scope", "user", "allowed"),
+    [(0, 1000, True), (1, 1000, False), (1, 0, True), (2, 0, True), (3, 0, False)],
+)
+def test_yama_decides_about_functions_of_python(tmp_path, monkeypatch, scope, user, allowed):
+    (tmp_path / "proc/sys/kernel/yama").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/yama/ptrace_scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(py_spy, "_executable", lambda: "py-spy")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    reason = py_spy.probe(tmp_path, attaches=True)
+    assert (reason is None) == allowed
+    if reason:
+        assert "kernel.yama.ptrace_scope=0" in reason
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+def test_the_share_of_windows_is_pooled_and_its_interval_is_that_of_a_ratio():
+    found = tax_share([(60, 100), (10, 20), (0, 0), (30, 80)])
+    assert found.value == 0.5
+    # Residuals 40 - 50, 10 - 10, 50 - 40; Student's t of 2 degrees is 4.303.
+    half = 4.303 * (3 / 2 * 200) ** 0.5 / 200
+    assert (found.high - found.value, found.n) == (pytest.approx(half, rel=1e-3), 3)
+    assert tax_share([(0, 0)]) is None
+    assert tax_share([(36, 40)]).high == pytest.approx(0.1 + 1.96 * (0.09 / 40) ** 0.5)
+
+
+def test_windows_are_bounded_and_lose_no_sample():
+    ticks = Ticks()
+    for number in range(1, 1001):
+        ticks.add(Counter({Leaf("[jit]", ""): number, Leaf(KERNEL, ""): 1}))
+    assert len(ticks.windows) <= attach.MOST_WINDOWS
+    assert [sum(column) for column in zip(*ticks.windows, strict=True)] == [500500, 501500]
+    assert ticks.tax_share.value == pytest.approx(1000 / 501500)
+
+
+# --- an observation -------------------------------------------------------------------------------
+
+
+def observed(machine, **options):
+    with Observation(PID, root=machine.root, period_ns=1000, **options) as found:
+        found.update()
+        return found.finish()
+
+
+def test_an_observation_of_two_threads(machine):
+    found = observed(machine)
+    (process,) = found.processes
+    # Each look at each thread: three samples in kernels, one elsewhere, one in the system.
+    assert found.tax_share.value == pytest.approx(0.4)
+    assert [(one.tid, one.name) for one in found.sections] == [(1, "one"), (2, "two")]
+    one = found.sections[0]
+    assert one.tax_share.value == pytest.approx(0.4)
+    assert one.bill_ns == pytest.approx(
+        {"kernel": 0.6 * one.cpu_ns, "remainder": 0.2 * one.cpu_ns, "system": 0.2 * one.cpu_ns}
+    )
+    assert process.cpu_ns == sum(section.cpu_ns for section in found.sections) > 0
+    assert sum(ns for *_, ns in process.symbols_ns) == pytest.approx(process.cpu_ns)
+    assert {note.code for note in process.notes} == {"not-python", "code-made-while-running"}
+    assert document.dump(found)["sections"][1]["tid"] == 2
+
+
+def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):
+    monkeypatch.setattr(FakeEvent, "kernel", False)
+    found = observed(machine)
+    # Six periods of processor time, four samples.
+    assert found.sections[0].bill_ns["system"] == pytest.approx(found.sections[0].cpu_ns / 3)
+    assert "system-from-missing-ticks" in {note.code for note in found.processes[0].notes}
+
+
+def test_a_process_that_ends_before_it_ran_has_no_share(machine, monkeypatch):
+    monkeypatch.setattr(FakeEvent, "drain", lambda self: Drained([], [], 0))
+    with Observation(PID, root=machine.root) as observation:
+        shutil.rmtree(machine.root / "proc" / str(PID))
+        assert not observation.is_ended
+        observation._first.sampler.look()
+        assert observation.is_ended
+        found = observation.finish()
+    (process,) = found.processes
+    assert (process.ended, process.tax_share, process.bill_ns) == (True, None, {})
+    assert attach_blocks(found)
+
+
+def test_children_are_followed(machine):
+    child, grandchild = PID + 10, PID + 20
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID)
+    machine.write(child, task__2__children=f"{grandchild}")
+    machine.process(grandchild, parent=child)
+    machine.write(child, task__2__children=f"{grandchild}")
+    assert target.children(PID, machine.root) == [child, grandchild]
+    with Observation(PID, root=machine.root) as observation:
+        observation._find_children()
+        found = observation.finish()
+    assert [one.pid for one in found.processes] == [PID, child, grandchild]
+    assert {one.pid for one in found.sections} == {PID, child, grandchild}
+
+
+def test_a_process_with_a_gpu_is_said_to_be_its_host_side(machine):
+    machine.write(maps=MAPS.format("server") + "5000-6000 rw-s 00000000 00:05 9 /dev/nvidia0\n")
+    assert "host-side-only" in {note.code for note in observed(machine).processes[0].notes}
+
+
+def test_a_python_process_without_py_spy_says_that_functions_are_missing(machine, monkeypatch):
+    machine.process(name="python3.12")
+    monkeypatch.setattr(py_spy, "_executable", lambda: None)
+    (process,) = observed(machine).processes
+    assert process.is_python
+    assert {note.code for note in process.notes} == {"no-python-functions"}
+
+
+def test_threads_that_have_ended_are_bounded(machine, monkeypatch):
+    monkeypatch.setattr(attach, "MOST_ENDED", 3)
+    with Observation(PID, root=machine.root) as observation:
+        for number in range(10, 20):
+            machine.write(**{f"task__{number}__comm": "request\n"})
+            observation._first.sampler.look()
+            (machine.root / f"proc/{PID}/task/{number}/comm").unlink()
+            (machine.root / f"proc/{PID}/task/{number}").rmdir()
+            observation._first.sampler.look()
+            observation.update()
+        before = observation.update()
+    ended = sorted(one.samples for one in before.sections if one.ended)
+    assert ended == [10, 10, 10, 70]  # seven are one
+
+
+def test_the_page_and_the_stacks_have_every_thread_and_place(machine):
+    found = observed(machine)
+    blocks = attach_blocks(found)
+    tables = {block.title: block for block in blocks if isinstance(block, Table)}
+    assert [row[0].text for row in tables["Threads"].rows] == ["1 one", "2 two"]
+    assert [row[0].text for row in tables["Kernels"].rows] == ["kernel"]
+    assert {row[0].text for row in tables["Where the tax is"].rows} == {"remainder", "system"}
+    weights = [int(line.rpartition(" ")[2]) for line in collapsed(found).splitlines()]
+    assert sum(weights) == pytest.approx(found.cpu_ns, abs=len(weights))
+
+
+def test_py_spys_functions_of_several_processes_are_read():
+    text = (
+        'process 7:"python -c a;b";thread (7): main;<module> (/a.py:1);f (/a.py:2) 5\n'
+        'process 7:"python";process 8:"python";thread (8);<module> (/a.py:1);f (/a.py:2) 3\n'
+        'process 7:"python";thread (9);f (/a.py:2);g (/b.py:3);f (/a.py:2) 2\n'
+    )
+    assert py_spy.parse_functions(text, 7) == {
+        7: {("<module>", "/a.py:1"): (0, 5), ("f", "/a.py:2"): (7, 7), ("g", "/b.py:3"): (0, 2)},
+        8: {("<module>", "/a.py:1"): (0, 3), ("f", "/a.py:2"): (3, 3)},
+    }
