@@ -18,8 +18,8 @@ from frameworktax.host import cache
 from frameworktax.runtimes import environments
 
 DATA = Path(__file__).parents[1] / "data"
-SLOW = {"measure", "sweep", "reproduce", "ablate", "optimize"}
-"""What measures."""
+SLOW = {"attach", "measure", "sweep", "reproduce", "ablate", "optimize"}
+"""What measures, or needs a process to attach to."""
 ELSEWHERE = {"env create"}
 """What reaches for the network."""
 

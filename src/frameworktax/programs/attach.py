@@ -248,8 +248,8 @@ class _Observed:
             found.append(Note("no-python-functions", f"no functions of Python: {missing}"))
         if not self.sees_kernel:
             text = (
-                "kernel-mode samples are not allowed here; time in the operating system is "
-                "processor time minus the samples in user mode"
+                "kernel-mode samples are not allowed here; time in the operating system is CPU time "
+                "minus the ticks seen in user mode"
             )
             found.append(Note("system-from-missing-ticks", text))
         for reason, count in self.refused.items():
@@ -262,7 +262,9 @@ class _Observed:
             )
             found.append(Note("unseen-threads", text))
         if self.lost > LOST * (total + self.lost):
-            found.append(Note("samples-lost", f"{self.lost} of {total + self.lost} samples"))
+            found.append(
+                Note("samples-lost", f"{self.lost} of {total + self.lost} samples were lost")
+            )
         code = sum(n for leaf, n in self.ticks.leaves.items() if leaf.library == JIT)
         if not self.is_python and code > UNSEEN * total:
             text = f"{code / total:.0%} of samples are in code made while running, taken as kernels"
