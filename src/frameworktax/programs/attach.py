@@ -248,8 +248,8 @@ class _Observed:
             found.append(Note("no-python-functions", f"no functions of Python: {missing}"))
         if not self.sees_kernel:
             text = (
-                "kernel-mode samples are not allowed here; time in the operating system is CPU time "
-                "minus the ticks seen in user mode"
+                "kernel-mode samples are not allowed here; time in the operating system is CPU "
+                "time minus the ticks seen in user mode"
             )
             found.append(Note("system-from-missing-ticks", text))
         for reason, count in self.refused.items():
