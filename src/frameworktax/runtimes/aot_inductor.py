@@ -37,9 +37,6 @@ class _Loaded(TorchArtifactLoaded):
         The latter reads everything in the package in Python, asks for a compiler, and parses the
         structure of inputs and outputs at each call (73 against 191 µs for a small model).
         """
-        use_directory(self._artifact.directory)
-        import torch._inductor
-
         # The loader unpacks the package into $TMPDIR and tidies up when it ends well; measuring
         # processes are killed, so it unpacks where the session tidies up.
         before = os.environ.get("TMPDIR")
@@ -49,6 +46,9 @@ class _Loaded(TorchArtifactLoaded):
             return self._own_loader(path, 1)
         except (AttributeError, TypeError):
             self._through_python = True
+            use_directory(self._artifact.directory)
+            import torch._inductor
+
             return torch._inductor.aoti_load_package(str(path))  # on the current device
         finally:
             if before is None:
