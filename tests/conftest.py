@@ -12,6 +12,7 @@ import tempfile
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["pytester"]
 settings.register_profile("frameworktax", deadline=None)
 settings.load_profile("frameworktax")
 

@@ -6,64 +6,79 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[2]
-PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
-STUB = """
-import sys
-sys.path.insert(0, {data!r})
-import comparison_records as made
-import pytest
 from types import SimpleNamespace
+
+import pytest
+import scipy.stats  # noqa: F401 # numpy's parts cannot be imported again after a run in this process
+
 from frameworktax import api, comparing
-from frameworktax.errors import DeploymentError
 from frameworktax.analysis.document import build
+from frameworktax.errors import DeploymentError
 
-@pytest.fixture(autouse=True)
-def no_measuring(monkeypatch):
-    def measure(model, inputs=None, **options):
-        name = made.NEW if model.get("new") else made.OLD
-        more = {{key: value for key, value in model.items() if key != "new"}}
-        return SimpleNamespace(run=build(made.session(name, **more)))
-    monkeypatch.setattr(api, "measure", measure)
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import comparison_records as made
 
-    def again(folder, *, gate, across, time_budget):
-        if folder.name == "changed":
-            raise DeploymentError("changed: model.bin was changed; rebuild it")
-        factor = {{"slow": 1.2, "same": 1.0}}[folder.name]
-        before, after = made.session(made.OLD), made.session(made.NEW, factors={{"eager": factor}})
-        return comparing.compare(build(before), build(after), gate=gate, across=across)
-    monkeypatch.setattr(comparing, "measure_again", again)
-"""
+PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
+
+
+class NoMeasuring:
+    """A plugin: what is asked to be measured comes from made-up records."""
+
+    @pytest.fixture(autouse=True)
+    def no_measuring(self, monkeypatch):
+        def measure(model, inputs=None, **options):
+            name = made.NEW if model.get("new") else made.OLD
+            more = {key: value for key, value in model.items() if key != "new"}
+            return SimpleNamespace(run=build(made.session(name, **more)))
+
+        def again(folder, *, gate, across, time_budget):
+            if folder.name == "changed":
+                raise DeploymentError("changed: model.bin was changed; rebuild it")
+            factor = {"slow": 1.2, "same": 1.0}[folder.name]
+            before = made.session(made.OLD)
+            after = made.session(made.NEW, factors={"eager": factor})
+            return comparing.compare(build(before), build(after), gate=gate, across=across)
+
+        monkeypatch.setattr(api, "measure", measure)
+        monkeypatch.setattr(comparing, "measure_again", again)
+
+
+def run_in_process_of_its_own(folder):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *PLUGIN],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    ).stdout
 
 
 @dataclass
 class Project:
-    folder: Path
+    """A folder of tests, run in this process: a new one would import numpy and scipy each time."""
+
+    pytester: pytest.Pytester
+    monkeypatch: pytest.MonkeyPatch
+
+    @property
+    def folder(self):
+        return self.pytester.path
 
     def write(self, text):
         (self.folder / "test_it.py").write_text(text)
 
     def __call__(self, *words, ci=""):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *PLUGIN, *words],
-            cwd=self.folder,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI": ci},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        return done.stdout + done.stderr
+        self.monkeypatch.setenv("CI", ci)
+        words = ("-q", *PLUGIN, *words)
+        return str(self.pytester.runpytest_inprocess(*words, plugins=[NoMeasuring()]).stdout)
 
 
 @pytest.fixture
-def project(tmp_path):
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    stub = STUB.format(data=str(ROOT / "tests" / "data"))
-    (tmp_path / "conftest.py").write_text(stub)
-    return Project(tmp_path)
+def project(pytester, monkeypatch):
+    pytester.makeini("[pytest]\n")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    return Project(pytester, monkeypatch)
 
 
 def test_a_check_fails_only_on_what_is_proven(project):
@@ -144,7 +159,7 @@ def test_nothing_is_imported_before_a_test_asks(tmp_path):
         "    assert loaded == own | {'measure', 'sweep', 'optimize'}\n"
         "    assert not {'torch', 'numpy', 'pydantic', 'scipy'} & set(sys.modules)\n"
     )
-    assert "1 passed" in Project(tmp_path)()
+    assert "1 passed" in run_in_process_of_its_own(tmp_path)
 
 
 def test_a_live_module_for_real(tmp_path):
@@ -157,4 +172,4 @@ def test_a_live_module_for_real(tmp_path):
         "    )\n"
         "    assert told.status == 'ok' and told.workload.batch == 1 and told.runtime == 'eager'\n"
     )
-    assert "1 passed" in Project(tmp_path)()
+    assert "1 passed" in run_in_process_of_its_own(tmp_path)
