@@ -134,7 +134,7 @@ def test_a_name_gives_the_terminal_no_orders(run, tmp_path):
         ("store prune node-1 --older-than 3", "30d"),
         ("store prune --failed", "name the store"),
         ("store prune node-1 --cache --limit many", "2GB"),
-        ("store export node-1 -o x.xlsx", ".parquet, .csv, .jsonl"),
+        ("store export node-1 -o x.xlsx", ".parquet, .csv"),
         ("store export node-1 -o x.csv --table all", "blocks or measurements"),
         ("store push node-1 elsewhere", "rsync"),
         ("store pull foo://x y", "rsync"),

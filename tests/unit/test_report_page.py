@@ -212,21 +212,6 @@ def test_hardware_stands_side_by_side(run):
     assert overview.hardware(families(run)) is None
 
 
-def test_how_far_a_width_is_free(run):
-    wide = tuple(
-        replace(m, latency_ns=replace(m.latency_ns, value=m.latency_ns.value * factor))
-        for width, factor in ((2.0, 1.05), (4.0, 3.0))
-        for m in changed(run, ("eager",), width=width)
-    )
-    both = more(run, wide)
-    shown = families(both)
-    numbered = [m for family in shown for m in family.measurements]
-    table = overview.free_sizes(charts.lines(shown), numbered)
-    row = next(row for row in texts(table) if row[:2] == ("eager", "width"))
-    assert row[2] == "1"
-    assert 2.0 < float(row[3]) < 2.2  # 1.10 between 1.05 and 3.0, on a logarithmic axis
-
-
 # --- symbols ---------------------------------------------------------------------------------
 
 

@@ -34,7 +34,10 @@ def test_without_layers_symbols_are_the_stacks():
     lines = collapsed(
         run(
             bill_ns={"kernel": 60.0, "wait": -3.0},
-            symbols_ns=(("kernel", "libmkl.so", "sgemm;x", 40.0),),
+            symbols_ns=(
+                ("kernel", "libmkl.so", "sgemm;x", 40.0),
+                ("no-such-line", "libc.so", "f", 9.0),
+            ),
         )
     ).splitlines()
     # waiting below zero has no width

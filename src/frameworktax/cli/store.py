@@ -159,7 +159,7 @@ def export(
         typer.Option(
             "-o",
             "--output",
-            help="File: .parquet .csv .jsonl.",
+            help="File: .parquet or .csv.",
             show_default=False,
         ),
     ] = None,
@@ -204,7 +204,7 @@ def export(
         count, notes = tables.export(store, output, conditions)
     else:
         results = api.read_store(store, conditions)
-        reports.write_table(results.run, output)
+        reports.write(results.run, output)
         count, notes = len(results), []
     _say([*(note.text for note in notes), f"written: {output}, {count} {table}"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from frameworktax.analysis.compare.comparison import Comparison
@@ -55,17 +54,3 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         store_export.measurements(csv_rows(run), CSV_FIELDS, path)
     else:
         charts.figure(run, picture, path)
-
-
-def write_table(run: Run, path: Path) -> None:
-    """Write the points of a run as rows: ``.csv``, ``.parquet`` or ``.jsonl``.
-
-    Raises:
-        UsageError: no table has this suffix, or what it needs is not installed.
-    """
-    if path.suffix == ".jsonl":
-        lines = [json.dumps(row, allow_nan=False) + "\n" for row in csv_rows(run)]
-        path.write_text("".join(lines), encoding="utf-8")
-    else:
-        store_export.check_suffix(path)
-        write(run, path)

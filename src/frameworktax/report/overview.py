@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.curves import free_batch
 from frameworktax.analysis.estimates import inverse
-from frameworktax.records import Measurement, Run
+from frameworktax.records import Measurement
 from frameworktax.report.blocks import Block, Table, right, table
-from frameworktax.report.charts import Picture
 from frameworktax.report.families import Family, latency_of
 from frameworktax.report.words import (
     factor,
@@ -24,7 +22,6 @@ from frameworktax.report.words import (
 )
 
 MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
-FREE_AXES = ("width", "depth", "length")
 ROWS = 60
 """Rows of a table over all points; the page opens slowly with thousands."""
 
@@ -62,43 +59,14 @@ def _is_proven(m: Measurement) -> bool:
 # --- over all points ------------------------------------------------------------------------------
 
 
-def overview_blocks(run: Run, shown: Sequence[Family], lines: Sequence[Picture]) -> list[Block]:
+def overview_blocks(shown: Sequence[Family]) -> list[Block]:
     """Return the tables that have anything in them, ``ROWS`` rows each at most.
 
     Args:
-        run: the document.
         shown: the families whose points the page has.
-        lines: as ``charts.lines`` gives them for these families.
     """
-    points = [m for family in shown for m in family.measurements]
-    found = (matrix(shown), hardware(shown), free_sizes(lines, points))
+    found = (matrix(shown), hardware(shown))
     return [first_rows(one, ROWS) for one in found if one is not None]
-
-
-def free_sizes(lines: Sequence[Picture], points: Sequence[Measurement]) -> Table | None:
-    """Return the largest width, depth and length that cost 10 % more than the smallest at most."""
-    rows = []
-    for line in lines:
-        series: dict[str, list[Measurement]] = defaultdict(list)
-        for number in line.rows if line.axis in FREE_AXES else ():
-            series[points[number].runtime].append(points[number])
-        for runtime, found in series.items():
-            values = [float(getattr(m.workload, line.axis)) for m in found]
-            if len(values) > 1:
-                free, bound = free_batch(values, [latency_of(m).value for m in found])
-                least = "≥ " if bound else ""
-                rows.append(
-                    (runtime, line.axis, f"{values[0]:g}", f"{least}{free:.3g}", line.title)
-                )
-    if not rows:
-        return None
-    return table(
-        "How far other sizes are free",
-        ("runtime", "axis", right("smallest"), right("free up to"), "at"),
-        rows,
-        hint="The largest value whose latency is within 10 % of the smallest one's, interpolated; "
-        "without an interval.",
-    )
 
 
 def hardware(shown: Sequence[Family]) -> Table | None:

@@ -39,8 +39,9 @@ def of_symbols(m: Measurement) -> list[Stack]:
     rest = dict(m.bill_ns or {})
     found: list[tuple[int, tuple[str, ...], float]] = []
     for line, library, symbol, ns in m.symbols_ns:
-        rest[line] = rest.get(line, 0.0) - ns
-        found.append((BILL.index(line), (label(line), library, symbol), ns))
+        if line in BILL:  # a document of another version may have others
+            rest[line] = rest.get(line, 0.0) - ns
+            found.append((BILL.index(line), (label(line), library, symbol), ns))
     found += [(BILL.index(line), (label(line),), ns) for line, ns in lines_of(rest)]
     found.sort(key=lambda one: (one[0], -one[2]))
     return [(frames, ns) for _, frames, ns in found if ns > 0]

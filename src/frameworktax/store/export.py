@@ -18,7 +18,7 @@ from frameworktax.store import shards
 from frameworktax.store.read import Where, point_key, unique
 from frameworktax.store.shards import Fault
 
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+SUFFIXES = (".parquet", ".csv")
 BATCH = 20_000
 """Rows in memory at a time."""
 LISTS = ("latency_ns", "enqueue_ns", "first_token_ns")
@@ -61,7 +61,7 @@ def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, l
         StoreError: there is no store, or no writing.
     """
     check_suffix(path)
-    write = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[path.suffix]
+    write = _parquet if path.suffix == ".parquet" else _csv
     faults: list[Fault] = []
     try:
         with atomic_path(path) as partial:
@@ -100,15 +100,6 @@ def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Itera
 def _flat(point: Point) -> dict[str, Any]:
     data = asdict(point)
     return {**data.pop("workload"), **data}
-
-
-def _jsonl(table: Iterator[dict[str, Any]], path: Path) -> int:
-    count = 0
-    with path.open("x", encoding="utf-8") as file:
-        for row in table:
-            file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
-            count += 1
-    return count
 
 
 def _csv(table: Iterator[dict[str, Any]], path: Path) -> int:
