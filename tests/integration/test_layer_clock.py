@@ -1,5 +1,7 @@
 """Which module a moment belongs to: on a fake clock exactly, and with real samples once."""
 
+import collections
+import math
 import os
 import sys
 import time
@@ -8,8 +10,9 @@ import pytest
 import torch
 
 from frameworktax.api import measure
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import available_samplers, call_stacks
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
+from frameworktax.attribution.operators import attribute_operators
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
@@ -159,6 +162,10 @@ def test_what_runs_outside_python_is_one_layer(clock):
 needs_samples = pytest.mark.skipif(
     not available_samplers()[0][1], reason="perf_event_open is not allowed here"
 )
+needs_stacks = pytest.mark.skipif(
+    not available_samplers()[0][1] or call_stacks.missing() is not None,
+    reason="stacks cannot be sampled here",
+)
 
 
 @needs_samples
@@ -224,3 +231,83 @@ def test_a_session_says_which_layer_pays(tmp_path):
     assert total == pytest.approx(point.latency_ns.value)
     for line, ns in point.bill_ns.items():
         assert sum(one.bill_ns.get(line, 0.0) for one in point.layers) == pytest.approx(ns)
+
+
+class Product(torch.nn.Module):
+    """A product, and an elementwise operator beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.y = torch.randn(64, 512), torch.randn(512, 512)
+
+    def forward(self):
+        return torch.erfinv(torch.tanh(self.x)), self.x @ self.y
+
+
+def named(found):
+    """Return (operator, line of the breakdown) → samples, by path."""
+    counts = collections.defaultdict(collections.Counter)
+    for stretch in found["ticks"]:
+        for index, operator, bucket, count in stretch:
+            path = found["modules"][index]["path"] if index >= 0 else None
+            counts[path][operator, bucket] += count
+    return counts
+
+
+def kernels(counts, operator):
+    return counts[operator, "kernel"]
+
+
+@needs_stacks
+def test_operators_have_the_time_that_they_take_apart():
+    """Four equal layers; the ratio of two operators is that of the same two timed alone."""
+    root = torch.nn.ModuleList(Product() for _ in range(4))
+
+    def call():
+        for layer in root:
+            layer()
+
+    def cpu_ns(function, *args):
+        function(*args)
+        begin = time.thread_time_ns()
+        for _ in range(100):
+            function(*args)
+        return time.thread_time_ns() - begin
+
+    x, y = root[0].x, root[0].y
+    for _ in range(20):
+        call()
+    before = cpu_ns(torch.erfinv, torch.tanh(x)) / cpu_ns(torch.matmul, x, y)
+    found = attribute_operators(call, root, duration_ns=1_500_000_000)
+    after = cpu_ns(torch.erfinv, torch.tanh(x)) / cpu_ns(torch.matmul, x, y)
+    by_path = named(found)
+    each = [kernels(by_path[str(i)], "aten::matmul") for i in range(4)]
+    assert min(each) > 20
+    # Equal products: each count's own spread is its root, the mean's half of that.
+    assert all(abs(n - sum(each) / 4) < 5 * math.sqrt(sum(each) / 4) for n in each)
+    every = sum((by_path[str(i)] for i in range(4)), collections.Counter())
+    ratio = kernels(every, "aten::erfinv") / kernels(every, "aten::matmul")
+    assert 0.6 * min(before, after) < ratio < 1.7 * max(before, after)
+    without = sum(n for (operator, line), n in every.items() if line == "kernel" and not operator)
+    assert without < 0.03 * sum(n for (_, line), n in every.items() if line == "kernel")
+
+
+@needs_stacks
+def test_nodes_of_a_stripped_engine_are_named(tmp_path):
+    """Eight products in ONNX Runtime, sampled in its own worker's way: a root of None."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+    x = torch.randn(64, 256)
+    torch.onnx.export(net, (x,), tmp_path / "m.onnx", dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options)
+    given = {session.get_inputs()[0].name: x.numpy()}
+
+    def call():
+        session.run(None, given)
+
+    counts = named(attribute_operators(call, None, duration_ns=600_000_000))[""]
+    kernel = sum(n for (_, line), n in counts.items() if line == "kernel")
+    assert kernels(counts, "Gemm") > 0.9 * kernel > 90

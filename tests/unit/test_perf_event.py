@@ -25,10 +25,10 @@ def test_records_are_told_apart():
     throttle = struct.pack("<IHHQQQ", 5, 0, 32, 0, 0, 0)
     data = sample_record(0x1000, 2) + lost_record(7) + throttle + sample_record(1 << 63, 1)
     assert list(records(data)) == [
-        (9, 0x1000, 196),
-        (2, 7, 0),
-        (5, 0, 0),
-        (1, 1 << 63, 108),
+        (9, 0x1000, 196, 0),
+        (2, 7, 0, 24),
+        (5, 0, 0, 48),
+        (1, 1 << 63, 108, 80),
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_says_what_helps(tmp_path, number, paranoid, words):
 def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
     asked = []
 
-    def refuse(period_ns, *, kernel, wakeup, thread):
+    def refuse(period_ns, *, kernel, **more):
         asked.append(kernel)
         raise perf_event.RefusedError(errno.EACCES, "no")
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from frameworktax.attribution import call_stacks
 from frameworktax.errors import UsageError
 from frameworktax.measure import plan
 from frameworktax.measure.plan import points_for
@@ -82,8 +83,17 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
     plan.refuse_places(points, "module")
     with pytest.raises(UsageError, match=r"onnxruntime .*works in eager, inference-mode"):
         plan.refuse_places(points[:1], "module")
-    with pytest.raises(UsageError, match="by operator on cpu; give module or line"):
-        plan.refuse_places(points, "operator")
+    plan.refuse_places(points[:1], "operator")
+    jax = points_for(Workload(model="mlp"), batches=[1], runtimes=["jax"])
+    with pytest.raises(UsageError, match=r"jax .*works in .*onnxruntime"):
+        plan.refuse_places(jax, "operator")
+    with monkeypatch.context() as other:
+        other.setattr(call_stacks.platform, "machine", lambda: "aarch64")
+        with pytest.raises(UsageError, match="not on aarch64; give module or line"):
+            plan.refuse_places(points, "operator")
+    device = [replace(points[1], platform="cuda:0")]
+    with pytest.raises(UsageError, match="by line on cuda:0; give module or operator"):
+        plan.refuse_places(device, "line")
     plan.refuse_places([replace(points[1], platform="cuda:0")], "operator")
     monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", False, "why not")])
     plan.refuse_places([replace(points[1], platform="cuda:0")], "module")

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
-from frameworktax.analysis.where import MOST, moved, numbered, where
-from frameworktax.records import Estimate, Layer
+from frameworktax.analysis.where import MOST, by_operator, moved, numbered, tax_ns, where
+from frameworktax.records import Estimate, Layer, Operator
 
 
 def layer(path, python, kernel=0.0, name="Block", half=0.1):
@@ -73,3 +75,26 @@ def test_where_the_tax_changed_between_two_results():
     assert (found["new"].before.value, found["new"].change.value) == (0.0, 90.0)
     assert found["Net"].change.low == pytest.approx(50.0 - (6.0**2 + 1.0**2) ** 0.5)
     assert moved(before, []) == []
+
+
+def test_operators_add_up_over_layers_and_to_the_call():
+    def operator(name, kernel, dispatch, half):
+        ns = kernel + dispatch
+        time = Estimate(value=ns, low=ns - half, high=ns + half, n=3)
+        return Operator(name=name, time_ns=time, bill_ns={"kernel": kernel, "dispatch": dispatch})
+
+    first = replace(
+        layer("a", 50.0),
+        operators=(operator("aten::linear", 60.0, 20.0, 8.0), operator("", 0.0, 10.0, 1.0)),
+    )
+    second = replace(layer("b", 50.0), operators=(operator("aten::linear", 60.0, 20.0, 8.0),))
+    outside = layer(None, 30.0)
+    rows = {one.name: one for one in by_operator([first, second, outside])}
+    assert list(rows) == ["aten::linear", ""]
+    assert rows["aten::linear"].kernel_ns == 120.0
+    assert rows["aten::linear"].places == 2
+    tax = rows["aten::linear"].tax_ns
+    # half-widths of two equal times add in squares; the tax has its quarter of them
+    assert (tax.value, tax.high) == pytest.approx((40.0, 40.0 + 8.0 * 2**0.5 / 4))
+    assert rows[""].tax_ns.value == pytest.approx(10.0 + tax_ns(outside))
+    assert by_operator([layer("a", 50.0)]) == []

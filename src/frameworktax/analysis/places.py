@@ -21,7 +21,7 @@ Counts = Mapping[K, Mapping[str, int]]
 """Place → line of the bill → samples."""
 METHODS: Mapping[By, str] = {
     "module": "clocked modules",
-    "operator": "operators of the autograd profiler",
+    "operator": "call stacks of samples",
     "line": "stacks at samples",
 }
 
@@ -36,7 +36,8 @@ def layers(
         bill: line of the breakdown → ns; adds up to the latency.
         places: of one point; runs of its processes.
     """
-    runs = [run for run in places if run.method == "module"]
+    inside = [run for run in places if run.method == "operator"]
+    runs = [run for run in places if run.method == "module"] or inside
     if not runs:
         return ()
     calls = sum(run.calls for run in runs)
@@ -47,7 +48,7 @@ def layers(
         known.setdefault(one.path, one)
     stretches = _by_path(runs)
     parts = _parts(bill, _pooled(stretches))
-    inside = _operators([run for run in places if run.method == "operator"])
+    operators = _operators(inside)
     found: list[Layer] = []
     for path in [*(path for path in known if called[path]), None]:
         own = parts.get(path, {}) if path is not None else _rest(bill, parts)
@@ -62,7 +63,7 @@ def layers(
                 calls=called[path] / calls if path is not None else 0.0,
                 time_ns=time,
                 bill_ns=own,
-                operators=_split(time, own, inside.get(path, [])),
+                operators=_split(time, own, operators.get(path, [])),
             )
         )
     return tuple(found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from frameworktax.analysis.estimates import difference
-from frameworktax.records import Estimate, Layer
+from frameworktax.records import Estimate, Layer, Operator
 
 MOST = 8
 """Places that are shown at most."""
@@ -48,6 +48,26 @@ class Where:
     share: float
     line: str
     alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSum:
+    """An operator in all layers, ns in a call; ``""`` is what no operator was seen at.
+
+    Attributes:
+        kernel_ns: time of its kernels.
+        tax_ns: its other time, with the interval.
+        share: of the tax of the call.
+        line: of the breakdown, which most of its tax is.
+        places: layers that call it.
+    """
+
+    name: str
+    kernel_ns: float
+    tax_ns: Estimate
+    share: float
+    line: str
+    places: int
 
 
 @dataclass
@@ -89,8 +109,8 @@ class _Group:
         ]
 
 
-def tax_ns(layer: Layer) -> float:
-    """Return what a layer costs besides its kernels, ns in a call."""
+def tax_ns(layer: Layer | Operator) -> float:
+    """Return what a layer or an operator costs besides its kernels, ns in a call."""
     return sum(ns for line, ns in layer.bill_ns.items() if line != "kernel")
 
 
@@ -120,6 +140,35 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     if rest and len(shown) < len(closed):
         found.append(_rest([layer for group in rest for layer in group.layers()], whole, len(rest)))
     return found
+
+
+def by_operator(layers: Iterable[Layer]) -> list[OperatorSum]:
+    """Return the operators of a call, most tax first; empty where there was no such run.
+
+    What no layer was seen at is in ``""``, so that all add up to the call.
+    """
+    layers = list(layers)
+    if not any(layer.operators for layer in layers):
+        return []
+    whole = sum(map(tax_ns, layers))
+    found: dict[str, list[Layer | Operator]] = defaultdict(list)
+    for layer in layers:
+        for one in layer.operators:
+            found[one.name].append(one)
+        if not layer.operators:
+            found[""].append(layer)
+    sums = [
+        OperatorSum(
+            name=name,
+            kernel_ns=sum(part.bill_ns.get("kernel", 0.0) for part in parts),
+            tax_ns=_estimate(parts),
+            share=sum(map(tax_ns, parts)) / whole if whole else 0.0,
+            line=most_of(*(part.bill_ns for part in parts)),
+            places=len(parts),
+        )
+        for name, parts in found.items()
+    ]
+    return sorted(sums, key=lambda one: -one.tax_ns.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +254,11 @@ def _grouped(nodes: Iterable[Node]) -> list[_Group]:
     return groups
 
 
-def _half(layers: Sequence[Layer]) -> float:
-    """Return the half-width of the tax of layers: theirs add in squares, as shares of the time."""
+def _half(layers: Sequence[Layer | Operator]) -> float:
+    """Return the half-width of the tax of layers or operators.
+
+    Theirs add in squares, as shares of the time.
+    """
     time = sum(layer.time_ns.value for layer in layers)
     if time <= 0:
         return 0.0
@@ -214,7 +266,7 @@ def _half(layers: Sequence[Layer]) -> float:
     return math.hypot(*halves) * sum(map(tax_ns, layers)) / time
 
 
-def _estimate(layers: Sequence[Layer]) -> Estimate:
+def _estimate(layers: Sequence[Layer | Operator]) -> Estimate:
     value, half = sum(map(tax_ns, layers)), _half(layers)
     n = min((layer.time_ns.n for layer in layers), default=0)
     return Estimate(value=value, low=value - half, high=value + half, method=METHOD, n=n)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frameworktax.attribution.device_profile import HEAD_CALLS, begin_session, separated
-from frameworktax.attribution.layers import OUTSIDE, ModuleClock
+from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called
 from frameworktax.attribution.torch_device import Device
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
@@ -125,7 +125,7 @@ def _idle_before(work: Events, launched: Ns, begin: int) -> Ns:
 
 
 def _operators(events: Events, host: Events, rows: Sequence[int]) -> list[str]:
-    """Return, per launch, the name of the innermost host operator around it, "" for none."""
+    """Return, per launch, the name of the outermost host operator around it, "" for none."""
     operators = events.of("cpu_op")
     names = [""] * len(rows)
     for i, r in enumerate(rows):
@@ -135,8 +135,8 @@ def _operators(events: Events, host: Events, rows: Sequence[int]) -> list[str]:
         around = (operators.start_ns <= at) & (at < operators.end_ns)
         around &= operators.thread == host.thread[r]
         inside = np.flatnonzero(around)
-        if len(inside):  # the one that began last
-            names[i] = operators.name_of(int(inside[np.argmax(operators.start_ns[inside])]))
+        if len(inside):  # the one that began first
+            names[i] = operators.name_of(int(inside[np.argmin(operators.start_ns[inside])]))
     return names
 
 
@@ -191,18 +191,17 @@ def attribute_device_modules(
     with ModuleClock(root, clock.wall_ns) as modules:
         trace = device.profile(work, by == "operator")
     stretches = place_calls(trace, device.index, marks, begins, modules.innermost)
-    every = modules.modules()
     # Calls of modules are those of one call, times the calls that count.
     share = calls / (calls + HEAD_CALLS + 1)
-    called = [index for index, module in enumerate(every) if module["calls"]]
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    called = modules_called(modules.modules())
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, (index, _) in enumerate(called)}
     return {
         "method": by,
         "calls": calls,
         "latency_ns": sorted(walls)[len(walls) // 2],
         "wall_ns": sum(walls),
         "modules": tuple(
-            {**every[index], "calls": round(every[index]["calls"] * share)} for index in called
+            {**module, "calls": round(module["calls"] * share)} for _, module in called
         ),
         "ticks": tuple(
             tuple((place[index], operator, line, ns) for index, operator, line, ns in ticks)

@@ -253,12 +253,7 @@ def attribute_modules(
     except OSError as error:
         raise WorkerError("unavailable", f"{error.strerror or error}") from error
     with sampler, ModuleClock(root) as modules:
-        compiled = _compiled_graphs()
-        for _ in range(2):  # what notices the change, notices it here
-            call()
-        if _compiled_graphs() != compiled:
-            text = "its modules are part of a compiled function, which has no layers"
-            raise WorkerError("unavailable", text)
+        refuse_compiled(call)
         del modules.events[:]
         run = sample(
             call,
@@ -268,16 +263,15 @@ def attribute_modules(
             min_calls=min_calls,
             clock=clock,
         )
-    every = modules.modules()
-    called = [index for index, module in enumerate(every) if module["calls"]]
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    called = modules_called(modules.modules())
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, (index, _) in enumerate(called)}
     return {
         "method": "module",
         "calls": run.calls,
         "latency_ns": run.latency_ns,
         "wall_ns": sum(stretch.wall_ns for stretch in run.stretches),
         "period_ns": run.period_ns,
-        "modules": tuple(every[index] for index in called),
+        "modules": tuple(module for _, module in called),
         "ticks": tuple(
             tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
             for seen in (joined(modules, ticks) for ticks in sampler.timed())
@@ -285,6 +279,25 @@ def attribute_modules(
         "lost": sum(stretch.ticks.lost for stretch in run.stretches),
         "notes": (),
     }
+
+
+def modules_called(modules: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Return (index, module) of those that were called."""
+    return [(index, module) for index, module in enumerate(modules) if module["calls"]]
+
+
+def refuse_compiled(call: Call) -> None:
+    """Call a model whose modules have just been wrapped.
+
+    Raises:
+        WorkerError: it was compiled around them, and compiled anew.
+    """
+    compiled = _compiled_graphs()
+    for _ in range(2):  # what notices the change, notices it here
+        call()
+    if _compiled_graphs() != compiled:
+        text = "its modules are part of a compiled function, which has no layers"
+        raise WorkerError("unavailable", text)
 
 
 def joined(modules: ModuleClock, ticks: Sequence[tuple[int, Leaf]]) -> Counter[tuple[int, str]]:

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import Ticks
@@ -38,6 +38,7 @@ costs 20 to 40 µs on a virtual machine: 4 % at 1 ms, under 3 % here (``benchmar
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
 _TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP, _SAMPLE_TIME = 1, 0, 1, 4
+_SAMPLE_REGISTERS, _SAMPLE_STACK = 1 << 12, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _USE_CLOCKID = 1, 1 << 5, 1 << 6, 1 << 25
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
@@ -48,6 +49,7 @@ _MODE_MASK, _MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES = 24  # header, program counter, time
 _MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
+_MAX_PAGES_OF_STACKS = 2_048  # on top of that, RLIMIT_MEMLOCK is 8 MiB
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
 
 
@@ -91,10 +93,19 @@ def refusal(number: int, root: Path = Path("/"), thread: int = 0) -> str:
     return f"perf_event_open: {os.strerror(number)}"
 
 
-def _open(period_ns: int, *, kernel: bool, wakeup: int = 0, thread: int = 0) -> int:
+def _open(
+    period_ns: int,
+    *,
+    kernel: bool,
+    wakeup: int = 0,
+    thread: int = 0,
+    registers: int = 0,
+    stack_bytes: int = 0,
+) -> int:
     """Return a file descriptor that samples a thread (0: the calling one), disabled.
 
-    Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux.
+    Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux, and
+    with ``stack_bytes`` the registers of the mask and as much of the thread's stack.
     """
     number = _SYSCALL.get(platform.machine())
     if number is None or platform.system() != "Linux":
@@ -104,11 +115,14 @@ def _open(period_ns: int, *, kernel: bool, wakeup: int = 0, thread: int = 0) -> 
         )  # fmt: skip
     flags = _DISABLED | _EXCLUDE_HYPERVISOR | _USE_CLOCKID | (0 if kernel else _EXCLUDE_KERNEL)
     libc = ctypes.CDLL(None, use_errno=True)
+    content = _SAMPLE_IP | _SAMPLE_TIME
+    if stack_bytes:
+        content |= _SAMPLE_REGISTERS | _SAMPLE_STACK
     for read_format in (_FORMAT_LOST, 0):
         attributes = ctypes.create_string_buffer(
             _ATTRIBUTES.pack(
                 _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns,
-                _SAMPLE_IP | _SAMPLE_TIME, read_format, flags, wakeup, 0, 0, 0, 0, 0, 0,
+                content, read_format, flags, wakeup, 0, 0, 0, 0, registers, stack_bytes,
                 time.CLOCK_MONOTONIC,
             ), _ATTRIBUTES.size
         )  # fmt: skip
@@ -159,6 +173,7 @@ class Event:
         kernel: None tries kernel-mode samples first, False does not ask for them.
         signal: sent to the calling thread at every sample, None for none.
         min_pages: of the ring, where so much memory may be locked.
+        registers: mask of those that come with a sample, if ``stack_bytes`` of the stack do.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
@@ -173,17 +188,24 @@ class Event:
         kernel: bool | None = None,
         signal: int | None = None,
         min_pages: int = 1,
+        registers: int = 0,
+        stack_bytes: int = 0,
     ) -> None:
         self.period_ns = period_ns
-        wakeup = int(signal is not None)
+        more = {
+            "wakeup": int(signal is not None),
+            "thread": thread,
+            "registers": registers,
+            "stack_bytes": stack_bytes,
+        }
         self.kernel = kernel is not False
         try:
-            self._fd = _open(period_ns, kernel=self.kernel, wakeup=wakeup, thread=thread)
+            self._fd = _open(period_ns, kernel=self.kernel, **more)
         except RefusedError as refused:
             if not self.kernel or kernel or refused.errno not in (errno.EACCES, errno.EPERM):
                 raise
             self.kernel = False
-            self._fd = _open(period_ns, kernel=False, wakeup=wakeup, thread=thread)
+            self._fd = _open(period_ns, kernel=False, **more)
         if signal is not None:
             owner = struct.pack("ii", _OWNER_THREAD, threading.get_native_id())
             fcntl.fcntl(self._fd, _SET_OWNER, owner)
@@ -191,8 +213,10 @@ class Event:
             fcntl.fcntl(self._fd, fcntl.F_SETFL, os.O_ASYNC)
         self._page = mmap.PAGESIZE
         # Twice what a stretch should need: a slow call runs past its end.
-        need = 2 * (stretch_ns // period_ns + 1) * _RECORD_BYTES // self._page + 1
-        pages = min(_MAX_PAGES, max(min_pages, 1 << (need - 1).bit_length()))
+        record = _RECORD_BYTES + stack_bytes
+        need = 2 * (stretch_ns // period_ns + 1) * record // self._page + 1
+        most = _MAX_PAGES_OF_STACKS if stack_bytes else _MAX_PAGES
+        pages = min(most, max(min_pages, 1 << (need - 1).bit_length()))
         while True:
             try:
                 self._ring = mmap.mmap(self._fd, self._page * (1 + pages))
@@ -229,31 +253,54 @@ class Event:
 
         Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
+        user, in_kernel = [], []
+        data = self.take()
+        for kind, value, time_ns, _ in records(data):
+            if kind == _RECORD_SAMPLE:
+                user.append((value, time_ns))
+            elif kind == _MODE_KERNEL:
+                in_kernel.append(time_ns)
+        return Drained(user, in_kernel, self.newly_lost(data))
+
+    def take(self) -> bytes:
+        """Return the records in the ring and empty it."""
         head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
         at, size = tail % self._size, head - tail
         data = self._ring[self._page + at : self._page + min(at + size, self._size)]
         data += self._ring[self._page : self._page + size - len(data)]
         struct.pack_into("<Q", self._ring, _HEAD + 8, head)
-        user, in_kernel, lost = [], [], 0
-        for kind, value, time_ns in records(data):
-            if kind == _RECORD_SAMPLE:
-                user.append((value, time_ns))
-            elif kind == _MODE_KERNEL:
-                in_kernel.append(time_ns)
-            elif kind == _RECORD_LOST:
-                lost += value
+        return data
+
+    def is_half_full(self) -> bool:
+        """Return whether half of the ring is waiting to be read."""
+        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
+        return 2 * int(head - tail) > self._size
+
+    def newly_lost(self, data: bytes) -> int:
+        """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
+
+        The count is exact also for what was lost after the last record.
+        """
         counter = os.read(self._fd, 16)
         self.cpu_ns = struct.unpack_from("<Q", counter)[0]
-        if len(counter) == 16:  # exact also for what was lost after the last record
-            total = struct.unpack("<QQ", counter)[1]
-            lost, self._counted_lost = total - self._counted_lost, total
-        return Drained(user, in_kernel, lost)
+        if len(counter) < 16:
+            return sum(value for kind, value, *_ in records(data) if kind == _RECORD_LOST)
+        before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
+        return int(self._counted_lost - before)
 
     def close(self) -> None:
         """Take no samples any more and give the ring back."""
         if not self._ring.closed:
             self._ring.close()
             self._close_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._ring.closed:  # as it is in a fork
+            self.pause()
+        self.close()
 
 
 def _close_in_child() -> None:
@@ -323,20 +370,13 @@ class PerfEventSampler(Event):
         resolver = Resolver(judged=is_judged)
         return resolver.resolve(address for drained in self._drained for address, _ in drained.user)
 
-    def __enter__(self) -> PerfEventSampler:
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        if not self._ring.closed:  # as it is in a fork
-            self.pause()
-        self.close()
+def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (kind, value, time, position) of a ring's records.
 
-
-def records(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (kind, value, time) of a ring's records.
-
-    A sample in user mode gives ``(9, program counter, time)``, one in kernel mode ``(1, program
-    counter, time)``, lost ticks ``(2, number, 0)``; other kinds come with zeros.
+    A sample in user mode gives ``(9, program counter, time, …)``, one in kernel mode ``(1, program
+    counter, time, …)``, lost ticks ``(2, number, 0, …)``; other kinds come with zeros. What else a
+    sample holds begins 24 bytes behind its position.
     """
     at = 0
     while at + 8 <= len(data):
@@ -350,5 +390,5 @@ def records(data: bytes) -> Iterator[tuple[int, int, int]]:
                 kind = _MODE_KERNEL
         elif kind == _RECORD_LOST:
             value = struct.unpack_from("<QQ", data, at + 8)[1]
-        yield kind, value, time_ns
+        yield kind, value, time_ns, at
         at += size

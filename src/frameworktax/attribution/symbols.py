@@ -15,7 +15,7 @@ import ctypes
 import mmap
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -222,6 +222,15 @@ class Resolver:
                 table.known.save()
         return found
 
+    def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
+        """Return path, table and ELF address of code that a readable file holds, else None."""
+        region = self._region(address)
+        table = self._table(self._file(region)) if region and region.path[:1] == "/" else None
+        if region is None or table is None:
+            return None
+        vaddr = table.address(address - region.start + region.offset)
+        return None if vaddr is None else (region.path, table, vaddr)
+
     def _region(self, address: int) -> Region | None:
         at = int(np.searchsorted(self._starts, np.uint64(address), side="right"))
         return self._regions[at - 1] if at and address < self._regions[at - 1].end else None
@@ -380,7 +389,7 @@ class SymbolTable:
         header = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
         phoff, shoff, phsize, phnum, shsize, shnum = *header[4:6], *header[8:12]
         self._loads: list[tuple[int, int, int]] = []  # file offset, address, size in the file
-        self.functions = self.ends = np.zeros(0, np.int64)
+        self.functions = self.ends = self._entries = np.zeros(0, np.int64)
         self.known: Known | None = None
         self._movers: set[int] | None = None
         unwind = None
@@ -393,7 +402,7 @@ class SymbolTable:
             elif kind == _EH_FRAME:
                 unwind = offset, vaddr
         if unwind is not None:
-            self.functions, self.ends = self._read_unwind_table(*unwind)
+            self.functions, self.ends, self._entries = self._read_unwind_table(*unwind)
         self._sections = sections = [
             struct.unpack_from("<IIQQQQIIQQ", data, shoff + i * shsize) for i in range(shnum)
         ]
@@ -447,6 +456,44 @@ class SymbolTable:
         at = int(np.searchsorted(self.functions, address, side="right"))
         return int(self.functions[at - 1]) if at else None
 
+    def unwind_entry(self, address: int) -> tuple[mmap.mmap, int, int] | None:
+        """Return the file, where in it the function's ``.eh_frame`` entry is, and its start.
+
+        None outside every compiled function, and where its entry cannot be read.
+        """
+        at = int(np.searchsorted(self.functions, address, side="right"))
+        if not at or address >= self.ends[at - 1] or self._entries[at - 1] < 0:
+            return None
+        return self._data, int(self._entries[at - 1]), int(self.functions[at - 1])
+
+    def holds(self, text: bytes) -> bool:
+        """Return whether a text is anywhere in the file."""
+        return self._data.find(text) >= 0
+
+    def text(self, address: int) -> str:
+        """Return the text at an ELF address up to a zero byte; empty outside loaded segments."""
+        offset = self._offset(address)
+        return "" if offset is None else self._bytes(offset).decode("ascii", "replace")
+
+    def relocations(self) -> Iterator[tuple[Any, Callable[[int], tuple[str, int]]]]:
+        """Yield each table of relocations, and what gives (name, address) of its symbols."""
+        for section in self._sections:
+            if section[1] != _RELA:
+                continue
+            symbols = self._sections[section[6]]
+            strings = self._sections[symbols[6]][4]
+
+            def symbol(index: int, at: int = symbols[4], strings: int = strings) -> tuple[str, int]:
+                name, value = struct.unpack_from("<I4xQ", self._data, at + 24 * index)
+                return self._text(strings + name), int(value)
+
+            yield np.frombuffer(self._data, _RELOCATION, section[5] // 24, section[4]), symbol
+
+    def code(self, address: int, size: int) -> bytes:
+        """Return the bytes at an ELF address; empty outside every loaded segment."""
+        offset = self._offset(address)
+        return b"" if offset is None else self._data[offset : offset + size]
+
     def work(self, address: int) -> Work | None:
         """Return what the machine code does at an ELF address; None without an unwind table."""
         at = int(np.searchsorted(self.functions, address, side="right"))
@@ -480,25 +527,13 @@ class SymbolTable:
         if offset is None:
             return False
         if self._movers is None:
-            self._movers = set()
-            for section in self._sections:
-                if section[1] == _RELA:
-                    self._movers |= self._slots(section, {name.encode() for name in MOVERS})
+            self._movers = {
+                int(slot["offset"])
+                for table, symbol in self.relocations()
+                for slot in table[np.isin(table["info"] & 0xFFFFFFFF, (_JUMP_SLOT, _GLOBAL_DATA))]
+                if symbol(int(slot["info"] >> 32))[0] in MOVERS
+            }
         return jump_slot(self._data[offset : offset + 16], address) in self._movers
-
-    def _slots(self, section: tuple[Any, ...], names: set[bytes]) -> set[int]:
-        """Return where a relocation section puts the addresses of imported functions."""
-        table = np.frombuffer(self._data, _RELOCATION, section[5] // 24, section[4])
-        kind, symbol = table["info"] & 0xFFFFFFFF, table["info"] >> 32
-        imports = (kind == _JUMP_SLOT) | (kind == _GLOBAL_DATA)
-        symbols = self._sections[section[6]]
-        strings = self._sections[symbols[6]][4]
-        found = set()
-        for slot, index in zip(table["offset"][imports], symbol[imports], strict=True):
-            (name,) = struct.unpack_from("<I", self._data, symbols[4] + 24 * int(index))
-            if self._bytes(strings + name) in names:
-                found.add(int(slot))
-        return found
 
     def _offset(self, address: int) -> int | None:
         """Return the file offset of an ELF address, None outside every loaded segment."""
@@ -507,19 +542,22 @@ class SymbolTable:
                 return address - vaddr + offset
         return None
 
-    def _read_unwind_table(self, offset: int, vaddr: int) -> tuple[Any, Any]:
+    def _read_unwind_table(self, offset: int, vaddr: int) -> tuple[Any, Any, Any]:
         """Return sorted starts and ends of functions by ``.eh_frame_hdr`` and ``.eh_frame``.
 
-        A function whose entry cannot be read reaches to the next one.
+        Also where in the file each function's entry is. One whose entry cannot be read reaches to
+        the next one, its entry is −1.
         """
         data = self._data
         if tuple(data[offset : offset + 4]) != (1, 0x1B, 0x03, 0x3B):  # the one usual encoding
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+            none = np.zeros(0, np.int64)
+            return none, none, none
         (count,) = struct.unpack_from("<I", data, offset + 8)
         pairs = np.frombuffer(data, "<i4", count * 2, offset + 12).astype(np.int64) + vaddr
         order = np.argsort(pairs[::2])
         starts, entries = pairs[::2][order], pairs[1::2][order]
         ends = np.append(starts[1:], starts[-1:] + _PAGE)
+        found = np.full(len(starts), -1)
         first = self._offset(int(entries[0])) if count else None
         if first is not None:
             at = entries - int(entries[0]) + first  # one segment holds the whole section
@@ -529,7 +567,8 @@ class SymbolTable:
             begin, size = words.copy().view("<i4").T.astype(np.int64)
             readable = inside & (entries + 8 + begin == starts) & (size > 0)
             ends = np.where(readable, starts + size, ends)
-        return starts, ends
+            found = np.where(readable, at, -1)
+        return starts, ends, found
 
     def values(self, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
         """Return name → [(address, size)] of those exported under one of ``names``."""

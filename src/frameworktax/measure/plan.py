@@ -9,7 +9,7 @@ from typing import Any
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
-from frameworktax.attribution import available_samplers
+from frameworktax.attribution import available_samplers, call_stacks
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
 from frameworktax.models.live import Live, send
@@ -282,6 +282,8 @@ def refuse_places(points: Iterable[Point], by: str) -> None:
     sampler, usable, reason = available_samplers()[0]
     if not (usable or target.is_cuda):
         raise UsageError(f"--by needs the sampler {sampler}: {reason}")
+    if by == "operator" and not target.is_cuda and (unread := call_stacks.missing()):
+        raise UsageError(f"--by operator: {unread}; give module or line")
     names = list(dict.fromkeys(point.runtime for point in points))
     able: dict[str, list[str]] = {
 kind: [n for n in registry.BUILT_IN if kind in registry.get(n).places_on(target)]
@@ -292,9 +294,13 @@ kind: [n for n in registry.BUILT_IN if kind in registry.get(n).places_on(target)
     if not able[by]:
         others = " or ".join(kind for kind in BY if able[kind])
         raise UsageError(f"no runtime can be broken down by {by} on {target.device}; give {others}")
+    why = {
+        "module": "what they run is no longer separate modules",
+        "line": "they run no Python of the model",
+        "operator": "functions that carry out their operators are not known by name",
+    }[by]
     raise UsageError(
-        f"{which} cannot be broken down by {by}: what they run is no longer separate modules; "
-        f"--by {by} works in {', '.join(able[by])}"
+        f"{which} cannot be broken down by {by}: {why}; --by {by} works in {', '.join(able[by])}"
     )
 
 

@@ -224,10 +224,13 @@ class Server:
             return protocol.places(found)
         from frameworktax.attribution.layers import attribute_modules
         from frameworktax.attribution.lines import attribute_lines
+        from frameworktax.attribution.operators import attribute_operators
 
         parts, ns = request.stretches, request.duration_ns
         if request.by == "line":
             found = attribute_lines(call, stretches=parts, duration_ns=ns)
+        elif request.by == "operator":
+            found = attribute_operators(call, root, stretches=parts, duration_ns=ns)
         else:
             found = attribute_modules(call, root, stretches=parts, duration_ns=ns)
         return protocol.places(found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from frameworktax.analysis.estimates import scaled, times, times_range
-from frameworktax.analysis.where import MOST, Where, most_of, where
+from frameworktax.analysis.where import MOST, OperatorSum, Where, by_operator, most_of, where
 from frameworktax.records import (
     BILL,
     Advice,
@@ -62,6 +62,7 @@ CHANGING = frozenset(
 )
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 REUSED = "set-up-reused"
+OUTSIDE_OPERATORS = "outside operators"
 PATH = 24
 """Width to which the path of a layer is cut at its head where space is short."""
 OUTPUTS = {
@@ -93,7 +94,7 @@ def result_blocks(family: Family) -> list[Block]:
     blocks: list[Block] = []
     if family.measured:
         blocks += [one for make in FIRST if (one := make(family)) is not None]
-        blocks += [*places(family), *source_lines(family)]
+        blocks += [*places(family), *operators(family), *source_lines(family)]
         blocks += [one for make in FURTHER if (one := make(family)) is not None]
     return [*blocks, *not_measured(family)]
 
@@ -262,7 +263,7 @@ def places(family: Family) -> list[Table]:
     """Return where in the model the tax arises: a table of the first runtime that says, open."""
     found: list[Table] = []
     for m in family.measured:
-        rows = where(m.layers)
+        rows = where(m.layers) if any(layer.class_ for layer in m.layers) else []
         if rows:
             found.append(
                 table(
@@ -274,6 +275,32 @@ def places(family: Family) -> list[Table]:
                 )
             )
     return found
+
+
+def operators(family: Family) -> list[Table]:
+    """Return what each operator costs over all layers, where that was asked for."""
+    found = []
+    for m in family.measured:
+        rows = by_operator(m.layers)[:MOST]
+        if rows:
+            found.append(
+                table(
+                    f"Operators: {m.runtime} at batch {m.workload.batch}, ms in a call",
+                    ["operator", right("kernel"), right("tax"), right("share of tax"), "mostly"],
+                    [_operator(row) for row in rows],
+                )
+            )
+    return found
+
+
+def _operator(row: OperatorSum) -> tuple[Cell | str, ...]:
+    return (
+        row.name or OUTSIDE_OPERATORS,
+        milliseconds(row.kernel_ns),
+        replace(_estimate(row.tax_ns), text=milliseconds(row.tax_ns.value)),
+        percent(row.share),
+        label(row.line),
+    )
 
 
 def source_lines(family: Family) -> list[Table]:

@@ -126,7 +126,8 @@ class Runtime(ABC):
     keeps_channels_last: ClassVar[bool] = False
     """Whether images reach it in the memory format asked for."""
     places: ClassVar[tuple[By, ...]] = ()
-    """What its breakdown can be broken down by: modules where they run one by one in Python."""
+    """What its breakdown can be broken down by: modules where they run one by one in Python,
+    operators where functions that call kernels are known by name."""
     computes_padding: ClassVar[bool] = True
     """Whether it computes the padded tokens of ragged input."""
 

@@ -35,7 +35,7 @@ class Eager(TorchRuntime):
     precisions: ClassVar[tuple[str, ...]] = (*FLOATS, "int8")
     kv_caches = KV_CACHES
     keeps_channels_last = True
-    places = ("module", "line")
+    places = ("module", "operator", "line")
     options: ClassVar[Mapping[str, str]] = variants.options(
         "autograd",
         "unfused",

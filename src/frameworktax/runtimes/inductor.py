@@ -37,6 +37,7 @@ class CompiledRuntime(TorchRuntime):
 
     libraries = ("triton",)
     compiles = True
+    places = ("operator",)
 
     def missing(self, target: Target) -> str | None:
         """Return what is missing, the compiler included."""

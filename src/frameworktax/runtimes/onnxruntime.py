@@ -160,6 +160,7 @@ class OnnxRuntime(ArtifactRuntime):
     """
 
     name = "onnxruntime"
+    places = ("operator",)
     precisions: ClassVar[tuple[str, ...]] = ("float32", "int8")
     packages: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime")
     extra = "onnxruntime"

@@ -174,6 +174,7 @@ class OpenVino(ArtifactRuntime):
     """Latency hint, static shapes, one infer request per batch size, no cache of compilations."""
 
     name = "openvino"
+    places = ("operator",)
     precisions = ("float32", "bfloat16")
     packages = ("torch", "openvino")
     extra = "openvino"
