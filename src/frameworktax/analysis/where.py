@@ -304,7 +304,7 @@ def source(layer: Layer) -> str:
 
 def _rest(layers: Sequence[Layer], whole: float, count: int) -> Where:
     estimate = _estimate(layers)
-    name = f"{count} other places"
+    name = f"{count} other place{'s' * (count != 1)}"
     return Where(
         name,
         "",

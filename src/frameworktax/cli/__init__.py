@@ -20,6 +20,7 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     optimize,
     report,
     reproduce,
+    run,
     schema,
     store,
     sweep,

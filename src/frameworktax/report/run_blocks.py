@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from frameworktax.analysis.estimates import scaled, times, times_range
@@ -210,14 +210,18 @@ def breakdown_cells(m: Measurement) -> list[Cell]:
 
 
 def tax_cell(m: Measurement) -> Cell:
-    """Return the tax share, ``≥`` before a lower bound."""
-    if m.tax_share is None:
+    """Return the tax share of a point, ``≥`` before a lower bound."""
+    return share_cell(m.tax_share, m.regime or "", "≥ " if m.bill_method == TWIN else "")
+
+
+def share_cell(share: Estimate | None, style: str = "", least: str = "") -> Cell:
+    """Return a tax share with its interval, a dash where it is not known."""
+    if share is None:
         return Cell(NONE, style="dim")
-    least = "≥ " if m.bill_method == TWIN else ""
-    if not has_interval(m.tax_share):
-        return Cell(f"{least}{percent(m.tax_share.value)}", style=m.regime or "")
-    half = max(0.1, 50 * (m.tax_share.high - m.tax_share.low))
-    return Cell(f"{least}{100 * m.tax_share.value:.0f}", m.regime or "", f"±{half:.1f} %")
+    if not has_interval(share):
+        return Cell(f"{least}{percent(share.value)}", style=style)
+    half = max(0.1, 50 * (share.high - share.low))
+    return Cell(f"{least}{100 * share.value:.0f}", style, f"±{half:.1f} %")
 
 
 def _shares(m: Measurement) -> tuple[tuple[str, float], ...]:
@@ -265,16 +269,20 @@ def places(family: Family) -> list[Table]:
     for m in family.measured:
         rows = where(m.layers) if any(layer.class_ for layer in m.layers) else []
         if rows:
-            found.append(
-                table(
-                    f"Where the tax arises: {m.runtime} at batch {m.workload.batch}, ms in a call",
-                    ["layer", right("tax"), right("share"), "mostly", "source"],
-                    [_place(place) for place in rows],
-                    hint="* without the modules inside it" if any(p.alone for p in rows) else "",
-                    folded=bool(found),
-                )
-            )
+            title = f"{m.runtime} at batch {m.workload.batch}"
+            found.append(place_table(title, rows, folded=bool(found)))
     return found
+
+
+def place_table(subject: str, rows: Sequence[Where], *, folded: bool) -> Table:
+    """Return where in a call the tax arises."""
+    return table(
+        f"Where the tax arises: {subject}, ms in a call",
+        ["layer", right("tax"), right("share"), "mostly", "source"],
+        [_place(place) for place in rows],
+        hint="* without the modules inside it" if any(p.alone for p in rows) else "",
+        folded=folded,
+    )
 
 
 def operators(family: Family) -> list[Table]:

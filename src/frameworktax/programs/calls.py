@@ -1,0 +1,545 @@
+"""What an observed program notes about itself: when the calls of its modules begin and end.
+
+Loaded by path into every Python process of the program, before the program (``launch`` writes the
+``sitecustomize`` that does). So it needs nothing but the standard library, imports next to nothing
+until torch is imported, and then replaces a few of torch's functions:
+
+- ``Module.__call__``: a call with no other call under way in its thread is a call of the program;
+- ``Tensor.backward``, ``autograd.backward``, ``autograd.grad`` and the steps of optimisers;
+- the next batch of a ``DataLoader``, and the tokenisers of ``transformers``.
+
+Each call is one row in a file that is mapped into memory: what was written stays, however the
+process ends. Some calls are noted in detail: CPU time, time in the run queue, and when each module
+inside was entered and left. They are chosen so that this costs ``DETAIL`` of the calls' time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from _thread import _local, allocate_lock, get_ident, get_native_id, start_new_thread
+from array import array
+from importlib.machinery import PathFinder
+
+TYPE_CHECKING = False  # typing takes 5 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+    from typing import Any
+
+now = time.perf_counter_ns
+
+DETAIL = 0.01
+"""Share of the time in calls that notes in detail may cost."""
+BASE_NS, MODULE_NS = 25_000, 1_500
+"""What detail costs a call, and for each module called in it: measured, and rounded up."""
+FIRST = 2
+"""Calls of each module that are noted in detail whatever it costs."""
+CHUNK_WORDS = 1 << 13
+MOST_WORDS = 1 << 26
+"""Of one process; further calls are not noted, and the file says so."""
+LIGHT, DETAILED, LINES = 1, 2, 3
+"""Kinds of chunks; each begins with its length in words, kind and thread."""
+HEAD = 3
+LINES_S = 0.025
+"""Time between two looks at which lines the threads are at."""
+OWN = __file__.rpartition("/programs/")[0]
+
+
+class Full(Exception):  # noqa: N818 - not an error: the program goes on without notes
+    """No more can be noted."""
+
+
+class Recorder:
+    """Everything that one process notes."""
+
+    def __init__(self, folder: str, by: str, inputs: bool) -> None:
+        self.folder, self.by, self.inputs = folder, by, inputs
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: at the start, and in a forked child, whose file is its own."""
+        self.pid = os.getpid()
+        self.lock = allocate_lock()
+        self.local = _local()
+        self.busy: dict[int, Any] = {}  # thread → False in a call, or the notes of one in detail
+        self.roots: dict[Any, Root] = {}
+        self.count = self.words = 0
+        self.file = self.names = -1
+        self.full = False
+        self.looker: Looker | None = None
+
+    # --- files ---
+
+    def chunk(self, kind: int, words: int = CHUNK_WORDS) -> memoryview:
+        """Return new room for notes of this thread; raises Full where there is none."""
+        page = mmap.PAGESIZE // 8
+        words = -(-words // page) * page
+        with self.lock:
+            if self.file < 0:
+                path = f"{self.folder}/{self.pid}.calls"
+                self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            offset = 8 * self.words
+            try:
+                if self.words + words > MOST_WORDS:
+                    raise OSError("more calls than are noted of one process")
+                os.posix_fallocate(self.file, offset, 8 * words)  # a full disk is found here
+                room = mmap.mmap(self.file, 8 * words, offset=offset)
+            except OSError as error:
+                if not self.full:
+                    self.full = True
+                    self.say({"full": str(error)})
+                raise Full from error
+            self.words += words
+        found = memoryview(room).cast("q")
+        found[1], found[2] = kind, get_native_id()
+        found[0] = words
+        return found
+
+    def say(self, known: dict[str, Any]) -> None:
+        """Write a line of what words are needed for."""
+        import json
+
+        if self.names < 0:
+            path = f"{self.folder}/{self.pid}.names"
+            self.names = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(self.names, (json.dumps(known) + "\n").encode())
+
+    # --- calls ---
+
+    def thread(self) -> Thread:
+        """Return what the calling thread notes with."""
+        try:
+            found: Thread = self.local.thread
+            return found
+        except AttributeError:
+            made: Thread = Thread(self)
+            self.local.thread = made
+            threading = sys.modules.get("threading")
+            name = threading.current_thread().name if threading else ""
+            known = {"thread": get_native_id(), "name": name}
+            processes = sys.modules.get("multiprocessing.process")
+            if processes is not None:
+                known["process"] = processes.current_process().name
+            with self.lock:
+                self.say(known)
+            if self.by == "line" and self.looker is None:
+                self.looker = Looker(self)
+            return made
+
+    def root(self, module: Any) -> Root:
+        """Return what is known of a module that the program calls."""
+        found = self.roots.get(id(module))
+        if found is not None and found.ref is not None and found.ref() is module:
+            return found
+        import weakref
+
+        inside = inner(module) if self.by != "none" else []
+        known = {"kind": "module", **about(module), "called": caller()}
+        known["device"] = device(module)
+        known["modules"] = [{"path": path, **about(one)} for path, one in inside]
+        made = self.register(id(module), known)
+        made.ref = weakref.ref(module)
+        made.inside = {id(one): index for index, (_, one) in enumerate(inside)}
+        return made
+
+    def phase(self, kind: str, name: str) -> Root:
+        """Return what is known of calls that are no module's."""
+        found = self.roots.get((kind, name))
+        return found or self.register((kind, name), {"kind": kind, "class": name})
+
+    def register(self, key: Any, known: dict[str, Any]) -> Root:
+        """Return a new kind of calls, and write what it is."""
+        with self.lock:
+            self.count += 1
+            made = self.roots[key] = Root(self.count)
+            self.say({"root": made.index, **known})
+        return made
+
+
+class Root:
+    """A module, or a function such as backward, that the program calls."""
+
+    __slots__ = ("calls", "cost", "index", "inside", "owed", "ref")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.inside: dict[int, int] = {}
+        self.ref: Callable[[], Any] | None = None
+        self.calls = 0
+        self.owed = 0.0
+        self.cost = BASE_NS
+
+    def is_due(self) -> bool:
+        """Return whether the next call is to be noted in detail."""
+        return self.calls < FIRST or self.owed >= self.cost
+
+
+class Thread:
+    """The notes of one thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.rows = self.details = memoryview(b"")
+        self.at = self.detail_at = 0
+        self.schedstat = -1
+
+    def queued(self) -> int:
+        """Return ns this thread was ready while others had the processor; −1 if not known."""
+        try:
+            if self.schedstat < 0:
+                self.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self.schedstat, 128, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return -1
+
+    def __del__(self) -> None:
+        if self.schedstat >= 0:
+            os.close(self.schedstat)
+
+    def note(self, begin: int, end: int, index: int) -> None:
+        """Keep a call."""
+        at = self.at
+        rows = self.rows
+        if at + 3 > len(rows):
+            try:
+                rows = self.rows = self.recorder.chunk(LIGHT)
+            except Full:
+                return
+            at = HEAD
+        rows[at] = begin
+        rows[at + 1] = end
+        rows[at + 2] = index  # last: a row without it is none
+        self.at = at + 3
+
+    def note_detail(self, head: tuple[int, ...], notes: list[int]) -> None:
+        """Keep what else is known of a call."""
+        words = array("q", (*head, *notes))
+        size = 1 + len(words)
+        if self.detail_at + size > len(self.details):
+            try:
+                self.details = self.recorder.chunk(DETAILED, max(CHUNK_WORDS, HEAD + size))
+            except Full:
+                return
+            self.detail_at = HEAD
+        at = self.detail_at
+        self.details[at + 1 : at + size] = words
+        self.details[at] = size
+        self.detail_at = at + size
+
+
+def begin_call(recorder: Recorder, root: Root, tid: int) -> tuple[Any, ...]:
+    """Begin a call; what is returned is for ``end_call``."""
+    thread = recorder.thread()
+    is_due = root.is_due()
+    root.calls += 1
+    if not is_due:
+        recorder.busy[tid] = False
+        return thread, None, 0, 0, now()
+    root.owed = 0.0
+    notes: tuple[dict[int, int], list[int]] = (root.inside, [])
+    recorder.busy[tid] = notes
+    # The same order at both ends: what lies between two readings is then in none of the three.
+    # Others get the processor as a system call returns, which is after its number is read.
+    begin = now()
+    queued = thread.queued()
+    return thread, notes[1], time.thread_time_ns(), queued, begin
+
+
+def end_call(recorder: Recorder, root: Root, tid: int, begun: tuple[Any, ...]) -> None:
+    """End a call and keep it."""
+    end = now()
+    recorder.busy.pop(tid, None)
+    thread, notes, cpu, queued, begin = begun
+    if notes is not None:
+        queued = -1 if queued < 0 else thread.queued() - queued
+        cpu = time.thread_time_ns() - cpu
+        root.cost = BASE_NS + MODULE_NS * len(notes) // 4
+        thread.note_detail((root.index, begin, end, cpu, queued), notes)
+    thread.note(begin, end, root.index)
+    root.owed += DETAIL * (end - begin)
+
+
+# --- what is replaced in torch --------------------------------------------------------------------
+
+
+def watch_torch(recorder: Recorder, torch: Any) -> None:
+    """Let torch's calls be noted from here on."""
+    module, compiling = torch.nn.Module, getattr(torch.compiler, "is_compiling", bool)
+    module.__call__ = module_call(recorder, module.__call__, compiling)
+    autograd = torch.autograd
+    for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
+        function = getattr(autograd, name)
+        setattr(autograd, name, phase(recorder, "backward", function, _constant(name)))
+    optimizer = torch.optim.Optimizer
+    hook = optimizer.profile_hook_step
+
+    def profile_hook_step(function: Any) -> Any:
+        return phase(recorder, "step", hook(function), _class_of_first, is_open=True)
+
+    optimizer.profile_hook_step = staticmethod(profile_hook_step)
+    os.register_at_fork(after_in_child=recorder.reset)
+
+
+def _constant(name: str) -> Callable[[tuple[Any, ...]], str]:
+    return lambda args: name
+
+
+def _class_of_first(args: tuple[Any, ...]) -> str:
+    return type(args[0]).__name__
+
+
+def watch_loader(recorder: Recorder, module: Any) -> None:
+    """Let the wait for the next batch be noted."""
+    loader = module._BaseDataLoaderIter
+
+    def name(args: tuple[Any, ...]) -> str:
+        return f"DataLoader, {args[0]._num_workers} workers"
+
+    loader.__next__ = phase(recorder, "data", loader.__next__, name, is_open=True)
+
+
+def watch_tokenizer(recorder: Recorder, module: Any) -> None:
+    """Let calls of tokenisers be noted."""
+    base = module.PreTrainedTokenizerBase
+    base.__call__ = phase(recorder, "tokenise", base.__call__, _class_of_first)
+
+
+WATCHED = {
+    "torch": watch_torch,
+    "torch.utils.data.dataloader": watch_loader,
+    "transformers.tokenization_utils_base": watch_tokenizer,
+}
+"""Module → what is to be done once it has been imported."""
+
+
+def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
+    """Return what takes the place of ``Module.__call__``."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        __tracebackhide__ = True  # pytest prints the frames of an error on standard output
+        if compiling():  # torch.compile reads this as True, and sees only the line below
+            return call(self, *args, **kwargs)
+        tid = get_ident()
+        state = recorder.busy.get(tid)
+        if state is None:
+            root = recorder.root(self)
+            if recorder.inputs and root.is_due():
+                recorder.say({"inputs": root.index, "seen": shapes((args, kwargs))})
+            begun = begin_call(recorder, root, tid)
+            try:
+                return call(self, *args, **kwargs)
+            finally:
+                end_call(recorder, root, tid, begun)
+        if state is False:
+            return call(self, *args, **kwargs)
+        index = state[0].get(id(self))
+        if index is None:  # made in the call: part of the module around it
+            return call(self, *args, **kwargs)
+        note = state[1].append
+        note(now())
+        note(index)
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            note(now())
+            note(-1)
+
+    return like(__call__, call)
+
+
+def phase(
+    recorder: Recorder,
+    kind: str,
+    function: Any,
+    name: Callable[[tuple[Any, ...]], str],
+    is_open: bool = False,
+) -> Any:
+    """Return a function whose calls are noted, unless another call is under way in the thread.
+
+    ``is_open``: calls of modules inside are calls of their own, as in the closure of an optimiser.
+    """
+    inside: set[int] = set()
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        tid = get_ident()
+        compiler = sys.modules.get("torch.compiler")
+        compiles = compiler is not None and compiler.is_compiling()
+        if compiles or tid in recorder.busy or tid in inside:
+            return function(*args, **kwargs)
+        root = recorder.phase(kind, name(args))
+        begun = begin_call(recorder, root, tid)
+        if is_open:
+            inside.add(tid)
+            del recorder.busy[tid]
+        try:
+            return function(*args, **kwargs)
+        finally:
+            inside.discard(tid)
+            end_call(recorder, root, tid, begun)
+
+    return like(observed, function)
+
+
+def like(made: Any, original: Any) -> Any:
+    """Return a function with the name, text and signature of another."""
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(made, name, getattr(original, name, None))
+    vars(made).update(vars(original))
+    made.__wrapped__ = original
+    return made
+
+
+# --- what words are needed for --------------------------------------------------------------------
+
+
+def inner(module: Any) -> list[tuple[str, Any]]:
+    """Return (path, module) of a module and all inside it, each once."""
+    original = getattr(module, "_orig_mod", None)
+    return list((module if original is None else original).named_modules())
+
+
+def about(module: Any) -> dict[str, Any]:
+    """Return class, file and line of what runs when a module is called."""
+    original = getattr(module, "_orig_mod", None)
+    compiled = original is not None or getattr(module, "_compiled_call_impl", None) is not None
+    kind = type(module if original is None else original)
+    forward: Any = getattr(kind, "forward", None)
+    while hasattr(forward, "__wrapped__"):
+        forward = forward.__wrapped__
+    code = getattr(forward, "__code__", None)
+    return {
+        "class": kind.__name__ + (" (compiled)" if compiled else ""),
+        "import": f"{kind.__module__}:{kind.__qualname__}",
+        "file": code.co_filename if code else None,
+        "line": code.co_firstlineno if code else None,
+    }
+
+
+def device(module: Any) -> str | None:
+    """Return where a module's parameters lie, None where it has none."""
+    first = next(iter(module.parameters()), None)
+    return None if first is None else str(first.device.type)
+
+
+def caller() -> str:
+    """Return file:line of the program that calls a module, empty where there is none."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and passed(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+
+
+def passed(file: str) -> bool:
+    """Return whether frames of a file are not the program's."""
+    return file.startswith(("<", OWN)) or "/site-packages/torch/" in file
+
+
+def shapes(value: Any) -> Any:
+    """Return what a call was given: shapes and types, no values but True, False and None."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [shapes(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): shapes(one) for key, one in value.items()}
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return {"shape": list(value.shape), "dtype": str(value.dtype)}
+    return {"type": type(value).__name__}
+
+
+class Looker:
+    """A thread that notes, some 40 times a second, which line each other thread is at.
+
+    It takes the interpreter's lock for it, so that a thread which keeps the lock in a long call
+    into C is seen where that call has returned. It is asleep while the process forks.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.places: dict[tuple[str, int, str], int] = {}
+        self.rows, self.at = memoryview(b""), 0
+        start_new_thread(self.run, ())
+
+    def run(self) -> None:
+        """Look until the process ends or forks."""
+        own, recorder = get_ident(), self.recorder
+        recorder.say({"observer": get_native_id()})
+        while recorder.looker is self:
+            time.sleep(LINES_S)
+            for tid, innermost in sys._current_frames().items():
+                if tid == own:
+                    continue
+                frame: FrameType | None = innermost
+                while frame is not None and passed(frame.f_code.co_filename):
+                    frame = frame.f_back
+                if frame is not None:
+                    self.keep(tid, frame.f_code, frame.f_lineno)
+
+    def keep(self, tid: int, code: CodeType, line: int) -> None:
+        """Keep where a thread is now."""
+        threads = sys.modules["threading"]._active
+        native = getattr(threads.get(tid), "native_id", None) or 0
+        key = (code.co_filename, line, getattr(code, "co_qualname", code.co_name))
+        if key not in self.places:
+            self.places[key] = 1 + len(self.places)
+            self.recorder.say({"place": self.places[key], "at": key})
+        if self.at + 3 > len(self.rows):
+            try:
+                self.rows = self.recorder.chunk(LINES)
+            except Full:
+                return
+            self.at = HEAD
+        self.rows[self.at] = native
+        self.rows[self.at + 1] = now()
+        self.rows[self.at + 2] = self.places[key]
+        self.at += 3
+
+
+# --- start ----------------------------------------------------------------------------------------
+
+
+class Finder:
+    """Finds nothing itself: lets something be done after some modules were imported."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.waiting = dict(WATCHED)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Return the spec that the other finders have, for the modules that are waited for."""
+        act = self.waiting.pop(name, None)
+        if act is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is not None:
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                act(self.recorder, module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def start(folder: str, by: str, inputs: bool) -> None:
+    """Note what this process does from here on; ``folder`` holds the notes."""
+    while folder in sys.path:
+        sys.path.remove(folder)
+    sys.meta_path.insert(0, Finder(Recorder(folder, by, inputs)))
+    # The sitecustomize that started this hides one of the user's own.
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        own = sys.modules["sitecustomize"]
+        own.__file__, own.__spec__ = spec.origin, spec
+        spec.loader.exec_module(own)

@@ -1,0 +1,219 @@
+"""Runs a program as it would run, with samples from outside and notes from inside.
+
+The program is a process of its own with this one's standard streams and terminal. Its Python is
+started with a folder in front of ``PYTHONPATH``, whose ``sitecustomize`` loads ``calls`` before the
+program; every Python that the program starts inherits that. What is noted lies in files, so that
+nothing is lost however a process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from shutil import which
+
+from frameworktax.attribution.process_tree import TreeSampler, TreeSamples
+from frameworktax.errors import UsageError
+from frameworktax.programs import calls
+
+FORWARDED = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+"""Signals that this process gets in the program's place."""
+DRAIN_S = 0.25
+"""Between two readings of the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A program that has run.
+
+    Attributes:
+        status: exit code, or the number of the signal that ended it, negative.
+        samples: None where sampling is refused, for the reason ``refused``.
+        sees_kernel: whether there are samples in kernel mode.
+    """
+
+    pid: int
+    status: int
+    begin_ns: int
+    end_ns: int
+    samples: TreeSamples | None
+    sees_kernel: bool
+    period_ns: int
+    refused: str | None
+
+
+def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str]:
+    """Return what is executed for ``run``'s arguments.
+
+    Args:
+        program: a script, a program on the path, or with ``module`` a module's name.
+        arguments: of the program.
+        module: whether it is run as ``python -m`` does.
+
+    Raises:
+        UsageError: there is no such program, or it is not Python.
+    """
+    if module:
+        if not _has_module(program):
+            raise UsageError(f"no module named '{program}'; install it, or name another")
+        return [sys.executable, "-m", program, *arguments]
+    path = Path(program)
+    if path.exists():
+        if not _is_python(path):
+            raise UsageError(f"{program} is not a Python program; run observes Python only")
+        return [sys.executable, program, *arguments]
+    found = which(program) if os.sep not in program else None
+    if found is None:
+        raise UsageError(f"no file '{program}', and no such program; name a script, or -m MODULE")
+    if not (Path(found).name.startswith("python") or _interpreter(Path(found))):
+        raise UsageError(f"{found} is not a Python program; run observes Python only")
+    return [found, *arguments]
+
+
+def _has_module(name: str) -> bool:
+    """Return whether a module can be found; nothing is imported."""
+    path: Sequence[str] | None = ["", *sys.path]
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True
+
+
+def _interpreter(path: Path) -> bool:
+    """Return whether a file says that Python is to run it."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _is_python(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "__main__.py").exists()
+    if zipfile.is_zipfile(path) or path.suffix in (".py", ".pyc"):
+        return True
+    source = path.read_bytes()
+    if source.startswith(b"#!"):
+        return _interpreter(path)
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def run(command: Sequence[str], folder: Path, *, by: str, inputs: bool) -> Ended:
+    """Run a program to its end; signals that this process gets are the program's.
+
+    Args:
+        command: what is executed.
+        folder: an empty one, which takes the notes of all processes.
+        by: ``module``, ``line`` or ``none``: what is noted of calls in detail.
+        inputs: whether shapes and types of what modules are called with are noted.
+
+    Raises:
+        UsageError: it cannot be executed.
+    """
+    hook = (
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        f"spec = spec_from_file_location('_frameworktax_calls', {calls.__file__!r})\n"
+        "module = module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        f"module.start({str(folder)!r}, {by!r}, {inputs!r})\n"
+    )
+    (folder / "sitecustomize.py").write_text(hook, encoding="utf-8")
+    environment = dict(os.environ)
+    paths = [str(folder), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watched = {*FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        gate_out, gate = os.pipe()
+        failed, failing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate)
+            _execute(command, environment, gate_out, failing, before)
+        os.close(gate_out)
+        os.close(failing)
+        sampler, refused = None, None
+        try:
+            sampler = TreeSampler(pid)
+        except OSError as error:
+            refused = str(error.strerror or error)
+        begin_ns = time.perf_counter_ns()
+        os.close(gate)
+        problem = os.read(failed, 4096).decode("utf-8", "replace")
+        os.close(failed)
+        status = _wait(pid, sampler, watched)
+        end_ns = time.perf_counter_ns()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if sampler is not None:
+        sampler.drain()
+        sampler.close()
+    if problem:
+        raise UsageError(f"cannot run {command[0]}: {problem}")
+    return Ended(
+        pid=pid,
+        status=status,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        samples=sampler.samples if sampler else None,
+        sees_kernel=sampler is not None and sampler.kernel,
+        period_ns=sampler.period_ns if sampler else 0,
+        refused=refused,
+    )
+
+
+def _execute(
+    command: Sequence[str],
+    environment: dict[str, str],
+    gate: int,
+    failing: int,
+    mask: set[signal.Signals] | set[int],
+) -> None:
+    """Become the program, once it is sampled; in the child."""
+    try:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; programs do not
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        while os.read(gate, 1):
+            pass
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        os.write(failing, (error.strerror or str(error)).encode())
+    finally:
+        os._exit(127)
+
+
+def _wait(pid: int, sampler: TreeSampler | None, watched: set[signal.Signals]) -> int:
+    """Wait for the program's end; return its exit code, or the signal's number, negative."""
+    while True:
+        info = signal.sigtimedwait(watched, DRAIN_S)
+        if sampler is not None:
+            sampler.drain()
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            # One from the terminal (its code is positive) came to the program as well.
+            if info.si_code <= 0:
+                os.kill(pid, info.si_signo)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)

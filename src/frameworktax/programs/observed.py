@@ -1,0 +1,536 @@
+"""Notes and samples of a program that has run, put together as its document."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from frameworktax.analysis.bill import from_samples
+from frameworktax.analysis.estimates import product, share_interval
+from frameworktax.analysis.places import layers
+from frameworktax.attribution.buckets import classify, is_judged, itemise
+from frameworktax.attribution.layers import short_path
+from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
+from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
+from frameworktax.measure.protocol import attribution
+from frameworktax.programs.launch import Ended
+from frameworktax.programs.notes import Detail, ProcessNotes, ThreadNotes
+from frameworktax.programs.run_document import Kind, Part, Section
+from frameworktax.records import Estimate, Module, Note, Places, SourceLine
+from frameworktax.stats import mean_interval
+
+STRETCHES = 20
+"""Consecutive calls make so many values at most: neighbours are not independent."""
+HELPED = 0.05
+"""Samples of other threads' kernels, over a call's own, from which its tax is not known."""
+LIBRARIES = 6
+"""That are named of what lies between calls."""
+METHOD = "medians of consecutive calls, one process"
+LINES = "lines seen by a thread of the program"
+OPEN = ("step", "data")
+"""Kinds of calls in which calls of modules are calls of their own."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of a thread in the order of time; ``leaf`` has the index in ``leaves`` of each."""
+
+    time_ns: np.ndarray
+    leaf: np.ndarray
+    leaves: Sequence[Leaf]
+    period_ns: int
+    sees_kernel: bool
+
+    def only(self, which: np.ndarray) -> Samples:
+        """Return some of them, by a mask or indices."""
+        return replace(self, time_ns=self.time_ns[which], leaf=self.leaf[which])
+
+    def by_leaf(self) -> Counter[Leaf]:
+        """Return how many there are of each place."""
+        found: Counter[Leaf] = Counter()
+        for index, count in enumerate(np.bincount(self.leaf, minlength=len(self.leaves))):
+            if count:
+                found[self.leaves[index]] += int(count)
+        return found
+
+    def kernels(self) -> Samples:
+        """Return those in math kernels."""
+        computes = np.array([classify(leaf)[0] == "kernel" for leaf in self.leaves], bool)
+        return self.only(computes[self.leaf]) if len(self.leaf) else self
+
+
+def samples_of(ended: Ended) -> dict[tuple[int, int], Samples]:
+    """Return the samples of each (process, thread), resolved; empty without any."""
+    seen = ended.samples
+    if seen is None or not seen.pid:
+        return {}
+    maps = seen.maps()
+    pids, tids = np.array(seen.pid, np.int64), np.array(seen.tid, np.int64)
+    addresses, times = np.array(seen.address, np.uint64), np.array(seen.time_ns, np.int64)
+    found: dict[tuple[int, int], Samples] = {}
+    for pid in np.unique(pids):
+        of_process = np.flatnonzero(pids == pid)
+        distinct, index = np.unique(addresses[of_process], return_inverse=True)
+        resolver = Resolver(maps.get(int(pid), ""), judged=is_judged)
+        where = resolver.resolve(int(address) for address in distinct if address)
+        leaves = [where[int(a)] if a else Leaf(KERNEL, "") for a in distinct]
+        for tid in np.unique(tids[of_process]):
+            own = tids[of_process] == tid
+            of_thread = Samples(
+                times[of_process][own], index[own], leaves, ended.period_ns, ended.sees_kernel
+            )
+            order = np.argsort(of_thread.time_ns, kind="stable")
+            found[int(pid), int(tid)] = of_thread.only(order)
+    return found
+
+
+def sections(
+    processes: Sequence[ProcessNotes],
+    ended: Ended,
+    samples: Mapping[tuple[int, int], Samples],
+    *,
+    skip_first: int = 0,
+    only: Any = None,
+) -> list[Section]:
+    """Return the sections of a program, those whose calls took most time first.
+
+    Args:
+        processes: what each noted.
+        ended: the program.
+        samples: as from ``samples_of``.
+        skip_first: calls of each kind that are left out of its numbers.
+        only: a compiled pattern that names of kinds are searched for; None for all.
+    """
+    known = {notes.pid: notes for notes in processes}
+    threads = {(pid, tid) for pid, notes in known.items() for tid in notes.threads}
+    observers = {(pid, tid) for pid, notes in known.items() for tid in notes.observers}
+    found = []
+    for pid, tid in sorted({*threads, *samples} - observers):
+        others = [
+            one for (p, t), one in samples.items() if p == pid and t != tid
+            and not (p in known and t in known[p].threads)
+        ]  # fmt: skip
+        thread = _Thread(known.get(pid, ProcessNotes(pid)), tid, ended, samples.get((pid, tid)))
+        found.append(thread.section(others, skip_first, only))
+    return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
+
+
+class _Thread:
+    """What is known of one thread."""
+
+    def __init__(
+        self, process: ProcessNotes, tid: int, ended: Ended, samples: Samples | None
+    ) -> None:
+        self.process, self.tid, self.ended = process, tid, ended
+        self.notes = process.threads.get(tid, ThreadNotes())
+        none = np.empty(0, np.int64)
+        self.samples = samples or Samples(none, none, [], ended.period_ns, ended.sees_kernel)
+        self.rows = self.notes.rows[np.argsort(self.notes.rows[:, 0], kind="stable")]
+        looks = process.looks[process.looks[:, 0] == tid]
+        self.looks = looks[np.argsort(looks[:, 1], kind="stable")]
+
+    def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
+        rows = self.rows
+        of_root = self.process.roots
+        is_open = np.array([of_root[int(r)]["kind"] in OPEN for r in rows[:, 2]], bool)
+        closed = rows[~is_open]
+        owner = _owner(closed, self.samples.time_ns)
+        free = np.flatnonzero(owner < 0)
+        opened = rows[is_open]
+        in_open = _owner(opened, self.samples.time_ns[free])
+        look_owner = _owner(closed, self.looks[:, 1])
+        # Calls inside an open one are calls of their own: their time is taken from it.
+        inside_ns = _inside(opened, closed)
+        kinds = []
+        names = self._names()
+        for root in dict.fromkeys(int(r) for r in rows[:, 2]):
+            of_kind = closed if of_root[root]["kind"] not in OPEN else opened
+            which = np.flatnonzero(of_kind[:, 2] == root)
+            if of_kind is closed:
+                mine = np.flatnonzero(np.isin(owner, which))
+                call_of, less = owner[mine], np.zeros(len(which), np.int64)
+                looks = self.looks[np.isin(look_owner, which)]
+            else:
+                mine = free[np.isin(in_open, which)]
+                call_of, less = in_open[np.isin(in_open, which)], inside_ns[which]
+                looks = self.looks[:0]
+            calls = of_kind[which]
+            order = np.searchsorted(which, call_of)
+            if only is None or only.search(names[root]):
+                kinds.append(
+                    self._kind(
+                        root, names[root], calls, less, self.samples.only(mine), order, others,
+                        looks, skip_first,
+                    )
+                )  # fmt: skip
+        wall_ns, begin_ns = self._span(closed)
+        beside = self.samples.only(free[in_open < 0])
+        within = (beside.time_ns >= begin_ns) & (beside.time_ns <= begin_ns + wall_ns)
+        taken_ns = int((closed[:, 1] - closed[:, 0]).sum()) + int(
+            (opened[:, 1] - opened[:, 0] - inside_ns).sum()
+        )
+        between_looks = self.looks[look_owner < 0]
+        started = self._began()
+        return Section(
+            pid=self.process.pid,
+            tid=self.tid,
+            parent=self._parent(),
+            name=self._name(),
+            wall_ns=wall_ns,
+            cpu_ns=len(self.samples.time_ns) * self.samples.period_ns,
+            before_ns=begin_ns - started if len(rows) else 0,
+            kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
+            between=_between(beside.only(within), wall_ns, wall_ns - taken_ns),
+            lines=self._lines(
+                between_looks[between_looks[:, 1] >= begin_ns],
+                Estimate(value=wall_ns - taken_ns, low=wall_ns - taken_ns, high=wall_ns - taken_ns),
+            ),
+        )
+
+    # --- a kind of calls ---
+
+    def _kind(
+        self,
+        root: int,
+        name: str,
+        calls: np.ndarray,
+        less: np.ndarray,
+        samples: Samples,
+        call_of: np.ndarray,
+        others: Sequence[Samples],
+        looks: np.ndarray,
+        skip_first: int,
+    ) -> Kind:
+        """Return what is known of calls; ``call_of`` is the index of each sample's call."""
+        about = self.process.roots[root]
+        durations = calls[:, 1] - calls[:, 0] - less
+        kept = durations[skip_first:]
+        about_inputs = [
+            (json.loads(text), count)
+            for (of, text), count in self.process.inputs.most_common()
+            if of == root
+        ]
+        fields: dict[str, Any] = {
+            "kind": about["kind"],
+            "name": name,
+            "source": _place(about.get("file"), about.get("line")),
+            "called_from": _short(about.get("called", "")),
+            "import_name": about.get("import", ""),
+            "calls": len(calls),
+            "skipped": min(skip_first, len(calls)),
+            "wall_ns": int(durations.sum()),
+            "inputs": tuple(about_inputs),
+        }
+        if not len(kept):
+            absent: dict[str, Any] = dict.fromkeys(("latency_ns", "p50_ns", "p90_ns", "p99_ns"))
+            return Kind(**fields, **absent, reason="all of its calls were skipped")
+        stretch = np.arange(len(kept)) * min(STRETCHES, len(kept)) // len(kept)
+        counts = np.bincount(stretch)
+        sums = np.bincount(stretch, kept)
+        latency = _latency([float(np.median(kept[stretch == n])) for n in range(len(counts))])
+        p50, p90, p99 = (int(x) for x in np.percentile(kept, (50, 90, 99), method="higher"))
+        mine = call_of >= skip_first
+        samples, stretch_of = samples.only(mine), stretch[call_of[mine] - skip_first]
+        first_ns = int(calls[skip_first, 0])
+        details = [
+            d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns
+        ]  # fmt: skip
+        known = Kind(
+            **fields,
+            latency_ns=latency,
+            p50_ns=p50,
+            p90_ns=p90,
+            p99_ns=p99,
+            samples=len(samples.time_ns),
+            detailed=len(details),
+            lines=self._lines(looks[looks[:, 1] >= first_ns], latency),
+        )
+        if self.ended.samples is None:
+            return replace(known, reason=self.ended.refused)
+        if not len(samples.time_ns):
+            return replace(known, reason="too short to be sampled; run it longer")
+        run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
+        found = attribution(itemise(run))
+        own_ns = found.wall_ns - (found.queued_ns or 0)
+        bill = from_samples(latency, [found], (), own_ns / found.calls)
+        if bill is None:
+            return replace(known, reason="too short to be sampled; run it longer")
+        places = _places(samples, stretch_of, details, about.get("modules", ()), run)
+        known = replace(
+            known,
+            bill_ns=bill.lines,
+            bill_method=bill.method,
+            layers=layers(latency, bill.lines, [places] if places else []),
+            placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
+            notes=_kind_notes(bill.notes, durations, skip_first),
+        )
+        reason = _unknown(about, calls[skip_first:], samples, others, bill.share)
+        if reason is not None:
+            return replace(known, reason=reason)
+        return replace(known, kernel_ns=bill.kernel, tax_ns=bill.tax, tax_share=bill.share)
+
+    def _names(self) -> dict[int, str]:
+        """Return a name for each kind; modules of one class are numbered."""
+        found: dict[int, str] = {}
+        seen: Counter[str] = Counter()
+        for root in dict.fromkeys(int(r) for r in self.rows[:, 2]):
+            about = self.process.roots[root]
+            name = about["class"]
+            if about["kind"] == "step":
+                name += ".step"
+            seen[name] += 1
+            found[root] = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        return found
+
+    def _lines(self, looks: np.ndarray, whole: Estimate) -> tuple[SourceLine, ...]:
+        """Return the share of a time that each line was seen at, most first."""
+        if not len(looks):
+            return ()
+        stretch = np.arange(len(looks)) * STRETCHES // len(looks)
+        totals = [int(n) for n in np.bincount(stretch) if n]
+        found = []
+        for place, count in Counter(int(p) for p in looks[:, 2]).most_common():
+            file, line, function = self.process.places[place]
+            parts = np.bincount(stretch[looks[:, 2] == place], minlength=STRETCHES)
+            parts = parts[np.bincount(stretch, minlength=STRETCHES) > 0]
+            share = share_interval([int(n) for n in parts], totals, LINES)
+            time = product(whole, share, LINES)
+            found.append(
+                SourceLine(
+                    file=short_path(file), line=line, function=function, time_ns=time, bill_ns={}
+                )
+            )
+            if len(found) == 2 * STRETCHES or count == 0:
+                break
+        return tuple(found)
+
+    # --- the thread ---
+
+    def _span(self, closed: np.ndarray) -> tuple[int, int]:
+        """Return (length, begin) of the section's time."""
+        rows = self.rows
+        if len(rows):
+            begin = int(rows[:, 0].min())
+            return int(rows[:, 1].max()) - begin, begin
+        times = self.samples.time_ns
+        if not len(times):
+            return 0, self.ended.begin_ns
+        if self.process.pid == self.ended.pid == self.tid:
+            return self.ended.end_ns - self.ended.begin_ns, self.ended.begin_ns
+        return int(times[-1] - times[0]) + self.samples.period_ns, int(times[0])
+
+    def _began(self) -> int:
+        if self.process.pid == self.ended.pid:
+            return self.ended.begin_ns
+        times = self.samples.time_ns
+        first = int(self.rows[:, 0].min()) if len(self.rows) else self.ended.end_ns
+        return min(int(times[0]), first) if len(times) else first
+
+    def _parent(self) -> int | None:
+        if self.ended.samples is None:
+            return None
+        return self.ended.samples.parents.get(self.process.pid)
+
+    def _name(self) -> str:
+        kernel = self.ended.samples.names.get(self.tid, "") if self.ended.samples else ""
+        thread = self.process.names.get(self.tid, "")
+        process = self.process.name
+        parts = [process if process != "MainProcess" else "", thread or kernel]
+        return ", ".join(part for part in parts if part)
+
+
+def _owner(rows: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return for each time the index of the row that it falls in, −1 for none.
+
+    Rows are in the order of their begins and do not overlap.
+    """
+    if not len(rows):
+        return np.full(len(times), -1)
+    at = np.searchsorted(rows[:, 0], times, "right") - 1
+    return np.where((at >= 0) & (times < rows[at, 1]), at, -1)
+
+
+def _inside(opened: np.ndarray, closed: np.ndarray) -> np.ndarray:
+    """Return for each open row the time of the closed rows inside it."""
+    ends = np.concatenate(([0], np.cumsum(closed[:, 1] - closed[:, 0])))
+    first = np.searchsorted(closed[:, 0], opened[:, 0])
+    last = np.searchsorted(closed[:, 0], opened[:, 1])
+    return ends[last] - ends[first]
+
+
+def _latency(medians: Sequence[float]) -> Estimate:
+    """Return the mean of medians with its interval; a pause of the host is in few of them."""
+    found = mean_interval(medians, METHOD)
+    if found is None:
+        (value,) = medians
+        return Estimate(value=value, low=value, high=value, method="one call", n=1)
+    return found
+
+
+def _sample_run(
+    samples: Samples,
+    stretch_of: np.ndarray,
+    counts: np.ndarray,
+    sums: np.ndarray,
+    details: Sequence[Detail],
+    median_ns: int,
+) -> SampleRun:
+    """Return the calls of a kind as a sampled run.
+
+    CPU time and time in the run queue are known of calls noted in detail; the others are taken to
+    have the same shares of their time.
+    """
+    detailed_ns = sum(d.end_ns - d.begin_ns for d in details)
+    queued = [d.queued_ns for d in details]
+    stretches = []
+    for number, (calls, wall_ns) in enumerate(zip(counts, sums, strict=True)):
+        seen = samples.only(stretch_of == number).by_leaf()
+        system = seen.pop(Leaf(KERNEL, ""), 0)
+        cpu_ns = (
+            wall_ns * sum(d.cpu_ns for d in details) / detailed_ns
+            if detailed_ns
+            else (sum(seen.values()) + system) * samples.period_ns
+        )
+        stretches.append(
+            Stretch(
+                Ticks(seen, system if samples.sees_kernel else None),
+                int(calls),
+                int(wall_ns),
+                round(cpu_ns),
+                round(wall_ns * sum(queued) / detailed_ns)
+                if detailed_ns and min(queued) >= 0
+                else None,
+            )
+        )
+    return SampleRun("perf-event", samples.period_ns, tuple(stretches), median_ns)
+
+
+def _places(
+    samples: Samples,
+    stretch_of: np.ndarray,
+    details: Sequence[Detail],
+    modules: Sequence[Mapping[str, Any]],
+    run: SampleRun,
+) -> Places | None:
+    """Return which module each sample belongs to, of calls noted in detail."""
+    if not (details and modules):
+        return None
+    ordered = sorted(details, key=lambda d: d.begin_ns)
+    begins = np.array([d.begin_ns for d in ordered], np.int64)
+    ticks: list[Counter[tuple[int, str, str]]] = [Counter() for _ in run.stretches]
+    calls = np.zeros(len(modules), np.int64)
+    calls[0] = len(ordered)
+    for detail in ordered:
+        entered = detail.notes[1::2]
+        calls += np.bincount(entered[entered >= 0], minlength=len(modules))
+    at = np.searchsorted(begins, samples.time_ns, "right") - 1
+    for index, (number, leaf) in enumerate(zip(at, samples.leaf, strict=True)):
+        if number < 0 or samples.time_ns[index] >= ordered[number].end_ns:
+            continue
+        module = _innermost(ordered[number].notes, int(samples.time_ns[index]))
+        bucket = classify(samples.leaves[leaf])[0]
+        ticks[stretch_of[index]][module, "", bucket] += 1
+    if not any(ticks):
+        return None
+    return Places(
+        session="",
+        point="",
+        process=0,
+        method="module",
+        calls=len(ordered),
+        latency_ns=run.latency_ns,
+        period_ns=run.period_ns,
+        modules=tuple(
+            Module(
+                path=one["path"],
+                type=one["class"],
+                file=short_path(one["file"]) if one["file"] else None,
+                line=one["line"],
+                calls=int(count),
+            )
+            for one, count in zip(modules, calls, strict=True)
+        ),
+        ticks=tuple(
+            tuple((*key, count) for key, count in stretch.items()) for stretch in ticks if stretch
+        ),
+    )
+
+
+def _innermost(notes: np.ndarray, time_ns: int) -> int:
+    """Return the module that was entered last before a time and not left; 0 is the outermost."""
+    stack = [0]
+    for index in notes[1 : 2 * int(np.searchsorted(notes[::2], time_ns, "right")) : 2]:
+        if index >= 0:
+            stack.append(int(index))
+        elif len(stack) > 1:
+            stack.pop()
+    return stack[-1]
+
+
+def _kind_notes(notes: Sequence[Note], durations: np.ndarray, skip_first: int) -> tuple[Note, ...]:
+    found = [note for note in notes if note.code != "sampler-inflation"]
+    if not skip_first and len(durations) > 5 and durations[0] > 5 * np.median(durations):
+        times = durations[0] / np.median(durations)
+        text = f"the first call took {times:.0f} times the median; leave it out with --skip-first 1"
+        found.append(Note("slow-first-call", text))
+    return tuple(found)
+
+
+def _unknown(
+    about: Mapping[str, Any],
+    calls: np.ndarray,
+    samples: Samples,
+    others: Sequence[Samples],
+    share: Estimate,
+) -> str | None:
+    """Return why the tax of calls is not known, None where it is."""
+    if about.get("device") not in (None, "cpu"):
+        return (
+            f"its kernels run on {about['device']}; frameworktax explain shows a profiler's trace"
+        )
+    helped = sum(
+        int((_owner(calls, one.kernels().time_ns) >= 0).sum()) for one in others
+    )  # fmt: skip
+    if helped > HELPED * len(samples.time_ns):
+        return (
+            "other threads compute for it, and waiting for them is no tax: at most "
+            f"{share.value:.0%}; set OMP_NUM_THREADS=1 to know"
+        )
+    return None
+
+
+def _between(beside: Samples, wall_ns: int, left_ns: int) -> tuple[Part, ...]:
+    """Return what a thread did besides its calls; parts add up to ``left_ns``."""
+    if not wall_ns:
+        return ()
+    libraries: Counter[str] = Counter()
+    for leaf, count in beside.by_leaf().items():
+        libraries[_library(leaf)] += count
+    parts = [(name, count * beside.period_ns) for name, count in libraries.most_common()]
+    shown, rest = parts[:LIBRARIES], sum(ns for _, ns in parts[LIBRARIES:])
+    if rest:
+        shown.append((f"{len(parts) - LIBRARIES} other libraries", rest))
+    waiting = left_ns - sum(ns for _, ns in shown)
+    shown.append(("off the processor" if beside.leaves else "not sampled", waiting))
+    return tuple(Part(name=name, time_ns=ns, share=ns / wall_ns) for name, ns in shown)
+
+
+def _library(leaf: Leaf) -> str:
+    bucket = classify(leaf)[0]
+    if bucket in ("python", "system"):
+        return bucket
+    return "unknown" if leaf.library == UNKNOWN else leaf.library
+
+
+def _place(file: str | None, line: int | None) -> str:
+    return f"{short_path(file)}:{line}" if file else ""
+
+
+def _short(place: str) -> str:
+    file, colon, line = place.rpartition(":")
+    return f"{short_path(file)}:{line}" if colon else place

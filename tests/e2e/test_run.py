@@ -1,0 +1,210 @@
+"""A program under `frameworktax run` is what it is without: output, exit code, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# As much of torch as is watched: importing it takes seconds, and none of this is about it.
+TORCH = """
+import types
+class Module:
+    def __call__(self, *args): return self.forward(*args)
+    def named_modules(self): return [("", self)]
+    def parameters(self): return iter(())
+class Optimizer:
+    profile_hook_step = staticmethod(lambda function: function)
+nn = types.SimpleNamespace(Module=Module)
+compiler = types.SimpleNamespace(is_compiling=lambda: False)
+autograd = types.SimpleNamespace(backward=lambda: None, grad=lambda: None)
+optim = types.SimpleNamespace(Optimizer=Optimizer)
+"""
+PROGRAM = """
+import os, signal, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, n):
+        return sum(range(n))
+
+def work(calls):
+    net = Net()
+    for _ in range(calls):
+        net(1000)
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    work(100)
+    print(how, sys.argv, sys.path, __name__, flush=True)
+    if how == "children":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, 20)
+        child = get_context("spawn").Process(target=work, args=(30,))
+        child.start()
+        child.join()
+        if os.fork() == 0:
+            work(40)
+            os._exit(0)
+        os.wait()
+        subprocess.run([sys.executable, __file__, "end"], stdout=subprocess.DEVNULL)
+    if how == "raise":
+        raise ValueError("no")
+    if how == "os._exit":
+        os._exit(9)
+    if how in ("SIGINT", "SIGKILL"):
+        os.kill(os.getpid(), getattr(signal, how))
+    if how == "wait":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(5))
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def program(shell):
+    shell.write("torch.py", TORCH)
+    shell.write("program.py", PROGRAM)
+    return shell
+
+
+def plain(program, *words):
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=program.folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+    )
+    return done.returncode, done.stdout
+
+
+def calls_in(program):
+    """Return the number of calls in each thread."""
+    document = json.loads((program.folder / "run.json").read_text())
+    return document, sorted(
+        [kind["calls"] for kind in section["kinds"]]
+        for section in document["sections"]
+        if section["kinds"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "calls"),
+    [
+        ("children", [[20], [30], [40], [100], [100]]),
+        ("raise", [[100]]),
+        ("os._exit", [[100]]),
+        ("SIGINT", [[100]]),
+        ("SIGKILL", [[100]]),
+    ],
+)
+def test_output_and_end_are_the_plain_programs_and_numbers_are_kept(program, how, calls):
+    ran = program("run", "--json", "run.json", "program.py", how, "--json", "own.json")
+    assert (ran.code, ran.out) == plain(program, "program.py", how, "--json", "own.json"), ran.err
+    document, found = calls_in(program)
+    assert found == calls
+    kind = document["sections"][0]["kinds"][0]
+    assert kind["source"].endswith("program.py:8")
+
+
+def test_a_module_and_a_program_of_the_path_run_too(program):
+    program.write("test_it.py", "from program import work\ndef test_it(): work(50)\n")
+    ran = program("run", "--quiet", "-m", "program", "end", "-m")
+    assert (ran.code, ran.out, ran.err) == (*plain(program, "-m", "program", "end", "-m"), "")
+    ran = program("run", "--json", "run.json", "pytest", "-q", "-p", "no:cacheprovider")
+    assert ran.code == 0 and "1 passed" in ran.out
+    assert calls_in(program)[1] == [[50]]
+
+
+def test_a_signal_to_the_command_is_the_programs(program):
+    done = subprocess.Popen(
+        [sys.executable, "-m", "frameworktax", "run", "--quiet", "program.py", "wait"],
+        cwd=program.folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout.readline().startswith("wait")
+    done.send_signal(signal.SIGTERM)
+    assert done.wait(60) == 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("absent.py",),
+        ("torch.csv",),
+        ("-m", "no_such_module"),
+        ("--json", "-", "program.py"),
+        ("--by", "layer", "program.py"),
+        ("--report", "absent/../torch.py/x.html", "program.py"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2(here, words):
+    here.write("torch.csv", "1,2 3\n")
+    here.write("program.py", "raise SystemExit('was run')\n")
+    here.write("torch.py", "")
+    ran = here("run", *words)
+    assert ran.code == 2
+    assert len(ran.err.splitlines()) == 1 and "was run" not in ran.err
+
+
+KNOWN = """
+import json, sys, time
+import torch
+import frameworktax as ft
+
+class Block(torch.nn.Module):
+    def __init__(self, spin_ms):
+        super().__init__()
+        self.linear, self.spin_ms = torch.nn.Linear(64, 64), spin_ms
+
+    def forward(self, x):
+        end = time.thread_time_ns() + self.spin_ms * 1_000_000
+        while time.thread_time_ns() < end:
+            pass
+        return self.linear(x)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(*(Block(ms) for ms in (0, 0, 5, 0)))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+torch.set_num_threads(1)
+net, head = Net(), torch.compile(torch.nn.Linear(64, 1), backend="eager")
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=1e-3)
+for step in range(int(sys.argv[1])):
+    with ft.tax("net") as block:
+        out = net(torch.randn(8, 64))
+    head(out).sum().backward()
+    optimizer.step()
+found = block.result()
+print(json.dumps([found.share.low, found.share.high]))
+"""
+
+
+@pytest.mark.timing
+def test_what_is_known_of_a_program_with_torch_comes_back(shell):
+    """Two modules, one compiled; a spin of 5 ms in the third block; the program's own `ft.tax`."""
+    shell.write("known.py", KNOWN)
+    ran = shell("run", "--json", "run.json", "--skip-first", "2", "known.py", "300")
+    assert ran.code == 0, ran.err
+    document = json.loads((shell.folder / "run.json").read_text())
+    (kinds,) = [s["kinds"] for s in document["sections"] if s["kinds"]]
+    assert {(kind["name"], kind["kind"], kind["calls"]) for kind in kinds} == {
+        ("Net", "module", 300), ("Linear (compiled)", "module", 300),
+        ("backward", "backward", 300), ("SGD.step", "step", 300),
+    }  # fmt: skip
+    (net,) = [kind for kind in kinds if kind["name"] == "Net"]
+    (spin,) = [layer for layer in net["layers"] if layer["path"] == "blocks.2"]
+    assert spin["time_ns"]["value"] == pytest.approx(5e6, rel=0.1)
+    assert spin["file"].endswith("known.py") and spin["line"] == 11
+    low, high = json.loads(ran.out.splitlines()[-1])
+    assert net["tax_share"]["low"] <= high and low <= net["tax_share"]["high"]

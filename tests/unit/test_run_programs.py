@@ -1,0 +1,379 @@
+"""A program that is observed: what it notes, what is read from that, and what is made of it."""
+
+import importlib.util
+import struct
+import sys
+import threading
+import types
+from array import array
+from pathlib import Path
+
+import pytest
+
+from frameworktax.attribution.process_tree import TreeSamples
+from frameworktax.errors import UsageError
+from frameworktax.programs import calls, launch, notes, observed, running
+from frameworktax.programs.run_blocks import program_blocks
+from frameworktax.programs.run_document import Program, dump
+from frameworktax.report.blocks import Table
+
+MS = 1_000_000
+
+
+class Ticking:
+    """A clock that moves when it is told to."""
+
+    def __init__(self):
+        self.ns = 1_000 * MS
+
+    def __call__(self):
+        return self.ns
+
+    def pass_ms(self, ms):
+        self.ns += round(ms * MS)
+
+
+def make_torch():
+    """Return as much of torch as is watched."""
+
+    class Module:
+        def __init__(self, *inner):
+            self.inner = inner
+
+        def __call__(self, *args):
+            return self.forward(*args)
+
+        def forward(self, *args):
+            for one in self.inner:
+                one(*args)
+
+        def named_modules(self, prefix=""):
+            yield prefix, self
+            for number, one in enumerate(self.inner):
+                yield from one.named_modules(f"{prefix}.{number}".strip("."))
+
+        def parameters(self):
+            return iter(())
+
+    class Optimizer:
+        @staticmethod
+        def profile_hook_step(function):
+            return function
+
+    torch = types.ModuleType("torch")
+    torch.nn = types.SimpleNamespace(Module=Module)
+    torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
+    torch.autograd = types.SimpleNamespace(backward=lambda run: run(), grad=lambda: None)
+    torch.optim = types.SimpleNamespace(Optimizer=Optimizer)
+    return torch
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """Return (torch, clock, what was noted): calls of its modules are noted."""
+    clock = Ticking()
+    spec = importlib.util.spec_from_file_location("observing", calls.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "now", clock)
+    monkeypatch.setattr(module.os, "register_at_fork", lambda **when: None)
+    recorder = module.Recorder(str(tmp_path), "module", False)
+    torch = make_torch()
+    module.watch_torch(recorder, torch)
+    return torch, clock, lambda: notes.read(tmp_path)[0]
+
+
+def timed(torch, clock, ms, *inner):
+    class Takes(torch.nn.Module):
+        def forward(self):
+            clock.pass_ms(ms)
+            super().forward()
+
+    return Takes(*inner)
+
+
+def test_only_outermost_calls_are_calls_and_inner_ones_are_noted_inside(watched):
+    torch, clock, read = watched
+    leaf = timed(torch, clock, 3)
+    net = timed(torch, clock, 1, leaf, leaf)
+    net()
+    leaf()
+    found = read()
+    (thread,) = found.threads.values()
+    assert [(row[1] - row[0]) / MS for row in thread.rows] == [7, 3]
+    assert [found.roots[row[2]]["class"] for row in thread.rows] == ["Takes", "Takes"]
+    assert [one["path"] for one in found.roots[thread.rows[0][2]]["modules"]] == ["", "0", "1"]
+    first = thread.details[0]
+    assert list(first.notes[1::2]) == [2, -1, 2, -1]
+    assert list(first.notes[::2] - first.begin_ns) == [1 * MS, 4 * MS, 4 * MS, 7 * MS]
+    inside = [observed._innermost(first.notes, first.begin_ns + at * MS) for at in (0, 2, 8)]
+    assert inside == [0, 2, 0]
+
+
+def test_calls_that_raise_and_backward_and_steps_are_kept(watched):
+    torch, clock, read = watched
+
+    class Fails(torch.nn.Module):
+        def forward(self):
+            clock.pass_ms(2)
+            raise ValueError
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, closure):
+            clock.pass_ms(1)
+            closure()
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+    net = timed(torch, clock, 5)
+    with pytest.raises(ValueError):
+        Fails()()
+    torch.autograd.backward(net)  # a module called in backward is part of it
+    Sgd().step(net)  # one called in a closure is a call of its own
+    found = read()
+    (thread,) = found.threads.values()
+    said = [(found.roots[r[2]]["kind"], (r[1] - r[0]) / MS) for r in thread.rows]
+    assert said == [("module", 2), ("backward", 5), ("module", 5), ("step", 6)]
+
+
+def test_threads_note_their_own_calls(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 1)
+    threads = [threading.Thread(target=net, name=f"worker {i}") for i in range(3)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    found = read()
+    assert sorted(found.names.values()) == ["worker 0", "worker 1", "worker 2"]
+    assert [len(one.rows) for one in found.threads.values()] == [1, 1, 1]
+
+
+def test_detail_keeps_to_its_share_of_the_time(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 1)
+    for _ in range(1000):
+        net()
+    (thread,) = read().threads.values()
+    assert len(thread.rows) == 1000
+    most = calls.FIRST + 1000 * MS * calls.DETAIL / calls.BASE_NS
+    assert most / 2 < len(thread.details) <= most
+
+
+def test_many_calls_fill_chunk_after_chunk(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 0.001)
+    for _ in range(2 * calls.CHUNK_WORDS):
+        net()
+    (thread,) = read().threads.values()
+    assert len(thread.rows) == 2 * calls.CHUNK_WORDS
+    assert (thread.rows[:, 1] - thread.rows[:, 0] == 1000).all()
+
+
+def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
+    torch, clock, read = watched
+    net = timed(torch, clock, 1)
+    module = sys.modules[calls.__name__]
+    monkeypatch.setattr(module.os, "posix_fallocate", _no_room)
+    net()
+    net()
+    found = read()
+    assert found.full == "[Errno 28] no room" and not found.threads
+
+
+def _no_room(*_):
+    raise OSError(28, "no room")
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def record(kind, body, misc=2):
+    return struct.pack("<IHH", kind, misc, 8 + len(body)) + body
+
+
+def trailer(time_ns, pid=1):
+    return struct.pack("<IIQ", pid, pid, time_ns)
+
+
+def mapped(pid, start, length, path, time_ns):
+    name = path.encode() + b"\0" * (8 - len(path) % 8)
+    body = struct.pack("<IIQQQIIQQII", pid, pid, start, length, 0, 0, 0, 0, 0, 0, 0) + name
+    return record(10, body + trailer(time_ns))
+
+
+def test_samples_and_maps_of_processes_that_fork_and_execute():
+    seen = TreeSamples()
+    seen.take(
+        mapped(1, 0x1000, 0x1000, "/old", 1)
+        + record(3, struct.pack("<II", 1, 1) + b"python\0\0" + trailer(2), misc=1 << 13)
+        + mapped(1, 0x1000, 0x3000, "/lib", 3)
+        + record(7, struct.pack("<IIIIQ", 2, 1, 2, 1, 4) + trailer(4))
+        + mapped(2, 0x2000, 0x1000, "/new", 5)
+        + record(7, struct.pack("<IIIIQ", 1, 1, 9, 1, 6) + trailer(6))  # a thread
+        + record(9, struct.pack("<QIIQ", 0x1010, 1, 9, 7))
+        + record(9, struct.pack("<QIIQ", 0xFFFF, 2, 2, 8), misc=1)
+        + record(2, struct.pack("<QQ", 0, 5) + trailer(9))
+    )
+    assert list(zip(seen.pid, seen.tid, seen.address, seen.time_ns, strict=True)) == [
+        (1, 9, 0x1010, 7), (2, 2, 0, 8),
+    ]  # fmt: skip
+    assert seen.maps() == {
+        1: "1000-4000 r-xp 0 00:00 0 /lib\n",
+        2: "2000-3000 r-xp 0 00:00 0 /new\n",
+    }
+    assert (seen.parents, seen.names, seen.lost) == ({2: 1}, {1: "python"}, 5)
+
+
+KERNEL_LEAF = observed.Leaf("libopenblas.so", "sgemm_kernel")
+PYTHON_LEAF = observed.Leaf("libpython3.11.so", "_PyEval_EvalFrameDefault")
+
+
+def program_of(watched_notes, samples, **more):
+    """Return the sections of a process whose samples are (time, leaf)."""
+    pid = watched_notes.pid
+    seen = TreeSamples(pid=array("i", [pid]))
+    ended = launch.Ended(pid, 0, 0, 10_000 * MS, seen, True, MS, None)
+    found = {
+        (pid, tid): observed.Samples(
+            observed.np.array([t for t, _ in own], observed.np.int64),
+            observed.np.arange(len(own)),
+            [leaf for _, leaf in own],  # an entry for each address
+            MS,
+            True,
+        )
+        for tid, own in samples.items()
+    }
+    return observed.sections([watched_notes], ended, found, **more)
+
+
+def test_a_known_program_comes_back_as_it_was(watched):
+    """40 calls of 10 ms: 4 in a kernel of the layer, 6 in Python outside of it; 5 ms between."""
+    torch, clock, read = watched
+    layer = timed(torch, clock, 4)
+    net = timed(torch, clock, 6, layer)
+    begins = []
+    for _ in range(40):
+        begins.append(clock())
+        net()
+        clock.pass_ms(5)
+    found = read()
+    (tid,) = found.threads
+    for number, detail in enumerate(
+        found.threads[tid].details
+    ):  # the real clocks mean nothing here
+        found.threads[tid].details[number] = detail._replace(
+            cpu_ns=detail.end_ns - detail.begin_ns, queued_ns=0
+        )
+    samples = [
+        (begin + at * MS + MS // 2, KERNEL_LEAF if 6 <= at < 10 else PYTHON_LEAF)
+        for begin in begins
+        for at in range(12)  # two of the five between calls are on the processor
+    ]
+    (section,) = program_of(found, {tid: samples})
+    (kind,) = section.kinds
+    assert (kind.calls, kind.p50_ns, kind.wall_ns) == (40, 10 * MS, 400 * MS)
+    assert kind.tax_share.value == pytest.approx(0.6)
+    assert sum(kind.bill_ns.values()) == pytest.approx(kind.latency_ns.value) == 10 * MS
+    assert {one.path: round(one.time_ns.value / MS, 6) for one in kind.layers} == {
+        "": 6, "0": 4, None: 0,
+    }  # fmt: skip
+    assert kind.layers[0].line == net.forward.__code__.co_firstlineno
+    between = {part.name: part.time_ns for part in section.between}
+    assert between == {"python": 78 * MS, "off the processor": 117 * MS}
+    assert section.wall_ns == 40 * 15 * MS - 5 * MS
+
+    (section,) = program_of(found, {tid: samples}, skip_first=30)
+    assert (section.kinds[0].skipped, section.kinds[0].samples) == (30, 100)
+    (section,) = program_of(found, {tid: samples}, skip_first=40)
+    assert section.kinds[0].latency_ns is None and section.kinds[0].reason
+    (section,) = program_of(found, {tid: samples}, only=running.re.compile("Other"))
+    assert section.kinds == ()
+    (section,) = program_of(found, {})
+    assert section.kinds[0].tax_share is None and section.kinds[0].reason
+
+    # A thread without calls that computes while they run: their tax is not known.
+    helper = [(time_ns, KERNEL_LEAF) for time_ns, _ in samples]
+    one, _ = program_of(found, {tid: samples, tid + 1: helper})
+    assert one.kinds[0].tax_share is None and "60%" in one.kinds[0].reason
+
+
+def test_time_in_a_closure_is_not_the_steps(watched):
+    torch, clock, read = watched
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, closure):
+            clock.pass_ms(1)
+            closure()
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+    Sgd().step(timed(torch, clock, 5))
+    (section,) = program_of(read(), {})
+    assert {kind.kind: kind.wall_ns for kind in section.kinds} == {"module": 5 * MS, "step": MS}
+    assert sum(part.time_ns for part in section.between) == 0
+
+
+# --- what is executed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "module"),
+    [
+        ("absent.py", None, False),
+        ("no-such-program", None, False),
+        ("no_such_module", None, True),
+        ("json.no_such_module", None, True),
+        ("table.csv", "a,b\n1,2 3\n", False),
+        ("script", "#!/bin/sh\necho\n", False),
+        ("/bin/ls", None, False),
+        ("ls", None, False),
+    ],
+)
+def test_what_is_no_python_program_is_refused(tmp_path, monkeypatch, name, content, module):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises(UsageError):
+        launch.command(name, [], module=module)
+
+
+def test_what_is_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("(")  # Python says what is wrong with it
+    Path("app").mkdir()
+    Path("app/__main__.py").write_text("")
+    python = sys.executable
+    assert launch.command("broken.py", ["-m"], module=False) == [python, "broken.py", "-m"]
+    assert launch.command("app", [], module=False) == [python, "app"]
+    assert launch.command("json.tool", ["-"], module=True) == [python, "-m", "json.tool", "-"]
+    assert launch.command("pytest", ["-q"], module=False)[1:] == ["-q"]
+
+
+@pytest.mark.parametrize("wrong", [{"by": "layer"}, {"only": "("}, {"inputs": Path("inputs.txt")}])
+def test_wrong_arguments_are_refused_before_anything_runs(wrong):
+    with pytest.raises(UsageError):
+        running.run_program(__file__, [], **wrong)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def test_inputs_become_a_function_that_makes_them(tmp_path):
+    seen = [[{"shape": [2, 3], "dtype": "torch.int64"}, [True, None]], {"mask": {"type": "Mask"}}]
+    kind = observed.Kind(
+        kind="module", name="Net", source=f"{tmp_path}/net.py:3", called_from="", calls=1,
+        skipped=0, import_name="__main__:Net", wall_ns=1, latency_ns=None, p50_ns=1, p90_ns=1,
+        p99_ns=1,
+        inputs=((seen, 1),), detailed=1,
+    )  # fmt: skip
+    source = running.builder(kind)
+    compile(source, "inputs.py", "exec")
+    assert "torch.ones([2, 3], dtype=torch.int64), [True, None]" in source
+    assert "from net import Net" in source
+
+
+def test_a_program_without_calls_says_so():
+    program = Program(
+        command=("a",), status=0, headline="a", wall_ns=1, cpu_ns=None, period_ns=None
+    )
+    blocks = program_blocks(program)
+    assert not [block for block in blocks if isinstance(block, Table)]
+    assert dump(program)["schema"] == "frameworktax.calls"
