@@ -62,6 +62,7 @@ cluster-demo: ray ## a study over two Ray nodes on loopback, within five minutes
 
 bench: install ## cost of the tool, agreement, repeatability, forked processes, stripped libraries
 	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/run_cost.py
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/forked.py
 	$(BIN)/python benchmarks/stripped.py

@@ -18,7 +18,7 @@ from frameworktax.host import cache
 from frameworktax.runtimes import environments
 
 DATA = Path(__file__).parents[1] / "data"
-SLOW = {"attach", "measure", "sweep", "reproduce", "ablate", "optimize"}
+SLOW = {"attach", "measure", "sweep", "reproduce", "ablate", "optimize", "run"}
 """What measures, or needs a process to attach to."""
 ELSEWHERE = {"env create"}
 """What reaches for the network."""

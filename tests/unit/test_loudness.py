@@ -21,6 +21,7 @@ VERBS = {
     "explain": ["trace.json"],
     "compare": ["before", "after"],
     "report": ["store"],
+    "run": ["program.py"],
 }
 
 
