@@ -21,7 +21,6 @@ VERBS = {
     "explain": ["trace.json"],
     "compare": ["before", "after"],
     "report": ["store"],
-    "run": ["program.py"],
 }
 
 
