@@ -311,16 +311,28 @@ def test_padding_is_proven_at_the_sizes_between(tmp_path):
     assert (found.batch, found.length) == (True, True)
     assert found.inputs == ((0, 1), (0, 1))
     assert found.outputs == ((0, 1), (0, None))
-    assert {(16, 2), (16, 3), (20, 2), (20, 3)} < set(prover.asked)
-    assert {length for length, _ in prover.asked} == {16, 17, 18, 19, 20}
-    assert found.draws >= 64
+    rows, tokens = {(16, 2), (16, 3), (20, 2), (20, 3)}, {(17, 1), (17, 4), (19, 1), (19, 4)}
+    assert rows | tokens | {(17, 2), (18, 3)} < set(prover.asked)
+    assert found.draws >= 3 * proof.DRAWS
 
 
-def test_what_differs_once_is_not_padded(tmp_path):
-    found = padded(tmp_path, Sizes((16, 3), (17, 4)))
-    assert found is None
-    (tmp_path / "deploy").rename(tmp_path / "before")
-    assert padded(tmp_path, Sizes((17, 4))).length is False
+@pytest.mark.parametrize(
+    ("failure", "batch", "length"),
+    [((16, 3), False, True), ((17, 4), True, False), ((18, 3), True, False)],
+)
+def test_what_differs_once_is_not_padded(tmp_path, failure, batch, length):
+    found = padded(tmp_path, Sizes(failure))
+    assert (found.batch, found.length) == (batch, length)
+
+
+def test_a_model_that_takes_no_other_size_is_not_padded(tmp_path):
+    prover = Sizes()
+
+    def sizes(w):
+        raise WorkerError("failed", "batch 2 only")
+
+    prover.sizes = sizes
+    assert padded(tmp_path, prover) is None
 
 
 def test_lengths_are_padded_only_under_a_mask(tmp_path):

@@ -107,7 +107,7 @@ def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Ta
     sizes = ", ".join(str(shape.batch) for shape in more[:20])
     return table(
         "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
-        [*heads[: 5 if won else 4], right("difference")],
+        [*heads[: 5 if won else 4], right("difference (allowed)")],
         rows,
         hint=" ".join(
             [f"Between them, proven equal and not timed: batch {sizes}."] * bool(more)
@@ -134,7 +134,7 @@ def _shape_row(shape: Shape, m: Measurement | None, *, with_tax: bool) -> list[C
         _interval(shape.latency_ns, 1e-6),
         _interval(shape.gain, 1),
         *([percent(tax.value) if tax is not None else "–"] if with_tax else []),
-        f"{shape.difference:.0e}" if shape.difference is not None else "–",
+        f"{shape.difference:.0e} ({shape.tolerance:g})" if shape.difference is not None else "–",
     ]
 
 

@@ -259,34 +259,46 @@ def _prove(
 
 
 def _padded(asked: Asked, manifest: Manifest, folder: Path, prover: Prover) -> Manifest:
-    """Return the manifest with the padding that is proven equal between its shapes."""
+    """Return the manifest with the padding that is proven equal between its shapes.
+
+    Rows are added, then tokens, then both: what is not proven together is not done together.
+    """
     known = {(shape.length, shape.batch) for shape in deployment.served(manifest.shapes)}
     batches = sorted({w.batch for w in asked.workloads})
     lengths = sorted({w.length for w in asked.workloads if w.length is not None})
-    gaps: dict[str, list[tuple[int | None, int]]] = {
-        "batch": [(n, b) for n in lengths or (None,) for b in between(batches)],
-        "length": [(n, b) for n in between(lengths, LENGTHS) for b in (batches[0], batches[-1])],
-    }
-    gaps = {axis: [at for at in found if at not in known] for axis, found in gaps.items()}
-    if not any(gaps.values()):
+    some = between(lengths, LENGTHS)
+    rows = [(n, b) for n in lengths or (None,) for b in between(batches, max(batches))]
+    tokens = [(n, b) for n in some for b in (batches[0], batches[-1])]
+    both = [(n, b) for n in some for b in between(batches, LENGTHS)]
+    rows = [at for at in rows if at not in known]
+    if not rows and not tokens:
         return manifest
-    padding = _axes(asked.workloads[0], lengths, manifest.interface, prover)
-    if padding is None:
-        return manifest
-    for axis, found in gaps.items():
-        if axis == "length" and not _has_mask(manifest.interface, padding):
-            continue
-        trial = replace(padding, batch=True) if axis == "batch" else replace(padding, length=True)
-        deployment.write(folder, replace(manifest, padding=trial))
+
+    def tried(padding: Padding, gaps: Sequence[tuple[int | None, int]]) -> Padding | None:
+        trial = replace(manifest, padding=padding)
+        deployment.write(folder, trial)
         prover.forget()
-        proofs = list(_proofs(asked, replace(manifest, padding=trial), found, folder, prover))
-        if proofs and not any(proof.failure for proof in proofs):
-            padding = replace(
-                trial,
-                draws=padding.draws + sum(proof.draws for proof in proofs),
-                difference=max([padding.difference, *(proof.difference for proof in proofs)]),
-            )
-    prover.forget()
+        proofs = list(_proofs(asked, trial, gaps, folder, prover))
+        if not proofs or any(proof.failure for proof in proofs):
+            return None
+        draws = padding.draws + sum(proof.draws for proof in proofs)
+        largest = max([padding.difference, *(proof.difference for proof in proofs)])
+        return replace(padding, draws=draws, difference=largest)
+
+    try:
+        padding = _axes(asked.workloads[0], lengths, manifest.interface, prover)
+        if padding is None:
+            return manifest
+        padding = (rows and tried(replace(padding, batch=True), rows)) or padding
+        if _has_mask(manifest.interface, padding):
+            alone = tried(replace(padding, length=True), tokens)
+            if alone is not None and both and (padding.batch or not rows):
+                alone = tried(replace(alone, batch=True), both)
+            padding = alone or padding
+    except WorkerError:
+        return manifest  # the model cannot be asked at other sizes
+    finally:
+        prover.forget()
     return replace(manifest, padding=padding) if padding.batch or padding.length else manifest
 
 
@@ -297,18 +309,16 @@ def _proofs(
     folder: Path,
     prover: Prover,
 ) -> Iterator[Proof]:
-    """Yield the proof of each gap that padding would serve, up to the first that fails."""
+    """Yield the proof of gaps that padding would serve, spread, up to the first that fails."""
     served = []
-    for length, batch in gaps:
+    for length, batch in gaps[:: max(1, math.ceil(len(gaps) / MOST_BETWEEN))]:
         workload = replace(asked.workloads[0], length=length, batch=batch)
         shape = deployment.padded_to(manifest, prover.sizes(workload)[0])
         if shape is not None:
             served.append((workload, shape))
-    step = max(1, math.ceil(len(served) / MOST_BETWEEN))
-    chosen = served[::step]
-    for workload, shape in chosen:
+    for workload, shape in served:
         precision = runtimes.get(str(shape.runtime)).computes_in(workload.precision)
-        proof = prover.prove(folder, workload, draws_between(len(chosen)), precision)
+        proof = prover.prove(folder, workload, draws_between(len(served)), precision)
         yield proof
         if proof.failure:
             return
