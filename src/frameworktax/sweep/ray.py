@@ -197,7 +197,9 @@ class RayExecutor:
         try:
             while self._running and time.monotonic() < until:
                 for promise in self._cluster.ready(list(self._running), WAIT_S):
-                    self._feed(self._running.pop(promise), promise)
+                    one = self._running.pop(promise)
+                    self._feed(one, promise)
+                    one.close()
             stopping = [self._cluster.ask(host, "stop") for host in self._hosts.values()]
             while stopping and time.monotonic() < until:
                 ready = self._cluster.ready(stopping, WAIT_S)
