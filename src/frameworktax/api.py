@@ -18,7 +18,6 @@ from frameworktax import host, runtimes, store
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
-    DEFAULT_BUDGET_S,
     DEFAULT_PROCESSES,
     DEFAULT_SETUP_LIMIT_S,
     Plan,
@@ -160,7 +159,7 @@ def measure(
     device: str = "auto",
     threads: int = 1,
     force_threads: bool = False,
-    time_budget: float = DEFAULT_BUDGET_S,
+    time_budget: float | None = None,
     setup_limit: float = DEFAULT_SETUP_LIMIT_S,
     until: float = UNTIL,
     processes: int = DEFAULT_PROCESSES,
@@ -198,13 +197,14 @@ def measure(
         device: auto, cpu or cuda:N.
         threads: of the calling process on a CPU.
         force_threads: measure with more threads than processors, too.
-        time_budget: seconds of wall time for measuring; set-up is not in it.
+        time_budget: seconds of wall time for measuring; set-up is not in it. By default 20, and
+            60 where all points in all processes take longer than that.
         setup_limit: seconds that each step of set-up may take: an export, a compilation.
         until: half-width of the interval, as a share, at which a point is done.
         processes: fresh processes a point.
         twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
         by: module, operator or line: which of them pay; auto takes modules where that takes under
-            3 s, none leaves it out.
+            2 s, none leaves it out.
         store: folder that keeps every sample.
         resume: leave out points that the store already has.
         reporter: shows progress; silent by default.

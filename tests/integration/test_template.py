@@ -12,10 +12,12 @@ import pytest
 from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.measure import template
+from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import Worker
 from frameworktax.measure.protocol import Bind, ListModules, Load, ReadMemory, TimeBlock
+from frameworktax.measure.series import series_of
 from frameworktax.measure.template import Templates
-from frameworktax.records import Workload
+from frameworktax.records import Point, Workload
 from frameworktax.runtimes.base import Target
 
 LIBRARIES = ("torch",)
@@ -191,6 +193,36 @@ def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begi
     worker = begin((), PYTHONPATH=path)
     worker.request(ReadMemory(), 120.0)
     assert worker.started == "forked"
+
+
+@pytest.mark.parametrize(("line", "what"), [(THREAD, "threads"), (CHILD, "processes")])
+def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process(
+    templates, tmp_path, line, what
+):
+    (tmp_path / "own.py").write_text(
+        f"{line}\nimport torch\ndef build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
+    )
+    point = Point(workload=Workload(model=f"{tmp_path / 'own.py'}:build"), runtime="eager")
+    (series,) = series_of((point,), tmp_path / "cache", tmp_path / "scratch", None)
+    begun = []
+
+    def spawn(label, python, variables, libraries):
+        environment = {**os.environ, **host.worker_environment(1), **variables}
+        begun.append(
+            Worker(label, environment=environment, templates=templates, libraries=libraries)
+        )
+        return begun[-1]
+
+    try:
+        series.start(0, spawn, Gate(templates), 120.0)
+        (worker,) = begun
+        assert worker.started == "started" and series.workers[0] is worker
+        assert [note.code for note in worker.notes] == ["not-forked"]
+        assert {note.code: what in note.text for note in series.notes} == {"begins-others": True}
+        assert series.bind(0, 1, Gate(templates), 120.0, 5.0).calls > 10
+    finally:
+        for worker in begun:
+            worker.kill()
 
 
 def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path):

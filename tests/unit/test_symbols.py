@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
 
 import numpy as np
 import pytest
 
+from frameworktax.attribution import symbols
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.symbols import (
     JIT,
@@ -159,6 +161,36 @@ def test_an_address_is_resolved_through_the_program_header(tmp_path):
         0x10: Leaf("[unknown]", ""),
     }
     assert resolver.resolve(addresses) == addresses
+
+
+def test_own_mappings_are_read_anew_only_where_they_may_have_changed(monkeypatch):
+    code, generated = "1000-2000 r-xp 00000000 08:01 7 /lib/a.so\n", "5000-6000 r-xp 0 0:0 0 \n"
+    texts, loaded = [code, code + generated, code + generated], [(1, 0)]
+    reads = []
+
+    def read_text(path, errors):
+        reads.append(str(path))
+        return texts[min(len(reads), len(texts)) - 1]
+
+    monkeypatch.setattr(symbols, "_read", None)
+    monkeypatch.setattr(symbols, "_loaded_libraries", lambda: loaded[0])
+    monkeypatch.setattr(symbols.Path, "read_text", read_text)
+    assert symbols._own_map([0x1100]).find(0x1100).path == "/lib/a.so"
+    assert symbols._own_map([0x1200]).find(0x5100) is None
+    assert reads == ["/proc/self/maps"]
+    assert symbols._own_map([0x1200, 0x5100]).find(0x5100).is_generated  # nothing was there
+    symbols._own_map([0x5100])  # other code may be there by now
+    assert len(reads) == 3
+    loaded[0] = (2, 0)
+    symbols._own_map([0x1100])
+    symbols._own_map([0x1100])
+    assert len(reads) == 4
+
+
+def test_a_library_that_is_loaded_is_counted(tmp_path):
+    before = symbols._loaded_libraries()
+    ctypes.CDLL(shutil.copy(np._core._multiarray_umath.__file__, tmp_path / "other.so"))
+    assert symbols._loaded_libraries() > before
 
 
 def test_a_stripped_function_is_named_by_its_start(tmp_path):

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from frameworktax.attribution.machine_code import (
 )
 
 JIT = "[jit]"
+GENERATED = ("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")
+"""Names of mappings that are no file's."""
 KERNEL = "[kernel]"
 UNKNOWN = "[unknown]"
 _SYMBOL = np.dtype(
@@ -115,6 +117,11 @@ class Region:
     offset: int
     path: str
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether code lies here that was generated while running: oneDNN's, XNNPACK's."""
+        return not self.path or self.path.startswith(GENERATED)
+
 
 def parse_maps(text: str) -> list[Region]:
     """Return the executable mappings of a ``/proc/PID/maps`` text, by address."""
@@ -166,6 +173,73 @@ _libc: dict[tuple[str, int | None], LibcNames] = {}
 """Path and load bias → names of a libc."""
 
 
+class _Map:
+    """The executable mappings of a process."""
+
+    def __init__(self, text: str) -> None:
+        self.regions = parse_maps(text)
+        self._starts = [region.start for region in self.regions]
+
+    def find(self, address: int) -> Region | None:
+        at = bisect_right(self._starts, address)
+        region = self.regions[at - 1] if at else None
+        return region if region is not None and address < region.end else None
+
+
+_read: tuple[tuple[int, int], _Map] | None = None
+"""This process's mappings, and how many libraries it had loaded and unloaded until then."""
+
+
+def _own_map(addresses: Iterable[int]) -> _Map:
+    """Return the mappings of this process; they are read anew where they may have changed.
+
+    Reading takes 5 ms and more, a tenth of a sample. Files are mapped when libraries are loaded,
+    which the loader counts; generated code may have moved at any time.
+    """
+    global _read
+    counts = _loaded_libraries()
+    if _read is not None and _read[0] == counts:
+        found = (_read[1].find(address) for address in addresses)
+        if all(region is not None and not region.is_generated for region in found):
+            return _read[1]
+    _read = counts, _read_map(Path("/proc/self"))
+    return _read[1]
+
+
+def _read_map(process: Path) -> _Map:
+    return _Map((process / "maps").read_text(errors="replace"))
+
+
+class _LoadedObject(ctypes.Structure):
+    """The head of ``struct dl_phdr_info``, dl_iterate_phdr(3)."""
+
+    _fields_: ClassVar = [
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("header_count", ctypes.c_uint16),
+        ("loaded", ctypes.c_ulonglong),
+        ("unloaded", ctypes.c_ulonglong),
+    ]
+
+
+_VISIT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+def _loaded_libraries() -> tuple[int, int]:
+    """Return how many libraries this process has loaded until now, and unloaded."""
+    found: list[tuple[int, int]] = []
+
+    def first(one: Any, size: int, nothing: int | None) -> int:
+        found.append((one.contents.loaded, one.contents.unloaded))
+        return 1  # every object has the same counts
+
+    ctypes.CDLL(None).dl_iterate_phdr(_VISIT(first), None)
+    return found[0]
+
+
 class Resolver:
     """Turns program counters of a process into leaves; tables are read when first hit.
 
@@ -195,28 +269,27 @@ class Resolver:
         self._tables: dict[str, SymbolTable | None] = {}
         """Of files that this process does not see under the same name."""
         self._files: dict[Region, str] = {}
-        self._can_change = maps is None and process is not None
-        self._set_maps(self._read_maps() if maps is None else maps)
-
-    def _read_maps(self) -> str:
-        return ((self._process or Path("/proc/self")) / "maps").read_text(errors="replace")
-
-    def _set_maps(self, text: str) -> None:
-        self._regions = parse_maps(text)
-        self._starts = np.array([region.start for region in self._regions], np.uint64)
+        self._read_again = process if maps is None else None
+        self._map: _Map | None = None
+        """None for this process, which reads its own when it needs to."""
+        if maps is not None:
+            self._map = _Map(maps)
+        elif process is not None:
+            self._map = _read_map(process)
 
     @property
     def libraries(self) -> set[str]:
         """Paths of everything that is mapped as code."""
-        return {region.path for region in self._regions}
+        return {region.path for region in (self._map or _own_map([])).regions}
 
     def resolve(self, addresses: Iterable[int]) -> dict[int, Leaf]:
         """Return address → leaf for every distinct user-space address."""
         wanted = set(addresses)
-        if self._can_change and any(self._region(address) is None for address in wanted):
+        found_in = _own_map(wanted) if self._map is None else self._map
+        if self._read_again and any(found_in.find(address) is None for address in wanted):
             with suppress(OSError):  # the process has ended: what it had is known
-                self._set_maps(self._read_maps())
-        found = {address: self._leaf(address) for address in wanted}
+                self._map = found_in = _read_map(self._read_again)
+        found = {address: self._leaf(address, found_in.find(address)) for address in wanted}
         for table in (*_tables.values(), *self._tables.values()):
             if table is not None and table.known is not None:
                 table.known.save()
@@ -224,25 +297,19 @@ class Resolver:
 
     def find(self, address: int) -> tuple[str, SymbolTable, int] | None:
         """Return path, table and ELF address of code that a readable file holds, else None."""
-        region = self._region(address)
+        region = (_own_map([address]) if self._map is None else self._map).find(address)
         table = self._table(self._file(region)) if region and region.path[:1] == "/" else None
         if region is None or table is None:
             return None
         vaddr = table.address(address - region.start + region.offset)
         return None if vaddr is None else (region.path, table, vaddr)
 
-    def _region(self, address: int) -> Region | None:
-        at = int(np.searchsorted(self._starts, np.uint64(address), side="right"))
-        return self._regions[at - 1] if at and address < self._regions[at - 1].end else None
-
-    def _leaf(self, address: int) -> Leaf:
-        region = self._region(address)
+    def _leaf(self, address: int, region: Region | None) -> Leaf:
         if region is None:
             return Leaf(UNKNOWN, "")
-        path = region.path
-        if not path or path.startswith(("/memfd:", "/dev/zero", "[anon", "//anon", "[heap]")):
-            # Code generated while running: oneDNN, XNNPACK
+        if region.is_generated:
             return Leaf(JIT, (self._perf_map and self._perf_map.find(address)) or "")
+        path = region.path
         if path.startswith("["):
             return Leaf(path, "")
         library = PurePosixPath(path.removesuffix(" (deleted)")).name

@@ -39,13 +39,13 @@ def measure(
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let a hub model's own code run.")
     ] = False,
-    time_budget: options.TimeBudget = "60s",
+    time_budget: options.MeasureBudget = None,
     setup_limit: options.SetupLimit = "5min",
     until: options.Until = "3%",
     processes: options.Processes = 3,
     twin: Annotated[str, typer.Option(help="Width-shrunk twin: auto, all or none.")] = "auto",
     by: Annotated[
-        str, typer.Option(help="Break down by module, operator or line; auto: modules in 3 s.")
+        str, typer.Option(help="Break down by module, operator or line; auto: modules in 2 s.")
     ] = "auto",
     store: options.Store = options.STORE,
     resume: Annotated[bool, typer.Option(help="Skip points that the store already has.")] = False,
@@ -67,15 +67,17 @@ def measure(
       frameworktax measure gpt2 --phase generate --kv-cache static
     """
     from frameworktax import api
+    from frameworktax.measure.plan import DEFAULT_PRECISE_S
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
-    budget_s = seconds(time_budget, "--time-budget")
+    budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     kind, mean, deviation = options.parse_input(input_)
     then = (
         f"See it: frameworktax report {store}",
         f"go on: {this_command('--resume')} --resume",
     )
-    with out.measuring(store, *then, budget_s=budget_s, partial=True) as view:
+    expected_s = DEFAULT_PRECISE_S if budget_s is None else budget_s
+    with out.measuring(store, *then, budget_s=expected_s, partial=True) as view:
         results = api.measure(
             model,
             runtimes=words(runtimes),

@@ -34,6 +34,13 @@ Store = Annotated[Path, typer.Option(help="Folder that keeps every sample.")]
 ModelName = Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda:N.")]
 TimeBudget = Annotated[str, typer.Option(help="Time for measuring: 60s, 10min, 1h.")]
+MeasureBudget = Annotated[
+    str | None,
+    typer.Option(
+        help="Time for measuring: 60s, 10min, 1h; default: 20 s, at most 60 s for every point.",
+        show_default=False,
+    ),
+]
 SetupLimit = Annotated[
     str, typer.Option(help="Time limit of each step of set-up: an export, a compilation.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from frameworktax.stats import UNTIL
 from frameworktax.store import new_session_id
 
 DEFAULT_BUDGET_S = 60.0
+DEFAULT_PRECISE_S = 20.0
+"""What measuring takes where no time budget was given, unless coverage takes longer."""
 DEFAULT_SETUP_LIMIT_S = 300.0
 DEFAULT_PROCESSES = 3
 MOST_PROCESSES = 100
@@ -46,6 +49,7 @@ class Plan:
         until: half-width of the 95 % interval, as a share of the value, at which a point is done.
         budget_s: wall time of measuring: warm-up, blocks, samples, device profiles. Set-up
             (imports, exports, compilation, loading) is not in it.
+        precise_s: of the budget, after how much no more rounds are made for precision.
         setup_limit_s: time limit of each step of set-up.
         budget_option: what a user gives more of, for messages.
         setup_option: the same for the limit of a step.
@@ -71,6 +75,7 @@ class Plan:
     processes: int = DEFAULT_PROCESSES
     until: float = UNTIL
     budget_s: float = DEFAULT_BUDGET_S
+    precise_s: float = math.inf
     setup_limit_s: float = DEFAULT_SETUP_LIMIT_S
     budget_option: str = "--time-budget"
     setup_option: str = "--setup-limit"
@@ -213,7 +218,7 @@ def plan_for(
     precisions: Iterable[str],
     device: str,
     threads: int,
-    budget_s: float,
+    budget_s: float | None,
     until: float,
     processes: int,
     twin: str,
@@ -223,7 +228,8 @@ def plan_for(
 ) -> Plan:
     """Return the plan of one model in several runtimes; ``live`` is the module in this process.
 
-    ``force_threads`` allows more threads than there are processors.
+    ``force_threads`` allows more threads than there are processors. Without a ``budget_s`` every
+    point is covered, and precision gets what is left of ``DEFAULT_PRECISE_S``.
 
     Raises:
         UsageError: what was asked for cannot be, or none of it can run here.
@@ -246,7 +252,8 @@ def plan_for(
         points=points,
         processes=processes,
         until=until,
-        budget_s=budget_s,
+        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
+        precise_s=DEFAULT_PRECISE_S if budget_s is None else math.inf,
         setup_limit_s=setup_limit_s,
         twin=twin,
         by=by,

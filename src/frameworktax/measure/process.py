@@ -234,12 +234,25 @@ class Worker:
         with self._changing:
             if self._ended:
                 raise ConnectionAbortedError("ended before it was there")
-            reason = forked.refusal or "the template ended"
-            self.notes.append(Note("not-forked", f"started, and not forked: {reason}"))
-            forked.close()
-            self._channel.close()
-            self._template = None
-            self._start()
+            self._start_instead(forked, forked.refusal or "the template ended")
+
+    def start_instead(self, reason: str) -> Worker:
+        """Have a started process take the place of the forked one; what that held is lost."""
+        with self._asking, self._changing:
+            forked = self._process
+            if isinstance(forked, Forked) and not self._ended:
+                forked.signal(signal.SIGKILL)
+                forked.wait()
+                forked.let_go()
+                self._start_instead(forked, reason)
+        return self
+
+    def _start_instead(self, forked: Forked, reason: str) -> None:
+        self.notes.append(Note("not-forked", f"started, and not forked: {reason}"))
+        forked.close()
+        self._channel.close()
+        self._template = None
+        self._start()
 
     def _left_s(self, deadline_ns: int) -> float:
         """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""

@@ -43,6 +43,7 @@ from frameworktax.measure.schedule import (
     group_of,
     has_converged,
     narrowing,
+    processes_differ,
     round_s,
     rounds_left,
 )
@@ -61,8 +62,6 @@ JOINED_S = 10.0
 """Longest round that joins groups: what is compared is measured in the same seconds."""
 CALIBRATOR_NS = 30_000_000
 """What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
-SAMPLE_SHARE = 0.4
-"""Share of what was measured from which on a round of pass C is not sampled."""
 STRETCHES = 5
 PLACING = METHODS[0]
 """The sampler that carries times, by which a sample is given to a layer."""
@@ -122,7 +121,6 @@ class Rounds:
         self._round = 0  # counts on through the session: a block's identity holds it
         self._pinned: set[AnyWorker] = set()
         self._ended_ns: dict[Group, int] = {}
-        self._sampled_ns = 0
 
     @property
     def begun(self) -> bool:
@@ -139,7 +137,7 @@ class Rounds:
     def first(self, runs: Runs, rounds: int = FIRST_ROUNDS) -> None:
         """Make the first rounds of runs, sampled; the first is made in order."""
         for number in range(rounds):
-            self._make(runs, in_order=number == 0, is_sampled=True)
+            self._make(runs, in_order=number == 0)
 
     def all_processes(self) -> None:
         """Make the first rounds in which every process takes part, as far as the budget goes.
@@ -160,7 +158,7 @@ class Rounds:
         for number in range(FIRST_ROUNDS):
             for done, runs in enumerate(joined):
                 if self.left_s > 0:
-                    self._make(runs, is_sampled=True)
+                    self._make(runs)
                 self._reporter.progress(done + 1, len(joined), f"round {number + 1}")
 
     def groups(self) -> list[Runs]:
@@ -178,8 +176,12 @@ class Rounds:
         Args:
             keep_s: of the time budget, for other processes.
         """
-        while self.left_s > keep_s:
-            open_groups = [(gain, runs) for runs in self.groups() if (gain := self._gain(runs)) > 0]
+        while (left_s := self._precise_s(keep_s)) > 0:
+            open_groups = [
+                (gain, runs)
+                for group in self.groups()
+                if (runs := self._open(group)) and (gain := self._gain(runs))
+            ]
             if not open_groups:
                 return
             self._reporter.remaining(self._estimate_s([runs for _, runs in open_groups]))
@@ -187,11 +189,14 @@ class Rounds:
             due = [(gain, runs) for gain, runs in open_groups if self._due_ns(runs) <= now]
             if not due:  # nothing else is left to do
                 pause_s = (min(self._due_ns(runs) for _, runs in open_groups) - now) / 1e9
-                self._clock.sleep(min(pause_s, self.left_s - keep_s))
+                self._clock.sleep(min(pause_s, left_s))
                 continue
             _, runs = max(due, key=lambda pair: pair[0])
-            share = self._sampled_ns / 1e9 / max(1e-9, self._effort.measured_s)
-            self._make(runs, is_sampled=share < SAMPLE_SHARE)
+            self._make(runs)
+
+    def _precise_s(self, keep_s: float = 0.0) -> float:
+        """Return what is left for precision."""
+        return min(self.left_s - keep_s, self._plan.precise_s - self._effort.measured_s)
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process."""
@@ -231,24 +236,29 @@ class Rounds:
             for key, (series, batch) in points.items()
         }
 
-    def _gain(self, runs: Runs) -> float:
-        """Return by how much a second of rounds narrows the widest interval; 0 where all are done.
+    def _open(self, group: Runs) -> Runs:
+        """Return the runs of a group that another round is for; none where all are done.
 
         Points that are compared with one another stay together: a ratio is taken over the rounds
         that both were in. Twins were not asked for, and the floor is no comparison: they stay for
         their first blocks only.
         """
-        asked, least = [], MIN_BLOCKS
-        for (series, _), medians in zip(runs, self._by_run(runs), strict=True):
-            if series.is_twin or series.is_floor:
-                least = min(least, sum(map(len, medians)))
-            else:
-                asked.append(medians)
-        waiting = [one for one in asked if not has_converged(one, self._plan.until)]
-        if not waiting and least >= MIN_BLOCKS:
-            return 0.0
+        asked, beside = [], []
+        for (series, run), medians in zip(group, self._by_run(group), strict=True):
+            if not (series.is_twin or series.is_floor):
+                asked.append((series, run))
+            elif sum(map(len, medians)) < MIN_BLOCKS:
+                beside.append((series, run))
+        points = list(self._medians(asked).values())
+        is_done = processes_differ(points) or all(
+            has_converged(medians, self._plan.until) for medians in points
+        )
+        return beside if is_done else asked + beside
+
+    def _gain(self, runs: Runs) -> float:
+        """Return by how much a second of rounds narrows the widest interval."""
         cost_s = sum(round_s(run.call_ns) for _, run in runs)
-        return max(map(narrowing, waiting), default=narrowing([])) / cost_s
+        return max(map(narrowing, self._by_run(runs))) / cost_s
 
     def _by_run(self, runs: Runs) -> list[list[list[float]]]:
         medians = self._medians(runs)
@@ -272,11 +282,11 @@ class Rounds:
             ]
             rounds = max((rounds_left(one, self._plan.until) for one in asked), default=1)
             total += rounds * sum(round_s(run.call_ns) for _, run in runs)
-        return min(total, self.left_s)
+        return min(total, self._precise_s())
 
     # --- one round ------------------------------------------------------------------------------
 
-    def _make(self, runs: Runs, *, is_sampled: bool, in_order: bool = False) -> None:
+    def _make(self, runs: Runs, *, in_order: bool = False) -> None:
         """Make one round of a group.
 
         Each block is followed by a sample of the same process, so that latency and tax are of one
@@ -293,7 +303,7 @@ class Rounds:
                 if run.process in series.workers:  # an earlier one may have ended the process
                     self._reporter.now(run.point)
                     self._time_block(series, run)
-                if is_sampled and id(run) in asked and self._is_samplable(series, run):
+                if id(run) in asked and self._is_samplable(series, run):
                     self._sample(series, run)
         self._round += 1
         for series, run in {run.point.key(): (series, run) for series, run in runs}.values():
@@ -361,7 +371,6 @@ class Rounds:
 
     def _sample(self, series: Series, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
-        self._sampled_ns += max(SAMPLE_NS, run.call_ns)
         request = Sample(batch=run.point.workload.batch, duration_ns=SAMPLE_NS)
         run.is_samplable = self._attribute(series, run, request)
 

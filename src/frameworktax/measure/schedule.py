@@ -7,27 +7,37 @@ second and third process, pass C rounds to the widest intervals. ``rounds`` carr
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import Series
 from frameworktax.records import BY, LINEAR_REASON, REFERENCE, By, Estimate, Workload
-from frameworktax.stats import LINEAR, MIN_BLOCKS, process_interval, relative_half_width, spread
+from frameworktax.stats import (
+    LINEAR,
+    MIN_BLOCKS,
+    process_interval,
+    relative_half_width,
+    spread,
+)
 
 BLOCK_NS = 20_000_000
 """A block is as many calls as fill this time, within ``timing``'s bounds."""
 FIRST_ROUNDS = 2
-"""Rounds of passes A and B: one block has no interval."""
+"""Rounds of a point before any is made for precision: one block has no interval."""
 MAX_BLOCKS = 30
 SAMPLE_NS = 50_000_000
 """A sample beside a block, one call at least: about 700 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
-UNASKED_NS, UNASKED_SHARE = 3_000_000_000, 0.05
+UNASKED_NS, UNASKED_SHARE = 2_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
+WORTH = 0.1
+"""As many rounds again are made where they narrow intervals by this share."""
 WATCHED = 3
 """Batches measured at first where a curve is to stop when it is linear: two doublings."""
 
@@ -83,7 +93,20 @@ def waiting(everything: Iterable[Series], *, stop_when_linear: bool = False) -> 
     return found
 
 
-def next_visit(ready: Points, left_s: float) -> Points:
+def after_eager(found: Points, everything: Iterable[Series]) -> Points:
+    """Return those of the points whose eager is not still being set up.
+
+    Measuring the others first would stop that set-up, and they would be measured without eager.
+    """
+    expected = {
+        series.config
+        for series in everything
+        if _is_eager(series) and series.timed and not series.ready and series.dead is None
+    }
+    return [point for point in found if point[0].reference not in expected]
+
+
+def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
     """Return what is measured side by side next: the cheapest point, and what is compared with it.
 
     No runtime comes before eager at the same batch size, where eager is ready; twins come after
@@ -92,17 +115,32 @@ def next_visit(ready: Points, left_s: float) -> Points:
     Args:
         ready: see ``waiting``.
         left_s: of the time budget; what takes longer is not begun.
+        joined_s: further groups are measured in the same rounds as long as they take no longer.
     """
     ready = [point for point in ready if cost_s(*point) <= left_s]
     ready = [point for point in ready if not point[0].is_twin] or ready
-    eager = {(series.config, batch) for series, batch in ready if _is_eager(series)}
-    free = [p for p in ready if _is_eager(p[0]) or (p[0].reference, p[1]) not in eager]
-    if not free:
-        return []
-    first = min(free, key=_order)
-    group = group_of(*first)
-    together = [point for point in ready if group_of(*point) == group]
-    return sorted(together, key=lambda point: (not _is_eager(point[0]), _order(point)))
+    cheapest: dict[Group, float] = defaultdict(lambda: math.inf)
+    together: dict[Group, Points] = defaultdict(list)
+    for point in ready:
+        group = group_of(*point)
+        together[group].append(point)
+        cheapest[group] = min(cheapest[group], cost_s(*point))
+    chosen: Points = []
+    for group in sorted(together, key=lambda group: (cheapest[group], group[0].batch)):
+        found = sorted(together[group], key=lambda point: (not _is_eager(point[0]), _order(point)))
+        if chosen and sum(cost_s(*point) for point in [*chosen, *found]) > min(joined_s, left_s):
+            break
+        chosen += found
+    return chosen
+
+
+def first_rounds(ready: Points, processes: int, left_s: float) -> int:
+    """Return how many rounds pass A makes: one where pass B is certain to follow it.
+
+    It is where all of both, for what is ready, takes no more than half of what is left.
+    """
+    whole_s = sum(cost_s(series, batch) * series.processes(processes) for series, batch in ready)
+    return 1 if processes > 1 and whole_s < left_s / 2 else FIRST_ROUNDS
 
 
 def _is_eager(series: Series) -> bool:
@@ -207,7 +245,7 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
-    """Return whether a point is known well enough, or more rounds cannot improve it.
+    """Return whether a point is known as well as was asked for, or has all its blocks.
 
     Args:
         medians: for each process its block medians.
@@ -216,22 +254,32 @@ def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:
     count = sum(map(len, medians))
     if count < MIN_BLOCKS:
         return False
-    narrow = relative_half_width(process_interval(medians)) <= until
-    return narrow or count >= MAX_BLOCKS or processes_differ(medians)
+    return count >= MAX_BLOCKS or relative_half_width(process_interval(medians)) <= until
 
 
-def processes_differ(medians: Sequence[Sequence[float]]) -> bool:
-    """Return whether the spread between processes leaves more rounds nothing to improve.
+def processes_differ(points: Sequence[Sequence[Sequence[float]]]) -> bool:
+    """Return whether the spread between processes leaves more rounds little to improve.
 
-    A process median over n blocks carries the blocks' variance times about pi / (2 n); once that
-    is under a quarter of the variance between process medians, halving it narrows the interval by
-    less than a tenth.
+    A process median over n blocks carries the blocks' variance times about pi / (2 n), a share x
+    of the variance between process medians: twice as many rounds narrow an interval to
+    √(1 − x / 2) of its width. Three processes say little about a variance, so the middle one of
+    all points that are compared with one another decides, each x times the median of chi² over
+    its degrees of freedom.
+
+    Source of that median: Wilson and Hilferty, The distribution of chi-square, 1931.
+
+    Args:
+        points: for each point and process the block medians.
     """
-    between, within = spread(medians)
-    if between is None or within is None:
-        return False
-    blocks = min(map(len, medians))
-    return within**2 * 1.571 / blocks < 0.25 * between**2
+    shares = []
+    for medians in points:
+        between, within = spread(medians)
+        if not between or within is None or sum(map(len, medians)) < MIN_BLOCKS:
+            return False
+        blocks = min(len(one) for one in medians if one)
+        middle = (1 - 2 / (9 * (len(medians) - 1))) ** 3
+        shares.append(within**2 * 1.571 / blocks / between**2 * middle)
+    return bool(shares) and median(shares) < 2 * (1 - (1 - WORTH) ** 2)
 
 
 def narrowing(medians: Sequence[Sequence[float]]) -> float:

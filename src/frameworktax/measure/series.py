@@ -15,9 +15,10 @@ from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure.gate import Gate
-from frameworktax.measure.process import AnyWorker
+from frameworktax.measure.process import AnyWorker, Worker
 from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
 from frameworktax.models.libraries import libraries_in
+from frameworktax.models.user import BEGINS_OTHERS
 from frameworktax.records import DEPLOYED, FLOOR, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.runtimes.deployment import configuration
@@ -173,6 +174,11 @@ class Series:
             live=self.live,
         )
         loaded = gate.ask(worker, request, timeout_s)
+        begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
+        if begins and isinstance(worker, Worker) and worker.started == "forked":
+            forked = worker
+            gate.start(lambda: forked.start_instead(begins[0]))
+            loaded = gate.ask(worker, request, timeout_s)
         self.load_ns[process] = loaded.load_ns
         versions = self.runtime.versions() if python is not None else {}
         if versions:

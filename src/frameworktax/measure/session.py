@@ -13,9 +13,10 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ from frameworktax.measure.process import AnyWorker, InPlace, Worker
 from frameworktax.measure.protocol import Bound, ReadMemory
 from frameworktax.measure.recorder import OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.rounds import Rounds, Runs
-from frameworktax.measure.schedule import FIRST_ROUNDS, Points
+from frameworktax.measure.rounds import JOINED_S, Rounds, Runs
+from frameworktax.measure.schedule import Points
 from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.setup_process import SetupProcess
@@ -47,6 +48,8 @@ from frameworktax.store import Writer
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that measuring processes may fill together."""
+MOMENT_S = 1.0
+"""What a point may take that is warmed up while others are being set up."""
 THREADS = 8
 """Most steps of set-up at a time: many only wait for what a template still imports."""
 BIND_S = 5.0
@@ -157,6 +160,7 @@ class MeasuringSession:
         with self._effort.setting_up():
             self._begin_templates()
             self._setup.begin(self._sampler)
+            self._pool.submit(import_module, "scipy.special")  # intervals need it, later
         self._cover()
         self._setup.write_subjects()
         self._raise_if_nothing()
@@ -197,13 +201,49 @@ class MeasuringSession:
             if is_over:
                 break
             with self._effort.setting_up():
-                self._setup.wait()
+                if not self._prepare_one():
+                    self._setup.wait()
         self._leave_out()
 
     def _next_visit(self) -> Points:
-        ready = schedule.waiting(self._series, stop_when_linear=self._plan.stop_when_linear)
-        left_s = self._rounds.left_s if self._rounds.begun else float("inf")
-        return schedule.next_visit(ready, left_s)
+        is_watched = self._plan.stop_when_linear
+        everything = list(self._series)
+        ready = schedule.waiting(everything, stop_when_linear=is_watched)
+        ready = schedule.after_eager(ready, everything)
+        if not self._rounds.begun:  # one group: the first value is to be there soon
+            return schedule.next_visit(ready, float("inf"))
+        return schedule.next_visit(ready, self._rounds.left_s, 0.0 if is_watched else JOINED_S)
+
+    def _prepare_one(self) -> bool:
+        """Warm up a point or start a further process that is due later; False where none is.
+
+        Only while others are being set up, and what takes a moment: nothing is timed meanwhile.
+        """
+        ready = [
+            series
+            for series in list(self._series)
+            if series.ready and series.timed and series.dead is None and not series.runtime.compiles
+        ]
+        for process in range(self._plan.processes):
+            for series in ready:
+                if process >= series.processes(self._plan.processes):
+                    continue
+                if process in series.workers:
+                    for batch in sorted(set(series.points) - series.failed):
+                        is_bound = (process, batch) in series.bound
+                        if not is_bound and 0 < schedule.cost_s(series, batch, process) < MOMENT_S:
+                            self._bind(series, process, batch)
+                            return True
+                elif series.load_ns[0] < 1e9 * MOMENT_S and self._has_room():
+                    self._start(series, process)
+                    return True
+        return False
+
+    def _has_room(self) -> bool:
+        """Return whether all processes of every series certainly fit in memory together."""
+        largest = max(self._resident_bytes(), default=0)
+        count = len(self._series) * self._plan.processes
+        return largest * count < MEMORY_SHARE * host.memory_available_bytes()
 
     def _is_budget_spent(self) -> bool:
         return self._rounds.begun and self._rounds.left_s <= 0
@@ -211,31 +251,42 @@ class MeasuringSession:
     def _visit(self, points: Points) -> None:
         """Bind, compare, time and sample points that are compared with one another."""
         runs = []
+        batches: dict[str, list[int]] = {}
+        found = {series.key: series for series, _ in points}
         for series, batch in points:
             series.open.discard(batch)
-            self._bind(series, 0, batch)
+            batches.setdefault(series.key, []).append(batch)
+        binds = [
+            self._pool.submit(self._bind_all, found[key], wanted) for key, wanted in batches.items()
+        ]
+        self._await(binds, "warm-up")
+        for series, batch in points:
             if (run := series.runs.get((batch, 0))) is not None:
                 runs.append((series, run))
         self._compare(points)
         if not self._rounds.begun:
             self._reporter.phase("measuring")
-        is_watched = self._plan.stop_when_linear  # a curve that may stop needs a true interval
         if runs:
-            rounds = MIN_BLOCKS if is_watched else FIRST_ROUNDS
-            self._rounds.first([*self._beside(points), *runs], rounds)
-        if is_watched:
+            self._rounds.first([*self._beside(points), *runs], self._first_rounds(points))
+        if self._plan.stop_when_linear:
             schedule.stop_linear(self._series, self._recorder)
 
+    def _first_rounds(self, points: Points) -> int:
+        if self._plan.stop_when_linear:
+            return MIN_BLOCKS  # a curve that may stop needs a true interval
+        ready = [*points, *schedule.waiting(list(self._series))]
+        return schedule.first_rounds(ready, self._plan.processes, self._rounds.left_s)
+
     def _beside(self, points: Points) -> Runs:
-        """Return eager's run at this batch size, where it was measured before: for the ratios."""
-        series, batch = points[0]
-        if any(one.runtime.name == "eager" for one, _ in points):
-            return []
+        """Return eager's runs at these batch sizes, where measured before: for the ratios."""
+        wanted = {(series.reference, batch) for series, batch in points}
+        wanted -= {(s.config, batch) for s, batch in points if s.runtime.name == "eager"}
         return [
             (one, one.runs[batch, 0])
             for one in self._series
-            if one.runtime.name == "eager" and one.config == series.reference
-            if 0 in one.workers and (batch, 0) in one.runs
+            if one.runtime.name == "eager" and 0 in one.workers
+            for batch in sorted(one.points)
+            if (one.config, batch) in wanted and (batch, 0) in one.runs
         ]
 
     def _bind_floor(self) -> None:
@@ -277,15 +328,20 @@ class MeasuringSession:
 
     def _shifts(self) -> list[list[int]]:
         """Split processes into groups that fit in memory together; process 0 is alive."""
-        used = 0
-        for series in self._series:
-            for worker in series.workers.values() if series.ready else ():
-                with contextlib.suppress(WorkerError):
-                    used += worker.request(ReadMemory(), 30.0).resident_bytes
+        used = sum(self._resident_bytes())
         room = MEMORY_SHARE * host.memory_available_bytes()
         together = max(1, min(self._plan.processes, 1 + int(room // max(1, used))))
         order = list(range(self._plan.processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
+
+    def _resident_bytes(self) -> list[int]:
+        """Return what process 0 of each series holds."""
+        found = []
+        for series in list(self._series):
+            if series.ready and 0 in series.workers:
+                with contextlib.suppress(WorkerError):
+                    found.append(series.workers[0].request(ReadMemory(), 30.0).resident_bytes)
+        return found
 
     def _start_processes(self, processes: list[int]) -> None:
         """Load each runtime in further processes; what compiles is bound there, too."""
@@ -298,6 +354,7 @@ class MeasuringSession:
                 for process in processes
                 for series in self._series
                 if 0 < process < series.processes(self._plan.processes) and _measured(series)
+                if process not in series.workers
             ]
             self._await(starts, "processes ready")
 
@@ -378,6 +435,10 @@ class MeasuringSession:
             return
         if series.timed:
             series.runs[batch, process] = _run_of(series.points[batch], process, bound)
+
+    def _bind_all(self, series: Series, batches: Iterable[int]) -> None:
+        for batch in batches:
+            self._bind(series, 0, batch)
 
     def _bind_limit_s(self, series: Series, batch: int) -> float:
         """Seconds a batch size may take to be bound: a hang must not take the whole budget."""

@@ -38,7 +38,7 @@ from pathlib import Path
 import numpy as np
 
 from frameworktax.measure import worker
-from frameworktax.models.libraries import import_library, uses_device
+from frameworktax.models.libraries import begun, import_library, uses_device
 
 MODULE = "frameworktax.measure.template"
 ROOM = "FRAMEWORKTAX_ROOM"
@@ -538,10 +538,10 @@ def _refusal(library: str) -> str:
         os._exit(int(uses_device()))
     if os.waitpid(trial, 0)[1]:
         return f"{library} uses a device as soon as it is imported"
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
+    threads, processes = begun()
+    if threads > 1:
         return f"{library} starts threads as soon as it is imported"
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    if children.exists() and children.read_text().strip():
+    if processes:
         return f"{library} starts processes as soon as it is imported"
     return ""
 

@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UserModelError, nearest
 from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.libraries import begun
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
 
+BEGINS_OTHERS = "begins-others"
+"""Note on a model whose file starts something when it is imported."""
+OTHERS = ("threads", "processes")
 RETURN = "return a torch.nn.Module and its example inputs (a tensor, tuple, list or dict)"
 
 
@@ -38,7 +42,9 @@ def build(name: str, workload: Workload) -> Model:
 
     torch.manual_seed(SEED)
     with _own_folder_first(name):
+        before = begun()
         function = _function(name)
+        after = begun()
         _check_takes_nothing(name, function)
         try:
             result = function()
@@ -46,7 +52,12 @@ def build(name: str, workload: Workload) -> Model:
         except Exception as error:
             raise UserModelError(f"{name} raised {_line(error, _file_of(function))}") from error
     module, example = _module_and_example(name, result)
-    return wrap(name, module, example, workload.batch_dim)
+    model = wrap(name, module, example, workload.batch_dim)
+    started = [what for what, a, b in zip(OTHERS, before, after, strict=True) if b > a]
+    if started:
+        text = f"importing {name.rpartition(':')[0]} starts {' and '.join(started)}"
+        model.notes.append((BEGINS_OTHERS, f"{text}, which run beside what is measured"))
+    return model
 
 
 def wrap(name: str, module: Any, example: Inputs, batch_dim: int | None) -> Model:
