@@ -336,6 +336,10 @@ class Calibration:
     latency_ns: tuple[int, ...]
 
 
+EVERY_THREAD = "perf-event of every thread"
+"""The method of samples of all threads of a process, on one clock."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """Where the time of a point goes, from a run of its own; never a source of latency.
@@ -345,7 +349,8 @@ class Attribution:
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
     samples). A process is sampled in one round or in several. ``off_cpu_ns`` is wall time minus
     CPU time of the calling thread, ``queued_ns`` the part of it in which the thread was ready and
-    others had the processor.
+    others had the processor. By the method ``EVERY_THREAD`` both are of time in which no thread
+    ran, and a sample stands for the process.
 
     On a GPU (``device-profile``): one entry per call in ``kernel_ns`` (union of kernel, copy and
     memset intervals), ``kernels``, ``copies``, ``launches``, ``wait_ns`` (host time in synchronises

@@ -11,7 +11,10 @@ import ctypes
 import mmap
 import shutil
 import subprocess
+import threading
 import time
+from collections import Counter
+from functools import partial
 from statistics import median
 
 import pytest
@@ -204,6 +207,156 @@ def test_arithmetic_of_a_library_that_nobody_named_is_kernel_time(added):
     assert median(grown) == pytest.approx(1, abs=0.10)
 
 
+MS = 1_000_000
+needs_machine_code = pytest.mark.skipif(
+    not machine_code.is_available(), reason="no machine code is judged here"
+)
+
+
+def per_call(call, spent, **more):
+    """Sample for 2.5 s of CPU time; return ns of a call: in all, by line, and what was spent.
+
+    On a busy host that takes longer, and the number of samples is the same.
+    """
+    lines, calls, ran = Counter(), 0, 0
+    for known in spent:
+        spent[known] = 0
+    while ran < 2500 * MS:
+        record = attribute_cpu(call, method="perf-event", duration_ns=500 * MS, **more)
+        calls += record["calls"]
+        ran += record["wall_ns"] - record["off_cpu_ns"]
+        for stretch in record["samples"]:
+            lines.update(stretch)
+    known = {name: ns / calls for name, ns in spent.items()}
+    # Nothing here calls the operating system but what other load makes of it: in all parts alike.
+    del lines["system"]
+    return ran / calls, {n: ran / calls * c / lines.total() for n, c in lines.items()}, known
+
+
+class Timed:
+    """A part of a call, and what it takes of its thread's CPU time, clocks and all."""
+
+    def __init__(self, part, spent, name):
+        self.part, self.spent, self.name = part, spent, name
+
+    def __call__(self):
+        begin = time.thread_time_ns()
+        self.part()
+        self.spent[self.name] += time.thread_time_ns() - begin
+
+
+@pytest.fixture(scope="module")
+def timed_loops(compiled):
+    """Loops in C of a given length: that of no arithmetic, and that of arithmetic; and a call."""
+    if compiled is None:
+        pytest.skip("no C compiler")
+
+    def lasting(function):
+        function(1_000_000)
+        begin = time.thread_time_ns()
+        function(10_000_000)
+        pace = 10_000_000 / (time.thread_time_ns() - begin)
+        return lambda ns: partial(function, round(ns * pace))
+
+    spin, arithmetic = compiled(SPIN_C, "spin"), compiled(ARITHMETIC_C, "arithmetic")
+    spent = Counter()
+    for _ in range(3000):  # what a call into C takes is no work of the loop
+        Timed(partial(arithmetic, 0), spent, "empty")()
+    return lasting(spin), lasting(arithmetic), spent["empty"] / 3000
+
+
+@needs_machine_code
+@pytest.mark.parametrize("ms", [0.1, 1, 10])
+@pytest.mark.parametrize("where", ["python", "native"])
+def test_host_and_kernel_time_come_back_within_5_percent(timed_loops, where, ms):
+    native, arithmetic, empty = timed_loops
+    spent = {"host": 0, "kernel": 0}
+    host = Timed(Spin(ms * MS) if where == "python" else native(ms * MS), spent, "host")
+    kernel = Timed(arithmetic(ms * MS), spent, "kernel")
+
+    def call():
+        host()
+        kernel()
+
+    whole, lines, known = per_call(call, spent)
+    computed = known["kernel"] - empty
+    beside = whole - known["host"] - computed  # calls and clocks
+    print(f"{where} {ms} ms: {lines} of {known}, beside {beside:.0f}")
+    assert lines["kernel"] / computed == pytest.approx(1, abs=0.05)
+    assert (whole - lines["kernel"] - beside) / known["host"] == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("width", [320, 768])
+def test_a_longer_product_is_kernel_time_within_5_percent(width):
+    """Products of about 1 and 10 ms; what a product takes apart from its kernel is 1 % of 1 ms."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    a, b, out = (torch.randn(width, width) for _ in range(3))
+    spent = {"product": 0}
+    spin = Spin(MS)
+    product = Timed(partial(torch.mm, a, b, out=out), spent, "product")
+
+    def call():
+        spin()
+        product()
+
+    _, lines, known = per_call(call, spent)
+    print(f"{width} wide: {lines} of {known}")
+    assert lines["kernel"] / known["product"] == pytest.approx(1, abs=0.05)
+
+
+class Second:
+    """A second thread that runs what it is given, while the first goes on."""
+
+    def __init__(self):
+        self._begin, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._given = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            self._begin.acquire()
+            self._given()
+            self._done.release()
+
+    def begin(self, what):
+        self._given = what
+        self._begin.release()
+
+    def wait(self):
+        self._done.acquire()
+
+
+@needs_machine_code
+@pytest.mark.parametrize("ms", [0.1, 1, 10])
+@pytest.mark.parametrize("spinning", ["first", "second"])
+def test_two_threads_that_compute_and_one_that_is_in_python(timed_loops, spinning, ms):
+    """Python in either thread is tax; what both compute is kernel time, waited for or not."""
+    _, arithmetic, _ = timed_loops
+    second = Second()
+    spent = {"host": 0, "short": 0, "long": 0}
+    host = Timed(Spin(ms * MS), spent, "host")
+    short = Timed(arithmetic(0.5 * ms * MS), spent, "short")
+    long = Timed(arithmetic(ms * MS), spent, "long")
+
+    def call():
+        if spinning == "first":
+            host()
+        else:
+            second.begin(host)
+            second.wait()
+        second.begin(long)
+        short()
+        second.wait()
+
+    _, lines, known = per_call(call, spent, threads=2)
+    print(f"{spinning} {ms} ms: {lines} of {known}")
+    # Between what the slower one takes and both one after the other, on a processor they share.
+    assert 0.95 * known["long"] <= lines["kernel"] <= 1.05 * (known["short"] + known["long"])
+    if ms >= 1:  # handing over to the other thread takes tens of µs of Python, twice
+        assert lines["python"] / known["host"] == pytest.approx(1, abs=0.05 + 0.1 / ms)
+
+
 def test_a_program_that_only_allocates_is_the_allocator(compiled):
     if compiled is None:
         pytest.skip("no C compiler")
@@ -316,11 +469,7 @@ def test_every_leaf_that_was_hit_is_named(products):
 
 @pytest.mark.parametrize("period_ns", [500_000, 1_493_000, 3_000_000])
 def test_one_long_product_has_next_to_no_tax(period_ns):
-    """The sampler's own bias, by its period: what it adds is outside the kernel in every round.
-
-    Other load adds to some of them (a preempted thread enters the operating system), so that the
-    least of them is compared.
-    """
+    """The sampler's own bias, by its period: the middle of the rounds."""
     import torch
 
     torch.set_num_threads(1)
@@ -343,4 +492,4 @@ def test_one_long_product_has_next_to_no_tax(period_ns):
                 if classify(leaf)[0] == "kernel"
             )
         shares.append(1 - kernel / total)
-    assert min(shares) <= 0.003, shares
+    assert median(shares) <= 0.003, shares

@@ -12,6 +12,7 @@ import sample_records as data
 from frameworktax.analysis.document import build
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
+    EVERY_THREAD,
     LINEAR_REASON,
     Attribution,
     LeftOut,
@@ -268,7 +269,7 @@ def test_points_asked_for_and_measured():
     assert build(records, asked=[floor]).points == Points(asked=33, measured=31)
 
 
-def on_threads(threads, environment=data.ENVIRONMENT, platform="cpu"):
+def on_threads(threads, environment=data.ENVIRONMENT, platform="cpu", method="perf-event"):
     """Return the document of eager and a faster runtime, both sampled, on so many threads."""
     records = [data.session()]
     records[0] = replace(records[0], environment=environment)
@@ -279,7 +280,7 @@ def on_threads(threads, environment=data.ENVIRONMENT, platform="cpu"):
             Subject(session=data.SESSION, point=point, paradigm="eager"),
             *data.blocks(point, latency),
             Attribution(
-                session=data.SESSION, point=point.key(), process=0, method="perf-event",
+                session=data.SESSION, point=point.key(), process=0, method=method,
                 calls=1, wall_ns=10**9, latency_ns=latency, off_cpu_ns=0,
                 samples=(stretch, stretch),
             ),
@@ -301,6 +302,14 @@ def test_samples_of_one_thread_are_the_tax_of_one_thread_only():
         assert "one-thread-sampled" in {note.code for note in m.notes}
     assert "one-thread-sampled" not in {note.code for m in alone.measurements for note in m.notes}
     assert [advice.kind for advice in beside.advice] == ["measured"]
+
+
+def test_samples_of_every_thread_are_the_tax_of_several():
+    for m in on_threads(2, method=EVERY_THREAD).measurements:
+        assert m.tax_share.value == pytest.approx(0.5)
+        assert m.kernel_ns.value == pytest.approx(0.5 * m.latency_ns.value)
+        assert m.regime is not None
+        assert "one-thread-sampled" not in {note.code for note in m.notes}
 
 
 def test_more_threads_than_processors_get_no_advice():

@@ -8,7 +8,13 @@ import struct
 import pytest
 
 from frameworktax.attribution import perf_event, py_spy
-from frameworktax.attribution.perf_event import PerfEventSampler, records, refusal
+from frameworktax.attribution.perf_event import (
+    ON,
+    PREEMPTED,
+    PerfEventSampler,
+    records,
+    refusal,
+)
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import UsageError, WorkerError
 
@@ -41,6 +47,8 @@ def test_a_damaged_ring_is_an_error_and_no_endless_loop():
 def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatch):
     """A ring of one page behind its control page, as the kernel lays it out."""
     data = sample_record(0xA, 2) + lost_record(3) + sample_record(0xB, 1) + sample_record(0xC, 2)
+    for what, time_ns in ((PREEMPTED, 5), (ON, 7)):  # a switch: what it did, then its time
+        data += struct.pack("<IHHQ", 14, what << 13, 16, time_ns)
     ring = bytearray(2 * 4096)
     for i, byte in enumerate(data):
         ring[4096 + (first + i) % 4096] = byte
@@ -51,9 +59,9 @@ def test_the_ring_is_read_around_its_end_and_emptied(first, tmp_path, monkeypatc
     with counter.open("rb") as file:
         event._fd, event._ring, event._page, event._size = file.fileno(), ring, 4096, 4096
         event._counted_lost = event.cpu_ns = 0
-        assert event.drain() == ([(0xA, 110), (0xC, 112)], [111], 3)
+        assert event.drain() == ([(0xA, 110), (0xC, 112)], [111], 3, [(5, PREEMPTED), (7, ON)])
         file.seek(0)
-        assert event.drain() == ([], [], 0)
+        assert event.drain() == ([], [], 0, [])
     assert struct.unpack_from("<QQ", ring, 1024) == (first + len(data),) * 2
 
 
@@ -125,7 +133,7 @@ def test_py_spy_leaves_of_one_thread_are_read():
 def test_the_first_sampler_that_works_is_taken_and_reasons_are_kept(monkeypatch):
     from frameworktax.attribution import sampler
 
-    def refuse(method, stretch_ns):
+    def refuse(method, stretch_ns, threads):
         raise OSError(errno.EPERM, f"no {method} today")
 
     monkeypatch.setattr(sampler, "open_sampler", refuse)

@@ -17,9 +17,11 @@ from frameworktax.analysis.grouping import PointRecords, gather, left_out_names,
 from frameworktax.analysis.headline import headline
 from frameworktax.analysis.places import layers, source_lines
 from frameworktax.records import (
+    EVERY_THREAD,
     FLOOR,
     LINEAR_REASON,
     REFERENCE,
+    Attribution,
     Calibration,
     Curve,
     Effort,
@@ -241,7 +243,7 @@ def _reading(
         notes += [note for note in bill.notes if note.code not in codes]
     elif records.blocks:
         notes.append(_no_bill(records, latency))
-    if _is_one_of_several(records.point) and records.attributions:
+    if records.attributions and not _whole(records):
         text = (
             f"only one of {records.point.threads} threads was sampled, whose waiting for the "
             "others is no tax while they compute: no share is given; measure with --threads 1 for "
@@ -306,9 +308,11 @@ def _reading(
     return Reading(records, measurement, bill)
 
 
-def _is_one_of_several(point: Point) -> bool:
-    """Return whether samples of the calling thread are not the whole of a call."""
-    return point.threads > 1 and device_of(point.platform) == "cpu"
+def _whole(records: PointRecords) -> Sequence[Attribution]:
+    """Return samples of whole calls: of one of several threads on a CPU they are not."""
+    point = records.point
+    is_one = point.threads == 1 or device_of(point.platform) != "cpu"
+    return [a for a in records.attributions if is_one or a.method == EVERY_THREAD]
 
 
 def _bill(
@@ -323,11 +327,9 @@ def _bill(
         return None  # it has no kernels: its latency is the harness's own
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
-    sampled = None
-    if not _is_one_of_several(point):
-        sampled = billing.from_samples(
-            latency, records.attributions, records.by_process, mean.value if mean else None
-        )
+    sampled = billing.from_samples(
+        latency, _whole(records), records.by_process, mean.value if mean else None
+    )
     if sampled is not None or twin is None or warm is None:
         return sampled
     return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))

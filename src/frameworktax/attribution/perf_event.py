@@ -23,7 +23,8 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -40,10 +41,14 @@ _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
 _TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP, _SAMPLE_TIME = 1, 0, 1, 4
 _SAMPLE_REGISTERS, _SAMPLE_STACK = 1 << 12, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _USE_CLOCKID = 1, 1 << 5, 1 << 6, 1 << 25
+_ID_ALL, _SWITCHES = 1 << 18, 1 << 26  # each record has its time; each switch is one
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
-_RECORD_LOST, _RECORD_SAMPLE = 2, 9
+_RECORD_LOST, _RECORD_SAMPLE, _RECORD_SWITCH = 2, 9, 14
+ON, OFF, PREEMPTED = 0, 1, 3
+"""What a switch did: the thread got a processor, gave it back, or had it taken away."""
+_SWITCH_BIT = 13
 _SET_SIGNAL, _SET_OWNER, _OWNER_THREAD = 10, 15, 0  # F_SETSIG, F_SETOWN_EX, F_OWNER_TID
 _MODE_MASK, _MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
@@ -101,6 +106,7 @@ def _open(
     thread: int = 0,
     registers: int = 0,
     stack_bytes: int = 0,
+    switches: bool = False,
 ) -> int:
     """Return a file descriptor that samples a thread (0: the calling one), disabled.
 
@@ -114,6 +120,7 @@ def _open(
             f"{platform.machine()}"
         )  # fmt: skip
     flags = _DISABLED | _EXCLUDE_HYPERVISOR | _USE_CLOCKID | (0 if kernel else _EXCLUDE_KERNEL)
+    flags |= _ID_ALL | _SWITCHES if switches else 0
     libc = ctypes.CDLL(None, use_errno=True)
     content = _SAMPLE_IP | _SAMPLE_TIME
     if stack_bytes:
@@ -149,11 +156,15 @@ def probe() -> str | None:
 
 
 class Drained(NamedTuple):
-    """What a ring held: (program counter, time) in user mode, times in kernel mode, ticks lost."""
+    """What a ring held: (program counter, time) in user mode, times in kernel mode, ticks lost.
+
+    ``switches`` holds (time, ``ON``, ``OFF`` or ``PREEMPTED``), where they were asked for.
+    """
 
     user: list[tuple[int, int]]
     kernel_ns: list[int]
     lost: int
+    switches: Sequence[tuple[int, int]] = ()
 
 
 _events: WeakSet[Event] = WeakSet()
@@ -174,6 +185,7 @@ class Event:
         signal: sent to the calling thread at every sample, None for none.
         min_pages: of the ring, where so much memory may be locked.
         registers: mask of those that come with a sample, if ``stack_bytes`` of the stack do.
+        switches: whether it is recorded when the thread gets and leaves a processor.
 
     Raises:
         RefusedError: sampling is not allowed, or no ring buffer may be locked.
@@ -190,22 +202,26 @@ class Event:
         min_pages: int = 1,
         registers: int = 0,
         stack_bytes: int = 0,
+        switches: bool = False,
     ) -> None:
         self.period_ns = period_ns
-        more = {
-            "wakeup": int(signal is not None),
-            "thread": thread,
-            "registers": registers,
-            "stack_bytes": stack_bytes,
-        }
+        opened = partial(
+            _open,
+            period_ns,
+            wakeup=int(signal is not None),
+            thread=thread,
+            registers=registers,
+            stack_bytes=stack_bytes,
+            switches=switches,
+        )
         self.kernel = kernel is not False
         try:
-            self._fd = _open(period_ns, kernel=self.kernel, **more)
+            self._fd = opened(kernel=self.kernel)
         except RefusedError as refused:
             if not self.kernel or kernel or refused.errno not in (errno.EACCES, errno.EPERM):
                 raise
             self.kernel = False
-            self._fd = _open(period_ns, kernel=False, **more)
+            self._fd = opened(kernel=False)
         if signal is not None:
             owner = struct.pack("ii", _OWNER_THREAD, threading.get_native_id())
             fcntl.fcntl(self._fd, _SET_OWNER, owner)
@@ -253,14 +269,16 @@ class Event:
 
         Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
-        user, in_kernel = [], []
+        user, in_kernel, switches = [], [], []
         data = self.take()
         for kind, value, time_ns, _ in records(data):
             if kind == _RECORD_SAMPLE:
                 user.append((value, time_ns))
             elif kind == _MODE_KERNEL:
                 in_kernel.append(time_ns)
-        return Drained(user, in_kernel, self.newly_lost(data))
+            elif kind == _RECORD_SWITCH:
+                switches.append((time_ns, value))
+        return Drained(user, in_kernel, self.newly_lost(data), switches)
 
     def take(self) -> bytes:
         """Return the records in the ring and empty it."""
@@ -375,8 +393,8 @@ def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Yield (kind, value, time, position) of a ring's records.
 
     A sample in user mode gives ``(9, program counter, time, …)``, one in kernel mode ``(1, program
-    counter, time, …)``, lost ticks ``(2, number, 0, …)``; other kinds come with zeros. What else a
-    sample holds begins 24 bytes behind its position.
+    counter, time, …)``, lost ticks ``(2, number, 0, …)``, a switch ``(14, what it did, time, …)``;
+    other kinds come with zeros. What else a sample holds begins 24 bytes behind its position.
     """
     at = 0
     while at + 8 <= len(data):
@@ -388,6 +406,8 @@ def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
             value, time_ns = struct.unpack_from("<QQ", data, at + 8)
             if misc & _MODE_MASK == _MODE_KERNEL:
                 kind = _MODE_KERNEL
+        elif kind == _RECORD_SWITCH:
+            value, time_ns = misc >> _SWITCH_BIT, struct.unpack_from("<Q", data, at + size - 8)[0]
         elif kind == _RECORD_LOST:
             value = struct.unpack_from("<QQ", data, at + 8)[1]
         yield kind, value, time_ns, at

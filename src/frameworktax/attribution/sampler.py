@@ -37,11 +37,15 @@ class Ticks:
         leaves: user-mode ticks by where they were.
         system: ticks inside the operating system; None where the sampler cannot see them.
         lost: ticks that were due and have no record.
+        ran_ns: time in which a thread of the process ran; None where one thread alone is seen.
+        queued_ns: time in which none ran and one would have; None as ``ran_ns``.
     """
 
     leaves: Counter[Leaf]
     system: int | None
     lost: int = 0
+    ran_ns: int | None = None
+    queued_ns: int | None = None
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):
@@ -172,10 +176,17 @@ def sample(
     return SampleRun(
         sampler.name,
         sampler.period_ns,
-        tuple(Stretch(seen, *times) for seen, times in zip(sampler.ticks(), clocks, strict=True)),
+        tuple(_stretch(seen, *times) for seen, times in zip(sampler.ticks(), clocks, strict=True)),
         int(median(latencies)),
         sampler.counts_cpu_time,
     )
+
+
+def _stretch(seen: Ticks, calls: int, wall_ns: int, cpu_ns: int, queued_ns: int | None) -> Stretch:
+    """Return a stretch; of several threads the time in which any of them ran is its CPU time."""
+    if seen.ran_ns is None:
+        return Stretch(seen, calls, wall_ns, cpu_ns, queued_ns)
+    return Stretch(seen, calls, wall_ns, seen.ran_ns, seen.queued_ns)
 
 
 def _difference(after: int | None, before: int | None) -> int | None:
@@ -209,8 +220,8 @@ def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
     return sampler == "perf-event" and machine_code.is_available()
 
 
-def open_sampler(method: str, stretch_ns: int) -> Sampler:
-    """Return a sampler of the calling thread.
+def open_sampler(method: str, stretch_ns: int, threads: int = 1) -> Sampler:
+    """Return a sampler of the calling thread, or of every thread where there are several.
 
     Raises:
         UsageError: no sampler has this name.
@@ -219,6 +230,10 @@ def open_sampler(method: str, stretch_ns: int) -> Sampler:
     from frameworktax.attribution.perf_event import PerfEventSampler
     from frameworktax.attribution.py_spy import PySpySampler
 
+    if threads > 1:
+        from frameworktax.attribution.every_thread import EveryThreadSampler
+
+        return EveryThreadSampler(stretch_ns)
     if method == "perf-event":
         return PerfEventSampler(stretch_ns)
     if method == "py-spy":
@@ -230,6 +245,7 @@ def attribute_cpu(
     call: Call,
     *,
     method: str | None = None,
+    threads: int = 1,
     min_calls: int = 3,
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
@@ -238,13 +254,12 @@ def attribute_cpu(
 ) -> dict[str, Any]:
     """Return where ``call`` spends this thread's time, as the fields of ``records.Attribution``.
 
-    All but ``session``, ``point`` and ``process``; ``notes`` are (code, text) pairs. Only the
-    calling thread is sampled: with more threads its waiting inside OpenMP counts as
-    ``threading``, and the time it is blocked is in ``off_cpu_ns``.
+    All but ``session``, ``point`` and ``process``; ``notes`` are (code, text) pairs.
 
     Args:
         call: what to run, without arguments.
         method: one of ``METHODS``; None takes the best that this host allows.
+        threads: of the call; all are sampled where there are several, by ``perf-event`` alone.
         min_calls: made even if they take longer than the duration.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
@@ -257,9 +272,10 @@ def attribute_cpu(
     from frameworktax.attribution.buckets import itemise
 
     refused = []
-    for name in METHODS if method is None else (method,):
+    usable = METHODS if threads == 1 else METHODS[:1]
+    for name in usable if method is None else (method,):
         try:
-            with open_sampler(name, duration_ns // stretches) as sampler:
+            with open_sampler(name, duration_ns // stretches, threads) as sampler:
                 run = sample(
                     call,
                     sampler,

@@ -205,6 +205,7 @@ class Server:
         loaded = self._ready()
         found = attribute_cpu(
             self._calls[request.batch],
+            threads=1 if self._target.is_cuda else self._target.threads,
             stretches=1,
             duration_ns=request.duration_ns,
             settle=loaded.synchronize if self._target.is_cuda else None,

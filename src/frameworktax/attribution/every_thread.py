@@ -1,0 +1,282 @@
+"""Samples of a call that several threads compute: one sample of the process at a time.
+
+Every thread has an event of its own, on one clock, that also records when the thread gets and
+leaves a processor. At each moment one thread stands for the process: the calling one while it
+runs, else the first of the others that runs. Its samples are the process's, so that a sample is
+worth one period of time in which anything ran. The calling thread in its own code is what it is.
+Where it waits in a library's barrier, or another thread stands for it, and any other thread that
+runs is in a kernel, the sample is that kernel's: waiting for others who compute is no tax.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from frameworktax.attribution.perf_event import (
+    OFF,
+    ON,
+    PERIOD_NS,
+    PREEMPTED,
+    Drained,
+    Event,
+    RefusedError,
+)
+from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
+from frameworktax.records import EVERY_THREAD
+
+Interval = tuple[int, int]
+
+_PAGES = 8
+"""Of a thread's ring, where so much may be locked: 2,000 switches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What one thread did in a stretch; times in ns on one clock, ascending.
+
+    Attributes:
+        on: when it ran.
+        queued: when it would have run and others had its processor.
+        samples: (time, where) of its ticks.
+    """
+
+    on: Sequence[Interval] = ()
+    queued: Sequence[Interval] = ()
+    samples: Sequence[tuple[int, Leaf]] = ()
+    times: Sequence[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", [time_ns for time_ns, _ in self.samples])
+
+    def runs_at(self, time_ns: int) -> bool:
+        """Return whether the thread was running."""
+        at = bisect_right(self.on, (time_ns, time_ns)) - 1
+        return any(begin <= time_ns <= end for begin, end in self.on[max(at, 0) : at + 2])
+
+    def nearest(self, time_ns: int) -> Leaf | None:
+        """Return where its nearest tick was; None without any."""
+        at = bisect_right(self.times, time_ns)
+        around = self.samples[max(at - 1, 0) : at + 1]
+        return min(around, key=lambda one: abs(one[0] - time_ns))[1] if around else None
+
+
+def intervals(
+    switches: Iterable[tuple[int, int]],
+    begin_ns: int,
+    end_ns: int,
+    *,
+    ran: bool,
+    queued_ns: int | None = None,
+) -> tuple[list[Interval], list[Interval]]:
+    """Return when a thread ran, and when it would have run, between two moments.
+
+    When it was preempted is recorded; how long it then waited for a processor each time it was
+    woken is known in sum alone, and taken to be equal at all of them.
+
+    Args:
+        switches: (time, ``ON``, ``OFF`` or ``PREEMPTED``), ascending, all that were in between.
+        begin_ns: the first moment.
+        end_ns: the second.
+        ran: whether it had CPU time at all; what a thread without switches did.
+        queued_ns: time in which it would have run, by the system; None where that is not known.
+    """
+    on: list[Interval] = []
+    preempted: list[Interval] = []
+    slept: list[Interval] = []
+    before: int | None = None  # what it did since the last switch
+    since = begin_ns
+    for moment_ns, what in (*switches, (end_ns, OFF if ran else ON)):
+        time_ns = min(max(moment_ns, begin_ns), end_ns)  # of a switch before or after it
+        if time_ns == since:
+            pass
+        elif before == ON or (before is None and what != ON):
+            on.append((since, time_ns))
+        elif before == PREEMPTED:
+            preempted.append((since, time_ns))
+        elif moment_ns < end_ns:
+            slept.append((since, time_ns))
+        before, since = what, time_ns
+    if queued_ns is not None and slept:
+        each_ns = (queued_ns - sum(end - begin for begin, end in preempted)) // len(slept)
+        woken = [(max(begin, end - each_ns), end) for begin, end in slept if each_ns > 0]
+        return on, sorted(preempted + woken)
+    return on, preempted
+
+
+def covered_ns(found: Iterable[Interval]) -> int:
+    """Return the length of the union of intervals."""
+    total, last = 0, None
+    for begin, end in sorted(found):
+        start = begin if last is None or begin > last else last
+        if end > start:
+            total += end - start
+        last = end if last is None or end > last else last
+    return total
+
+
+def together(timelines: Sequence[Timeline], bucket: Callable[[Leaf], str]) -> Counter[Leaf]:
+    """Return the samples of a process; see the head of this module.
+
+    Args:
+        timelines: of its threads, the calling one first.
+        bucket: the line of the breakdown that a sample belongs to.
+    """
+    found: Counter[Leaf] = Counter()
+    for i, timeline in enumerate(timelines):
+        for time_ns, leaf in timeline.samples:
+            if any(before.runs_at(time_ns) for before in timelines[:i]):
+                continue
+            where = bucket(leaf)
+            if where == "threading" or (i and where != "kernel"):
+                others = [t for j, t in enumerate(timelines) if j != i and t.runs_at(time_ns)]
+                near = [other.nearest(time_ns) for other in others]
+                leaf = next((n for n in near if n is not None and bucket(n) == "kernel"), leaf)
+            found[leaf] += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    drained: Drained
+    ran: bool
+    queued_ns: int | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    queued_ns: dict[int, int | None]
+    begin_ns: int
+    end_ns: int = 0
+    threads: dict[int, _Thread] = field(default_factory=dict)
+
+
+def _queued_ns(thread: int) -> int | None:
+    """Return the time that a thread was ready to run and did not, since it began."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
+    """Samples of every thread of this process, in stretches.
+
+    A thread is found when a stretch begins; one that begins later is not seen in it.
+
+    Args:
+        stretch_ns: how long a stretch is.
+        period_ns: CPU time of a thread between two of its samples.
+
+    Raises:
+        RefusedError: sampling is not allowed.
+    """
+
+    name = EVERY_THREAD
+    counts_cpu_time = True
+
+    def __init__(self, stretch_ns: int, *, period_ns: int = PERIOD_NS) -> None:
+        self.period_ns = period_ns
+        self._stretch_ns = stretch_ns
+        self._caller = threading.get_native_id()
+        self._events: dict[int, Event] = {}
+        self._seen: list[_Seen] = []
+        self._kernel: bool | None = None
+        self._find()
+
+    def start(self) -> None:
+        """Begin a stretch."""
+        self._find()
+        for event in self._events.values():
+            event.resume()
+        queued_ns = {thread: _queued_ns(thread) for thread in self._events}
+        self._seen.append(_Seen(queued_ns, time.perf_counter_ns()))
+
+    def stop(self) -> None:
+        """End a stretch and empty the rings."""
+        seen = self._seen[-1]
+        seen.end_ns = time.perf_counter_ns()
+        for event in self._events.values():
+            event.pause()
+        for thread, event in self._events.items():
+            before, queued, since = event.cpu_ns, _queued_ns(thread), seen.queued_ns[thread]
+            drained = event.drain()
+            waited = None if queued is None or since is None else queued - since
+            seen.threads[thread] = _Thread(drained, event.cpu_ns > before, waited)
+
+    def ticks(self) -> list[Ticks]:
+        """Return the samples of each stretch."""
+        from frameworktax.attribution.buckets import classify, is_judged
+
+        where = Resolver(judged=is_judged).resolve(
+            address
+            for seen in self._seen
+            for one in seen.threads.values()
+            for address, _ in one.drained.user
+        )
+        return [self._ticks(seen, where, lambda leaf: classify(leaf)[0]) for seen in self._seen]
+
+    def _ticks(self, seen: _Seen, where: dict[int, Leaf], bucket: Callable[[Leaf], str]) -> Ticks:
+        timelines = [
+            _timeline(seen, seen.threads[thread], where)
+            for thread in sorted(seen.threads, key=lambda thread: thread != self._caller)
+        ]
+        found = together(timelines, bucket)
+        system = found.pop(Leaf(KERNEL, ""), 0)
+        ran_ns = covered_ns(one for t in timelines for one in t.on)
+        either_ns = covered_ns(one for t in timelines for one in (*t.on, *t.queued))
+        return Ticks(
+            leaves=found,
+            system=system if self._kernel else None,
+            lost=sum(one.drained.lost for one in seen.threads.values()),
+            ran_ns=ran_ns,
+            queued_ns=either_ns - ran_ns,
+        )
+
+    def _find(self) -> None:
+        """Find threads that began or ended."""
+        there = {int(path.name) for path in Path("/proc/self/task").iterdir()}
+        for thread in self._events.keys() - there:
+            self._events.pop(thread).close()
+        for thread in sorted(there - self._events.keys(), key=lambda one: one != self._caller):
+            try:
+                event = Event(
+                    self._stretch_ns,
+                    thread=thread,
+                    period_ns=self.period_ns,
+                    kernel=self._kernel,
+                    min_pages=_PAGES,
+                    switches=True,
+                )
+            except RefusedError:
+                if not Path(f"/proc/self/task/{thread}").exists():
+                    continue  # it ended meanwhile
+                self._close()
+                raise
+            self._kernel = event.kernel
+            self._events[thread] = event
+
+    def _close(self) -> None:
+        for event in self._events.values():
+            event.close()
+        self._events.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+
+def _timeline(seen: _Seen, thread: _Thread, where: dict[int, Leaf]) -> Timeline:
+    drained = thread.drained
+    on, queued = intervals(
+        drained.switches, seen.begin_ns, seen.end_ns, ran=thread.ran, queued_ns=thread.queued_ns
+    )
+    samples = [(time_ns, where[address]) for address, time_ns in drained.user]
+    samples += [(time_ns, Leaf(KERNEL, "")) for time_ns in drained.kernel_ns]
+    return Timeline(on, queued, sorted(samples, key=lambda one: one[0]))
