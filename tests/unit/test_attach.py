@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from types import SimpleNamespace
 
+import jsonschema
 import pytest
 
 from frameworktax.attribution import perf_event, py_spy, threads
@@ -17,6 +18,7 @@ from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.programs import attach, document, target
 from frameworktax.programs.attach import Observation, Ticks, tax_share
 from frameworktax.programs.attach_blocks import attach_blocks, collapsed
+from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
 PID = 1 << 26  # above any pid
@@ -227,7 +229,9 @@ def test_an_observation_of_two_threads(machine):
     assert process.cpu_ns == sum(section.cpu_ns for section in found.sections) > 0
     assert sum(ns for *_, ns in process.symbols_ns) == pytest.approx(process.cpu_ns)
     assert {note.code for note in process.notes} == {"not-python", "code-made-while-running"}
-    assert document.dump(found)["sections"][1]["tid"] == 2
+    written = document.dump(found)
+    assert written["sections"][1]["tid"] == 2
+    jsonschema.validate(written, json_document.schema(document.Program))
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):

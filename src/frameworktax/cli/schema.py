@@ -11,12 +11,12 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.errors import UsageError, nearest
 
-DOCUMENTS = ("run", "comparison", "study")
+DOCUMENTS = ("run", "comparison", "program", "study")
 
 
 @app.command()
 def schema(
-    document: Annotated[str, typer.Argument(help="run, comparison or study.")] = "run",
+    document: Annotated[str, typer.Argument(help="run, comparison, program or study.")] = "run",
 ) -> None:
     """Print the JSON Schema of a document that --json writes, or of a study.
 
@@ -34,12 +34,16 @@ def schema(
 def describe(document: str) -> dict[str, Any]:
     """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
+    from frameworktax.programs.document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
     from frameworktax.sweep import study
 
-    kind = {"run": Run, "comparison": Comparison}.get(document)
-    return json_document.schema(kind) if kind else study.schema()
+    if document == "study":
+        return study.schema()
+    return json_document.schema(
+        {"run": Run, "comparison": Comparison, "program": Program}[document]
+    )
 
 
 @app.command()

@@ -160,11 +160,11 @@ class _Observed:
         window: Counter[Leaf] = Counter()
         for one in taken.threads:
             leaves = Counter(map(self.places.__getitem__, one.user))
-            leaves[Leaf(KERNEL, "")] += (
-                len(one.kernel_ns)
-                if taken.sees_kernel
-                else round(one.cpu_ns / taken.period_ns) - len(one.user) - one.lost
-            )
+            system = len(one.kernel_ns)
+            if not taken.sees_kernel:
+                system = round(one.cpu_ns / taken.period_ns) - len(one.user) - one.lost
+            if system:
+                leaves[Leaf(KERNEL, "")] = system
             thread = self.threads.setdefault(one.thread, _Thread(one.name))
             thread.name, thread.ended = one.name, one.ended
             thread.wall_ns += one.wall_ns

@@ -50,6 +50,9 @@ def attach_blocks(program: Program) -> list[Block]:
         for note in process.notes
     ]
     notes += [Note(note.code, note.text) for note in program.notes]
+    if program.observer_cpu_ns is not None:
+        text = f"Observing took {time_text(program.observer_cpu_ns)} of processor time elsewhere."
+        found.append(Text(text, style="dim"))
     return [*found, Notes("Notes", tuple(notes)), *environment_blocks(program.environment)]
 
 

@@ -35,8 +35,12 @@ def text(document: Run | Comparison) -> str:
     return json.dumps(dump(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def schema(document: type[Run] | type[Comparison] = Run) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of document, its name and version fixed."""
+def schema(document: type[Any] = Run) -> dict[str, Any]:
+    """Return the JSON Schema of a kind of document, its name and version fixed.
+
+    Args:
+        document: a dataclass whose fields ``schema`` and ``version`` have defaults.
+    """
     from pydantic import TypeAdapter
 
     described = TypeAdapter(document).json_schema()
@@ -45,8 +49,8 @@ def schema(document: type[Run] | type[Comparison] = Run) -> dict[str, Any]:
         fields[name]["const"] = fields[name]["default"]
     described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     described["title"] = f"{fields['schema']['const']} version {fields['version']['const']}"
-    # A comparison is written by this program alone, and whole.
-    whole = fields if document is Comparison else described.get("required", [])
+    # A run may be another program's; all others are written by this one alone, and whole.
+    whole = described.get("required", []) if document is Run else fields
     described["required"] = sorted({*whole, "schema", "version"})
     return described
 

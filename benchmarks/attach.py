@@ -1,0 +1,204 @@
+"""What attaching costs the process: its throughput without, with attach, and with py-spy.
+
+The target multiplies matrices of 96 × 96 in 64 threads, with Python between the products. In
+rounds, so that a drifting host moves every case alike, it is counted for some seconds: as it is,
+with ``attach`` (functions of Python included), with ``attach`` that takes 25 times as many samples,
+and with ``py-spy record --rate 100``. The ratio is to the same round's count as it is; its interval
+is Student's t over logarithms. Throughput by wall time includes what the observer takes of the
+target's processors; by processor time it does not. On a host with other load both are uncertain by
+more than what attaching costs; 25 times the samples cost 25 times as much, so that the cost of the
+samples alone, a 25th of that, is known better.
+
+    python benchmarks/attach.py             fourteen rounds, 4 min
+    python benchmarks/attach.py --quick     two rounds, proves nothing
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from common import Bench, BenchmarkError, Row, options
+from frameworktax.stats import mean_interval
+
+THREADS, WINDOW_S, ROUNDS = 64, 2.5, 14
+MORE = 25
+LOST = 0.02
+PY_SPY_HZ = 100
+TARGET = f"""
+import sys, threading
+import numpy as np
+counts = np.memmap(sys.argv[1], np.int64, "r+", shape=({THREADS}, 8))
+def work(slot):
+    a = np.ones((96, 96), np.float32)
+    while True:
+        for _ in range(20):
+            a @ a
+            sum(range(100))
+        counts[slot, 0] += 1
+for slot in range({THREADS}):
+    threading.Thread(target=work, args=(slot,), daemon=True).start()
+print(flush=True)
+sys.stdin.read()
+"""
+OBSERVER = """
+import sys, time
+from frameworktax.programs.attach import PERIOD_NS, Observation
+pid = int(sys.argv[1])
+for line in sys.stdin:
+    with Observation(pid, period_ns=PERIOD_NS // int(line)) as observed:
+        observed.update()  # the first reads the symbols of libraries
+        print(flush=True)
+        import select
+        while not select.select([sys.stdin], [], [], 1)[0]:
+            observed.update()
+        sys.stdin.readline()
+    print(flush=True)
+"""
+
+
+class Cases:
+    """The target, and what observes it now."""
+
+    def __init__(self, folder: Path) -> None:
+        self.counts = np.memmap(folder / "counts", np.int64, "w+", shape=(THREADS, 8))
+        self.target = _python(TARGET, str(folder / "counts"))
+        self.observer = _python(OBSERVER, str(self.target.pid))
+        self.raw = folder / "py-spy.raw"
+
+    def close(self) -> None:
+        """End both."""
+        for process in (self.observer, self.target):
+            process.kill()
+            process.wait()
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Observe nothing."""
+        yield
+
+    @contextmanager
+    def attach(self, samples: int = 1) -> Iterator[None]:
+        """Attach, as the command does, with a table every second; so many times its samples."""
+        _ask(self.observer, f"{samples}")
+        try:
+            yield
+        finally:
+            _ask(self.observer)
+
+    def attach_more(self) -> AbstractContextManager[None]:
+        """Attach with more samples."""
+        return self.attach(MORE)
+
+    @contextmanager
+    def py_spy(self) -> Iterator[None]:
+        """Record with py-spy."""
+        command = ["py-spy", "record", "--pid", str(self.target.pid), "--rate", str(PY_SPY_HZ)]
+        with subprocess.Popen(
+            [*command, "--threads", "--format", "raw", "--output", str(self.raw)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            said = process.stdout.readline() if process.stdout else ""
+            if "Sampling" not in said:
+                raise BenchmarkError(f"py-spy: {said.strip()}")
+            try:
+                yield
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+
+    def rates(self) -> tuple[float, float]:
+        """Return products per second of wall time and of the target's processor time."""
+        clock = ~self.target.pid << 3 | 2
+        done, cpu, wall = self.counts.sum(), time.clock_gettime(clock), time.monotonic()
+        time.sleep(WINDOW_S)
+        done = int(self.counts.sum() - done)
+        wall, cpu = time.monotonic() - wall, time.clock_gettime(clock) - cpu
+        return done / wall, done / cpu
+
+
+def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ask(process: subprocess.Popen[str], word: str = "") -> None:
+    if process.stdin is None or process.stdout is None:
+        raise BenchmarkError("the observer has no pipe")
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+    if not process.stdout.readline():
+        raise BenchmarkError("the observer has ended")
+
+
+def measure(rounds: int) -> Row:
+    """Return the rates of every case in every round."""
+    found: dict[str, list[tuple[float, float]]] = {
+        "plain": [], "attach": [], "attach_more": [], "py_spy": []
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Cases(Path(folder))
+        try:
+            if cases.target.stdout is not None:
+                cases.target.stdout.readline()
+            with cases.attach():
+                pass  # imports, and reads symbols that stay
+            for number in range(rounds):
+                names = list(found)
+                for name in names[number % 4 :] + names[: number % 4]:
+                    with getattr(cases, name)():
+                        found[name].append(cases.rates())
+        finally:
+            cases.close()
+    return {"threads": THREADS, "window_s": WINDOW_S, "rates_wall_cpu": found}
+
+
+def main() -> int:
+    chosen = options(__doc__ or "").parse_args()
+    rounds = 2 if chosen.quick else ROUNDS
+    bench = Bench("attach", chosen, [rounds * 4 * (WINDOW_S + 1)])
+    found = bench.part("attach", f"throughput, {rounds} rounds", lambda: measure(rounds))
+    if found is not None:
+        tell(bench, found)
+    return bench.finish()
+
+
+def tell(bench: Bench, found: Row) -> None:
+    rates = found["rates_wall_cpu"]
+    for name, words, per in (
+        ("attach", "attach", 1),
+        ("attach_more", f"a {MORE}th of what attach with {MORE} times the samples costs", MORE),
+        ("py_spy", f"py-spy at {PY_SPY_HZ} Hz", 1),
+    ):
+        for index, clock in enumerate(("wall", "processor")):
+            pairs = zip(rates[name], rates["plain"], strict=True)
+            logs = [math.log(with_[index] / plain[index]) for with_, plain in pairs]
+            ratio = mean_interval(logs, "log ratios by round")
+            if ratio is None:
+                continue
+            value, low, high = (math.expm1(x) / per for x in (ratio.value, ratio.low, ratio.high))
+            shown = f"{value:+.1%} ({low:+.1%} to {high:+.1%})"
+            what = f"throughput by {clock} time: {words}"
+            if name == "py_spy":
+                bench.row(what, shown)
+            else:
+                bench.check(what, value, shown, f"loses at most {LOST:.0%}", value >= -LOST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
