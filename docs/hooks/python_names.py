@@ -15,6 +15,7 @@ The nouns that results are made of: frozen, raw where they are stored, derived w
 """
 BEHIND = {
     "BlockTax": "frameworktax.block.BlockTax",
+    "Watch": "frameworktax.integrations.watch.Watch",
     "SweepResults": "frameworktax.sweep.run.SweepResults",
     "WhatIf": "frameworktax.analysis.whatif.request.WhatIf",
     "Comparison": "frameworktax.analysis.compare.comparison.Comparison",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -312,7 +312,7 @@ class Resolver:
         path = region.path
         if path.startswith("["):
             return Leaf(path, "")
-        library = PurePosixPath(path.removesuffix(" (deleted)")).name
+        library = path.removesuffix(" (deleted)").rpartition("/")[2]
         table = self._table(self._file(region))
         vaddr = table.address(address - region.start + region.offset) if table else None
         if table is None or vaddr is None:

@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from frameworktax.attribution.buckets import is_judged, itemise
 from frameworktax.attribution.perf_event import Drained, PerfEventSampler, probe
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
-from frameworktax.attribution.symbols import UNKNOWN, Leaf, Resolver, read_tables
+from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError
 from frameworktax.integrations.exporters import EXPORTERS, Exporter, Labels
@@ -254,12 +254,13 @@ def _compiling() -> Callable[[], bool]:
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """Return the first dimension or length of the first argument that has one."""
     for value in (*args, *kwargs.values()):
-        inner = next(iter(value.values()), None) if isinstance(value, Mapping) else value
-        shape = getattr(inner, "shape", None)
+        shape = getattr(value, "shape", None)
+        if shape is None and isinstance(value, Mapping):
+            shape = getattr(next(iter(value.values()), None), "shape", None)
         if shape:
             return int(shape[0])
-        if isinstance(inner, list | tuple):
-            return len(inner)
+        if isinstance(value, list | tuple):
+            return len(value)
     return None
 
 
@@ -709,20 +710,16 @@ class Places:
 
     def __init__(self) -> None:
         self._known: dict[int, Leaf] = {}
-        self._resolver: Resolver | None = None
+        self._resolver = Resolver(judged=is_judged)
 
     def __call__(self, addresses: Iterable[int]) -> Mapping[int, Leaf]:
         """Return address → place."""
         if len(self._known) > self.KEPT:
-            self._known, self._resolver = {}, None
+            self._known = {}
         new = list(set(addresses) - self._known.keys())
         for at in range(0, len(new), PORTION // 8):
             portion = new[at : at + PORTION // 8]
-            found = {} if self._resolver is None else self._resolver.resolve(portion)
-            if self._resolver is None or any(leaf.library == UNKNOWN for leaf in found.values()):
-                self._resolver = Resolver(judged=is_judged)  # libraries were loaded since
-                found = self._resolver.resolve(portion)
-            self._known |= found
+            self._known |= self._resolver.resolve(portion)
             sleep(REST_S)
         return self._known
 
