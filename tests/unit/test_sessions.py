@@ -143,12 +143,16 @@ def test_calibrators_of_other_worlds_end_in_a_number():
 # --- simulated: host, session, process, block ---------------------------------------------------
 
 
-def simulated(rng, points, ratio, *, host_sd, session_sd, block_noise, rounds=5, share=1.0):
+def simulated(
+    rng, points, ratio, *, host_sd, session_sd, block_noise, rounds=5, share=1.0,
+    calibrator_sd=0.015, disturbed=0.1,
+):  # fmt: skip
     """One session of several points, and the calibrator beside them; each level moves the time."""
     host = rng.gauss(0, host_sd)
     own = rng.gauss(0, math.hypot(session_sd, 0.5 * block_noise))
     calibrator = {
-        r: 370 * math.exp(host + rng.gauss(0, 0.015) + (0.4 if rng.random() < 0.1 else 0))
+        r: 370
+        * math.exp(host + rng.gauss(0, calibrator_sd) + (0.4 if rng.random() < disturbed else 0))
         for r in range(rounds)
     }
     made = []
@@ -189,6 +193,23 @@ def test_on_a_quiet_host_a_tenth_is_found():
     told = [judged(rng, 1.10, **QUIET)[0] for _ in range(300)]
     assert sum(p < 0.05 and e.value > 1.05 for e, p in told) / 300 >= 0.95
     assert sum(e.low <= 1.1 <= e.high for e, _ in told) / 300 >= 0.90
+
+
+@pytest.mark.parametrize(
+    ("calibrator", "least"),
+    [({"calibrator_sd": 0.005, "disturbed": 0.0}, 0.8), ({"calibrator_sd": 0.015}, 0.6)],
+    ids=["idle", "one calibrator round in ten disturbed"],
+)
+def test_on_a_quiet_host_a_twentieth_is_found(calibrator, least):
+    """What disturbs the calibrator's rounds costs power, and makes no false alarms."""
+    rng = random.Random(11)
+    told = [judged(rng, 1.05, **QUIET, **calibrator)[0] for _ in range(300)]
+    same = [judged(rng, 1.0, **QUIET, **calibrator)[0] for _ in range(300)]
+    found = sum(p < 0.05 and e.value > 1 for e, p in told) / 300
+    alarms = sum(p < 0.05 and e.value > 1 for e, p in same) / 300
+    print(f"found {found:.3f}, false alarms {alarms:.3f}")
+    assert found >= least
+    assert alarms <= 0.02
 
 
 def test_many_points_keep_the_error_of_the_family():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
 
+from frameworktax.cli import app
 from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.measure.reporter import Reporter
@@ -378,3 +380,19 @@ def test_a_dry_run_and_a_summary_in_words(tmp_path):
     assert "mlp, eager, batch 2: crashed in 2 sessions, last: why" in "".join(lines)
     assert lines[-1] == "took 12 s"
     json.dumps(before.as_data())
+
+
+def test_a_sweep_without_a_result_writes_its_document(tmp_path, monkeypatch):
+    executor = FakeExecutor(tmp_path, lambda job, p: "failed")
+    monkeypatch.setattr(
+        sys.modules["frameworktax.sweep.run"],
+        "sweep",
+        lambda *a, **k: sweep(tmp_path, executor).run(),
+    )
+    path = tmp_path / "sweep.json"
+    with pytest.raises(NothingMeasuredError) as nothing:
+        app(["sweep", "study.toml", "--quiet", "--json", str(path)], standalone_mode=False)
+    assert nothing.value.exit_code == 1
+    document = json.loads(path.read_text())
+    assert document["points"]["measured"] == 0 < document["points"]["asked"]
+    assert {(m["status"], m["reason"]) for m in document["measurements"]} == {("failed", "why")}
