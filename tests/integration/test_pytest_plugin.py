@@ -92,9 +92,11 @@ def test_a_check_fails_only_on_what_is_proven(project):
         "def test_crash(frameworktax):\n"
         "    frameworktax.assert_tax({'lost': ('eager',)}, below=0.5)\n"
         "def test_no_share(frameworktax):\n    frameworktax.assert_tax({}, below=50)\n"
+        "def test_no_layers(frameworktax):\n    frameworktax.layer('encoder')\n"
     )
     told = project()
-    assert "3 failed, 3 passed, 2 warnings" in told, told
+    assert "4 failed, 3 passed, 2 warnings" in told, told
+    assert "no layers were measured" in told
     assert "is above 0.5" in told and "test_above" in told
     assert "eager was not measured: signal 11" in told
     assert "give a fraction, as in below=0.5" in told
@@ -171,5 +173,7 @@ def test_a_live_module_for_real(tmp_path):
         "        torch.nn.Linear(8, 8), torch.randn(1, 8), below=1, time_budget=5, processes=1\n"
         "    )\n"
         "    assert told.status == 'ok' and told.workload.batch == 1 and told.runtime == 'eager'\n"
+        "    if told.layers:\n"
+        "        assert 0 < frameworktax.layer('').tax_share <= 1\n"
     )
     assert "1 passed" in run_in_process_of_its_own(tmp_path)

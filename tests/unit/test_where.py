@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from frameworktax.analysis.where import MOST, by_operator, moved, numbered, tax_ns, where
+from frameworktax.analysis.where import (
+    MOST,
+    by_operator,
+    layer_tax,
+    moved,
+    numbered,
+    tax_ns,
+    where,
+)
+from frameworktax.errors import UsageError
 from frameworktax.records import Estimate, Layer, Operator
 
 
@@ -98,3 +107,16 @@ def test_operators_add_up_over_layers_and_to_the_call():
     assert (tax.value, tax.high) == pytest.approx((40.0, 40.0 + 8.0 * 2**0.5 / 4))
     assert rows[""].tax_ns.value == pytest.approx(10.0 + tax_ns(outside))
     assert by_operator([layer("a", 50.0)]) == []
+
+
+def test_a_layer_pays_with_those_inside_it():
+    found = layer_tax(stack(), "layers.2")
+    whole = sum(map(tax_ns, stack()))
+    assert (found.time_ns, found.tax_ns.value) == (190.0, 90.0)
+    assert found.tax_share == pytest.approx(90.0 / whole)
+    assert found.tax_share_high - found.tax_share == pytest.approx(
+        (2.0**2 + 8.0**2 + 9.0**2) ** 0.5 * 90 / 190 / whole
+    )
+    assert layer_tax(stack(), "").tax_ns.value == pytest.approx(whole - 5.0)  # not what is outside
+    with pytest.raises(UsageError, match=r"did you mean 'layers\.3'"):
+        layer_tax(stack(), "layer.3")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from frameworktax.analysis.estimates import difference
+from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Estimate, Layer, Operator
 
 MOST = 8
@@ -48,6 +49,27 @@ class Where:
     share: float
     line: str
     alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTax:
+    """What a layer pays, those inside it included.
+
+    Attributes:
+        path: as ``named_modules`` has it, "" for the whole model.
+        time_ns: in a call.
+        tax_ns: of it, with the interval.
+        tax_share: of the tax of the call.
+        tax_share_low: the lower end of its 95 % interval; a bound that this breaks is broken.
+        tax_share_high: the upper end.
+    """
+
+    path: str
+    time_ns: float
+    tax_ns: Estimate
+    tax_share: float
+    tax_share_low: float
+    tax_share_high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +162,34 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     if rest and len(shown) < len(closed):
         found.append(_rest([layer for group in rest for layer in group.layers()], whole, len(rest)))
     return found
+
+
+def layer_tax(layers: Sequence[Layer], path: str) -> LayerTax:
+    """Return what the layer at a path pays, with those inside it.
+
+    Raises:
+        UsageError: there is no such layer, or the call has no tax.
+    """
+    inside = [
+        one
+        for one in layers
+        if one.path is not None and (not path or f"{one.path}.".startswith(f"{path}."))
+    ]
+    whole = sum(map(tax_ns, layers))
+    if not inside:
+        known = [one.path for one in layers if one.path]
+        raise UsageError(f"no layer '{path}' was called{nearest(path, known)}")
+    if whole <= 0:
+        raise UsageError("the call has no tax that layers could share")
+    tax = _estimate(inside)
+    return LayerTax(
+        path=path,
+        time_ns=sum(one.time_ns.value for one in inside),
+        tax_ns=tax,
+        tax_share=tax.value / whole,
+        tax_share_low=tax.low / whole,
+        tax_share_high=tax.high / whole,
+    )
 
 
 def by_operator(layers: Iterable[Layer]) -> list[OperatorSum]:

@@ -25,6 +25,7 @@ import pytest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.compare.comparison import Change, Comparison
+    from frameworktax.analysis.where import LayerTax
     from frameworktax.records import Measurement, Run
 
 BASELINES_SCHEMA = "frameworktax.baselines"
@@ -74,6 +75,7 @@ class Checks:
         self._config = request.config
         self._folder = folder
         self._sessions = 0
+        self._measured: Run | None = None
 
     def measure(
         self,
@@ -95,7 +97,33 @@ class Checks:
             results = measure(model, inputs, runtimes=[runtime], batch=batch, **options)
         except FrameworktaxError as error:
             _fail(str(error))
+        self._measured = results.run
         return results.run
+
+    def layer(self, path: str) -> LayerTax:
+        """Return what a layer of the model measured last pays, those inside it included.
+
+            frameworktax.assert_tax(model, inputs, below=0.9)
+            assert frameworktax.layer("encoder").tax_share < 0.5
+
+        Args:
+            path: as ``named_modules`` has it.
+        """
+        __tracebackhide__ = True
+        from frameworktax.analysis.where import layer_tax
+        from frameworktax.errors import UsageError
+
+        run = self._measured
+        point = next((m for m in run.measurements if m.layers), None) if run else None
+        if point is None:
+            _fail(
+                "no layers were measured; call frameworktax.measure(model, inputs, by='module') "
+                "first, with runtime='eager' or 'inference-mode'"
+            )
+        try:
+            return layer_tax(point.layers, path)
+        except UsageError as error:
+            _fail(str(error))
 
     def assert_tax(
         self,
