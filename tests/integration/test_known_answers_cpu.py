@@ -493,3 +493,57 @@ def test_one_long_product_has_next_to_no_tax(period_ns):
             )
         shares.append(1 - kernel / total)
     assert median(shares) <= 0.003, shares
+
+
+def onnx_session(nodes, shape, weights=()):
+    """Return a call of an ONNX graph from x to y of one shape, as it is, on one thread."""
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    import numpy as np
+
+    made = onnx.helper
+    x, y = (made.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+    given = [onnx.numpy_helper.from_array(value, name) for name, value in weights]
+    graph = made.make_graph([made.make_node(*node) for node in nodes], "g", [x], [y], given)
+    model = made.make_model(graph, opset_imports=[made.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    feed = {"x": np.full(shape, 0.5, np.float32)}
+    return lambda: session.run(None, feed)
+
+
+def named_steps(count, step):
+    """Return nodes in a chain from x to y; ``step`` gives the node between two names."""
+    names = ["x", *(f"t{i}" for i in range(count - 1)), "y"]
+    return [step(i, names[i], names[i + 1]) for i in range(count)]
+
+
+@pytest.mark.skipif(not machine_code.is_available(), reason="needs capstone on x86-64")
+def test_a_stripped_engine_pays_little_for_products_and_much_for_small_operators():
+    """At most 10 % and at least 60 % tax, each but for three standard deviations of the count."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    weights = [(f"w{i}", rng.normal(0, 512**-0.5, (512, 512)).astype("f")) for i in range(8)]
+    products = named_steps(8, lambda i, a, b: ("MatMul", [a, f"w{i}"], [b]))
+    small = named_steps(
+        200, lambda i, a, b: ("Tanh", [a], [b]) if i % 2 else ("Add", [a, "x"], [b])
+    )
+
+    def tax(call):
+        for _ in range(20):
+            call()
+        shares = []
+        for _ in range(ROUNDS):
+            found = attribute_cpu(call, duration_ns=300_000_000)["samples"]
+            total = sum(sum(stretch.values()) for stretch in found)
+            share = 1 - sum(stretch.get("kernel", 0) for stretch in found) / total
+            shares.append((share, 3 * (share * (1 - share) / total) ** 0.5))
+        return shares
+
+    little = tax(onnx_session(products, (64, 512), weights))
+    assert min(share - half for share, half in little) <= 0.10, little
+    much = tax(onnx_session(small, (1,)))
+    assert median(share for share, _ in much) >= 0.60, much

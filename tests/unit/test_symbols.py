@@ -289,3 +289,26 @@ def test_code_made_while_running_has_the_names_of_a_perf_map_as_it_grows(other, 
     assert resolver.resolve([0x50204])[0x50204] == Leaf(JIT, "partial")
     assert classify(Leaf(JIT, "py::f:/app/a b.py")) == ("python", "")
     assert classify(Leaf(JIT, "partial")) == ("kernel", "jit")
+
+
+def test_a_damaged_library_is_known_by_its_name(tmp_path):
+    """Cut off anywhere, or with numbers in its header that lead outside the file."""
+    whole = write_elf(
+        tmp_path / "a.so", [("f", BASE + 0x100, 0x10, FUNC, GLOBAL)], functions=(BASE + 0x100,)
+    ).read_bytes()
+    damaged = [whole[:size] for size in range(8, len(whole), 7)]
+    for at in range(16, 64, 2):
+        damaged.append(whole[:at] + b"\xff\x7f" + whole[at + 2 :])
+    refused = 0
+    for number, data in enumerate(damaged):
+        file = tmp_path / f"{number}.so"
+        file.write_bytes(data)
+        try:
+            SymbolTable(file)
+        except ValueError:
+            refused += 1
+        maps = f"7f0000000000-7f0000010000 r-xp 00000000 08:01 7 {file}"
+        address = 0x7F0000000105
+        leaf = Resolver(maps).resolve([address])[address]
+        assert leaf.library == file.name
+    assert refused > len(whole) // 7 // 2

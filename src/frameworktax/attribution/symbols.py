@@ -443,13 +443,19 @@ class SymbolTable:
     """Function symbols of one ELF file.
 
     Raises:
-        ValueError: not a little-endian 64-bit ELF file.
+        ValueError: not a little-endian 64-bit ELF file, or a damaged one.
         OSError: the file cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
         with Path(path).open("rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            self._read(path)
+        except (struct.error, IndexError, OverflowError) as error:
+            raise ValueError(f"{path} is a damaged ELF file: {error}") from error
+
+    def _read(self, path: str | Path) -> None:
         data = self._data
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError(f"{path} is not a little-endian 64-bit ELF file")
