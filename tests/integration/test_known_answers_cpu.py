@@ -544,6 +544,6 @@ def test_a_stripped_engine_pays_little_for_products_and_much_for_small_operators
         return shares
 
     little = tax(onnx_session(products, (64, 512), weights))
-    assert min(share - half for share, half in little) <= 0.10, little
+    assert median(share - half for share, half in little) <= 0.10, little
     much = tax(onnx_session(small, (1,)))
     assert median(share for share, _ in much) >= 0.60, much
