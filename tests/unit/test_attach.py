@@ -255,6 +255,17 @@ def test_a_process_that_ends_before_it_ran_has_no_share(machine, monkeypatch):
     assert attach_blocks(found)
 
 
+def test_a_reader_that_fails_is_an_error_and_no_smaller_number(machine, monkeypatch):
+    monkeypatch.setattr(attach, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(attach, "WINDOW_S", 1e6)
+    with Observation(PID, root=machine.root) as observation:
+        monkeypatch.setattr(FakeEvent, "drain", lambda self: 1 // 0)
+        observation._reader.join()
+        monkeypatch.setattr(FakeEvent, "drain", lambda self: Drained([], [], 0))
+        with pytest.raises(ZeroDivisionError):
+            observation.update()
+
+
 def test_children_are_followed(machine):
     child, grandchild = PID + 10, PID + 20
     machine.write(task__1__children=f"{child} ")

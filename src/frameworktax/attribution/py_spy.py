@@ -31,6 +31,7 @@ from frameworktax.attribution.symbols import JIT, Leaf
 RATE_HZ = 100
 _PATIENCE_S = 120.0
 _PR_SET_PTRACER, _ANY_PROCESS = 0x59616D61, -1
+_PR_SET_PDEATHSIG = 1
 _PYTHON_FRAME = re.compile(r":\d+$")
 
 
@@ -156,6 +157,7 @@ class PySpySampler:
 
 _PROCESS, _FRAME = re.compile(r'process (\d+):"'), re.compile(r"(.+) \((.+:\d+)\)")
 FUNCTIONS_HZ = 10
+_LIBC = ctypes.CDLL(None)
 
 
 def parse_functions(text: str, pid: int) -> dict[int, dict[tuple[str, str], tuple[int, int]]]:
@@ -183,6 +185,11 @@ def parse_functions(text: str, pid: int) -> dict[int, dict[tuple[str, str], tupl
     return found
 
 
+def _end_with_parent() -> None:
+    """Let the kernel end this process with its parent, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class FunctionRecording:
     """Which functions of Python another process and its children are in, ten times a second.
 
@@ -205,6 +212,7 @@ class FunctionRecording:
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this process, which ends it
+            preexec_fn=_end_with_parent,
         )  # fmt: skip
 
     def stop(self) -> tuple[dict[int, dict[tuple[str, str], tuple[int, int]]], str | None]:

@@ -130,6 +130,7 @@ class ThreadSampler:
         self._process_cpu_ns: int | None = 0
         self._since_ns = self._looked_ns = 0
         self._idle_ns = (0, 0)
+        self._fault: Exception | None = None
         self._stopped: tuple[int, int | None] | None = None
         """When it was, and the CPU time of the process then."""
 
@@ -176,7 +177,9 @@ class ThreadSampler:
         self.stop()
 
     def take(self) -> ProcessSamples:
-        """Return what was sampled since the last time."""
+        """Return what was sampled since the last time; raises what befell its reading."""
+        if self._fault is not None:
+            raise self._fault
         with self._lock:
             if self._stopped is None:
                 self._drain_all()
@@ -211,13 +214,16 @@ class ThreadSampler:
         self._reader_id = threading.get_native_id()
         began.set()
         counted = 0
-        while not self._stopping.wait(self._interval_s):
-            self.look()
-            if self._own:
-                with self._lock:
-                    spent = time.thread_time_ns()
-                    self._reader_cpu_ns += spent - counted
-                    counted = spent
+        try:
+            while not self._stopping.wait(self._interval_s):
+                self.look()
+                if self._own:
+                    with self._lock:
+                        spent = time.thread_time_ns()
+                        self._reader_cpu_ns += spent - counted
+                        counted = spent
+        except Exception as error:  # noqa: BLE001 - take raises it: samples would be missing
+            self._fault = error
 
     def look(self) -> None:
         """Empty all rings, and find threads that began or ended."""

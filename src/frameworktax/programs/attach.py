@@ -304,6 +304,7 @@ class Observation:
         self._recording: FunctionRecording | None = None
         self._missing: str | None = "not asked for"
         self._ticks = Ticks()
+        self._fault: Exception | None = None
         self._exit = contextlib.ExitStack()
         self._begin_ns = self._took_ns = 0
 
@@ -355,13 +356,18 @@ class Observation:
 
     def _read(self) -> None:
         looks = 0
-        while not self._stopping.wait(INTERVAL_S):
-            for one in list(self._processes.values()):
-                if not one.sampler.is_ended:
-                    one.sampler.look()
-            looks += 1
-            if looks % round(WINDOW_S / INTERVAL_S) == 0:
-                self._find_children()
+        try:
+            while not self._stopping.wait(INTERVAL_S):
+                for one in list(self._processes.values()):
+                    if not one.sampler.is_ended:
+                        one.sampler.look()
+                    if one.sampler.is_ended:
+                        one.sampler.stop()  # many may come and go: their rings are given back
+                looks += 1
+                if looks % round(WINDOW_S / INTERVAL_S) == 0:
+                    self._find_children()
+        except Exception as error:  # noqa: BLE001 - update raises it: numbers would be wrong
+            self._fault = error
 
     def _find_children(self) -> None:
         known = {pid for pid, _ in self._processes}
@@ -380,6 +386,8 @@ class Observation:
 
     def update(self) -> Program:
         """Place what was sampled since the last time, and return what is known by now."""
+        if self._fault is not None:
+            raise self._fault
         window: Counter[Leaf] = Counter()
         for one in list(self._processes.values()):
             window.update(one.take())
