@@ -18,7 +18,7 @@ class Module:
 class Optimizer:
     profile_hook_step = staticmethod(lambda function: function)
 nn = types.SimpleNamespace(Module=Module)
-compiler = types.SimpleNamespace(is_compiling=lambda: False)
+compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
 autograd = types.SimpleNamespace(backward=lambda: None, grad=lambda: None)
 optim = types.SimpleNamespace(Optimizer=Optimizer)
 """

@@ -62,7 +62,7 @@ def make_torch():
 
     torch = types.ModuleType("torch")
     torch.nn = types.SimpleNamespace(Module=Module)
-    torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
+    torch.compiler = types.SimpleNamespace(is_dynamo_compiling=lambda: False)
     torch.autograd = types.SimpleNamespace(backward=lambda run: run(), grad=lambda: None)
     torch.optim = types.SimpleNamespace(Optimizer=Optimizer)
     return torch
@@ -290,6 +290,11 @@ def test_a_known_program_comes_back_as_it_was(watched):
     (section,) = program_of(found, {})
     assert section.kinds[0].tax_share is None and section.kinds[0].reason
 
+    (section,) = program_of(found, {tid: samples}, cost=observed.Cost(100_000, 250_000))
+    assert [note.code for note in section.kinds[0].notes] == ["observer-cost"]  # 0.35 of 10 ms
+    (section,) = program_of(found, {tid: samples}, cost=observed.Cost(100_000, 50_000))
+    assert section.kinds[0].notes == ()
+
     # A thread without calls that computes while they run: their tax is not known.
     helper = [(time_ns, KERNEL_LEAF) for time_ns, _ in samples]
     one, _ = program_of(found, {tid: samples, tid + 1: helper})
@@ -309,6 +314,12 @@ def test_time_in_a_closure_is_not_the_steps(watched):
     (section,) = program_of(read(), {})
     assert {kind.kind: kind.wall_ns for kind in section.kinds} == {"module": 5 * MS, "step": MS}
     assert sum(part.time_ns for part in section.between) == 0
+
+
+def test_the_cost_of_noting_is_that_of_the_calls_noted(tmp_path):
+    cost = observed.measure_cost(tmp_path)
+    assert cost.outer_ns > cost.inner_ns  # which one is larger does not depend on the machine
+    assert len(notes.read(tmp_path)[0].roots) == 2
 
 
 # --- what is executed -----------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Recorder:
 
     def __init__(self, folder: str, by: str, inputs: bool) -> None:
         self.folder, self.by, self.inputs = folder, by, inputs
+        self.busy: dict[int, Any] = {}  # thread → False in a call, or the notes of one in detail
+        self.roots: dict[Any, Root] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -64,8 +66,8 @@ class Recorder:
         self.pid = os.getpid()
         self.lock = allocate_lock()
         self.local = _local()
-        self.busy: dict[int, Any] = {}  # thread → False in a call, or the notes of one in detail
-        self.roots: dict[Any, Root] = {}
+        self.busy.clear()
+        self.roots.clear()
         self.count = self.words = 0
         self.file = self.names = -1
         self.full = False
@@ -267,7 +269,7 @@ def end_call(recorder: Recorder, root: Root, tid: int, begun: tuple[Any, ...]) -
 
 def watch_torch(recorder: Recorder, torch: Any) -> None:
     """Let torch's calls be noted from here on."""
-    module, compiling = torch.nn.Module, getattr(torch.compiler, "is_compiling", bool)
+    module, compiling = torch.nn.Module, getattr(torch.compiler, "is_dynamo_compiling", bool)
     module.__call__ = module_call(recorder, module.__call__, compiling)
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
@@ -316,25 +318,49 @@ WATCHED = {
 
 
 def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
-    """Return what takes the place of ``Module.__call__``."""
+    """Return what takes the place of ``Module.__call__``.
+
+    Every call of every module comes here, so what is short is written out, and what torch's own
+    function does is done in its place where it is the one that is known.
+    """
+    busy, busy_get, roots_get = recorder.busy, recorder.busy.get, recorder.roots.get
+    code = getattr(call, "__code__", None)
+    is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         __tracebackhide__ = True  # pytest prints the frames of an error on standard output
         if compiling():  # torch.compile reads this as True, and sees only the line below
             return call(self, *args, **kwargs)
         tid = get_ident()
-        state = recorder.busy.get(tid)
+        state = busy_get(tid)
+        if state is False:
+            if is_known:
+                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+            return call(self, *args, **kwargs)
         if state is None:
-            root = recorder.root(self)
-            if recorder.inputs and root.is_due():
+            root = roots_get(id(self))
+            if root is None or root.ref is None or root.ref() is not self:
+                root = recorder.root(self)
+            if root.calls >= FIRST and root.owed < root.cost:
+                root.calls += 1
+                busy[tid] = False
+                begin = now()
+                try:
+                    if is_known:
+                        return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+                    return call(self, *args, **kwargs)
+                finally:
+                    end = now()
+                    del busy[tid]
+                    root.owed += DETAIL * (end - begin)
+                    recorder.thread().note(begin, end, root.index)
+            if recorder.inputs:
                 recorder.say({"inputs": root.index, "seen": shapes((args, kwargs))})
             begun = begin_call(recorder, root, tid)
             try:
                 return call(self, *args, **kwargs)
             finally:
                 end_call(recorder, root, tid, begun)
-        if state is False:
-            return call(self, *args, **kwargs)
         index = state[0].get(id(self))
         if index is None:  # made in the call: part of the module around it
             return call(self, *args, **kwargs)
@@ -367,7 +393,7 @@ def phase(
         __tracebackhide__ = True
         tid = get_ident()
         compiler = sys.modules.get("torch.compiler")
-        compiles = compiler is not None and compiler.is_compiling()
+        compiles = compiler is not None and compiler.is_dynamo_compiling()
         if compiles or tid in recorder.busy or tid in inside:
             return function(*args, **kwargs)
         root = recorder.phase(kind, name(args))

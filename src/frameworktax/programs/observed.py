@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from frameworktax.analysis.bill import from_samples
-from frameworktax.analysis.estimates import product, share_interval
+from frameworktax.analysis.estimates import duration, percent, product, share_interval
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
 from frameworktax.attribution.layers import short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.measure.protocol import attribution
+from frameworktax.programs.calls import Recorder, module_call
 from frameworktax.programs.launch import Ended
 from frameworktax.programs.notes import Detail, ProcessNotes, ThreadNotes
 from frameworktax.programs.run_document import Kind, Part, Section
@@ -28,10 +31,14 @@ STRETCHES = 20
 """Consecutive calls make so many values at most: neighbours are not independent."""
 HELPED = 0.05
 """Samples of other threads' kernels, over a call's own, from which its tax is not known."""
+TRIALS, INNER = 200, 10
+"""Calls of an empty module, and modules that it calls, which give the cost of noting."""
 LIBRARIES = 6
 """That are named of what lies between calls."""
 METHOD = "medians of consecutive calls, one process"
 LINES = "lines seen by a thread of the program"
+COSTLY = 0.03
+"""Share of a call from which it is said what noting it takes."""
 OPEN = ("step", "data")
 """Kinds of calls in which calls of modules are calls of their own."""
 
@@ -62,6 +69,55 @@ class Samples:
         """Return those in math kernels."""
         computes = np.array([classify(leaf)[0] == "kernel" for leaf in self.leaves], bool)
         return self.only(computes[self.leaf]) if len(self.leaf) else self
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU time that noting takes: of a call of the program, and of each module inside."""
+
+    outer_ns: float
+    inner_ns: float
+
+    def of_call(self, details: Sequence[Detail]) -> float:
+        """Return the cost of a call that calls as many modules as those noted in detail."""
+        if not details:
+            return self.outer_ns
+        entered = sum(len(detail.notes) // 4 for detail in details) / len(details)
+        return self.outer_ns + entered * self.inner_ns
+
+
+def measure_cost(folder: Path) -> Cost:
+    """Return the cost of noting calls here, from empty modules; ``folder`` takes what they note."""
+
+    class Module:
+        def __init__(self, inner: Module | None = None) -> None:
+            self.inner = inner
+
+        def __call__(self) -> None:
+            if self.inner is not None:
+                for _ in range(INNER):
+                    self.inner()
+
+        def parameters(self) -> Iterator[Any]:
+            return iter(())
+
+    def time_ns(call: Callable[[], None]) -> float:
+        rounds = []
+        for _ in range(5):
+            begin = time.thread_time_ns()
+            for _ in range(TRIALS):
+                call()
+            rounds.append((time.thread_time_ns() - begin) / TRIALS)
+        return min(rounds)
+
+    outer = Module()
+    nest = Module(outer)
+    plain = time_ns(outer), time_ns(nest)
+    recorder = Recorder(str(folder), "none", False)
+    observed: Any = module_call(recorder, Module.__call__, lambda: False)
+    Module.__call__ = observed  # type: ignore[method-assign] # as in the program
+    outer_ns = time_ns(outer) - plain[0]
+    return Cost(outer_ns, (time_ns(nest) - plain[1] - outer_ns) / INNER)
 
 
 def samples_of(ended: Ended) -> dict[tuple[int, int], Samples]:
@@ -96,6 +152,7 @@ def sections(
     *,
     skip_first: int = 0,
     only: Any = None,
+    cost: Cost | None = None,
 ) -> list[Section]:
     """Return the sections of a program, those whose calls took most time first.
 
@@ -105,6 +162,7 @@ def sections(
         samples: as from ``samples_of``.
         skip_first: calls of each kind that are left out of its numbers.
         only: a compiled pattern that names of kinds are searched for; None for all.
+        cost: of noting calls, which is said where it is much of a call.
     """
     known = {notes.pid: notes for notes in processes}
     threads = {(pid, tid) for pid, notes in known.items() for tid in notes.threads}
@@ -115,7 +173,8 @@ def sections(
             one for (p, t), one in samples.items() if p == pid and t != tid
             and not (p in known and t in known[p].threads)
         ]  # fmt: skip
-        thread = _Thread(known.get(pid, ProcessNotes(pid)), tid, ended, samples.get((pid, tid)))
+        process = known.get(pid, ProcessNotes(pid))
+        thread = _Thread(process, tid, ended, samples.get((pid, tid)), cost)
         found.append(thread.section(others, skip_first, only))
     return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
 
@@ -124,8 +183,14 @@ class _Thread:
     """What is known of one thread."""
 
     def __init__(
-        self, process: ProcessNotes, tid: int, ended: Ended, samples: Samples | None
+        self,
+        process: ProcessNotes,
+        tid: int,
+        ended: Ended,
+        samples: Samples | None,
+        cost: Cost | None,
     ) -> None:
+        self.cost = cost
         self.process, self.tid, self.ended = process, tid, ended
         self.notes = process.threads.get(tid, ThreadNotes())
         none = np.empty(0, np.int64)
@@ -144,6 +209,7 @@ class _Thread:
         opened = rows[is_open]
         in_open = _owner(opened, self.samples.time_ns[free])
         look_owner = _owner(closed, self.looks[:, 1])
+        look_open = np.where(look_owner < 0, _owner(opened, self.looks[:, 1]), -1)
         # Calls inside an open one are calls of their own: their time is taken from it.
         inside_ns = _inside(opened, closed)
         kinds = []
@@ -158,7 +224,7 @@ class _Thread:
             else:
                 mine = free[np.isin(in_open, which)]
                 call_of, less = in_open[np.isin(in_open, which)], inside_ns[which]
-                looks = self.looks[:0]
+                looks = self.looks[np.isin(look_open, which)]
             calls = of_kind[which]
             order = np.searchsorted(which, call_of)
             if only is None or only.search(names[root]):
@@ -174,7 +240,7 @@ class _Thread:
         taken_ns = int((closed[:, 1] - closed[:, 0]).sum()) + int(
             (opened[:, 1] - opened[:, 0] - inside_ns).sum()
         )
-        between_looks = self.looks[look_owner < 0]
+        between_looks = self.looks[(look_owner < 0) & (look_open < 0)]
         started = self._began()
         return Section(
             pid=self.process.pid,
@@ -269,6 +335,14 @@ class _Thread:
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
             notes=_kind_notes(bill.notes, durations, skip_first),
         )
+        noting_ns = self.cost.of_call(details) if self.cost is not None else 0.0
+        if noting_ns > COSTLY * p50:
+            part = percent(noting_ns / p50)
+            text = (
+                f"noting a call takes about {duration(noting_ns)}, {part} of its median; "
+                "part of that is in its latency, as Python"
+            )
+            known = replace(known, notes=(*known.notes, Note("observer-cost", text)))
         reason = _unknown(about, calls[skip_first:], samples, others, bill.share)
         if reason is not None:
             return replace(known, reason=reason)

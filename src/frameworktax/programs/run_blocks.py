@@ -88,7 +88,7 @@ def _calls(section: Section, suffix: str, *, folded: bool) -> Table:
     return table(
         f"Calls, ms{suffix}",
         [
-            "calls of", right("number"), right("p50"), right("p90"), right("p99"),
+            "kind", right("calls"), right("p50"), right("p90"), right("p99"),
             right("time"), right("tax"), "breakdown",
         ],
         [

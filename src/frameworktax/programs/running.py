@@ -57,8 +57,12 @@ def run_program(
         folder = Path(at)
         ended = launch.run(command, folder, by=by, inputs=inputs is not None)
         noted = notes.read(folder)
+        with tempfile.TemporaryDirectory() as other:
+            cost = observed.measure_cost(Path(other))
     samples = observed.samples_of(ended)
-    sections = observed.sections(noted, ended, samples, skip_first=skip_first, only=pattern)
+    sections = observed.sections(
+        noted, ended, samples, skip_first=skip_first, only=pattern, cost=cost
+    )
     said = [Note("sampling-refused", ended.refused)] if ended.refused else []
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
