@@ -293,6 +293,13 @@ def test_operators_have_the_time_that_they_take_apart():
 
 
 @needs_stacks
+def test_a_ring_without_room_for_stacks_is_refused(monkeypatch):
+    monkeypatch.setattr(call_stacks.StackSampler, "room", lambda self: 0)
+    with pytest.raises(WorkerError, match="ulimit -l"):
+        attribute_operators(lambda: None, torch.nn.Linear(1, 1))
+
+
+@needs_stacks
 def test_nodes_of_a_stripped_engine_are_named(tmp_path):
     """Eight products in ONNX Runtime, sampled in its own worker's way: a root of None."""
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -35,6 +35,8 @@ from frameworktax.errors import WorkerError
 
 PERIOD_NS = 737_000
 """Half of the breakdown's: an operator has few samples, and latency is not taken from this run."""
+LEAST_ROOM = 4
+"""Samples that the ring must hold: half of them are to span a call."""
 
 _PYTHON = re.compile(r"(lib)?python\d")
 _COMPILED = re.compile(r"(c[a-z2-7]{40,})\..*so$")
@@ -157,6 +159,9 @@ def attribute_operators(
     try:
         with StackSampler(PERIOD_NS) as tried:
             room = tried.room()
+        if room < LEAST_ROOM:
+            text = "too little memory may be locked for stacks; raise it with: ulimit -l 8192"
+            raise WorkerError("unavailable", text)
         # Half of the ring is to hold a call: what is lost of a longer one would be its end.
         sampler = StackSampler(max(PERIOD_NS, 2 * call_ns // room))
     except OSError as error:
