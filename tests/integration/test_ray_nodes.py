@@ -35,7 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from ray_loopback import ENVIRONMENT, loopback
 
 TIMINGS = {
-    "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "wall_ns",
+    "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "first_ns",
+    "wall_ns",
     "measuring_ns", "calls_ns",
     "peak_memory_bytes", "warmup_calls", "started", "environment", "session", "notes", "samples",
     "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes",
@@ -108,10 +109,8 @@ def facts(folder: Path):
     found = {}
     for record in store.read(folder)[0]:
         said = {k: v for k, v in to_json(record).items() if k not in TIMINGS}
-        # How many rounds it takes depends on the times, as does the first with the floor in it,
-        # whose process makes the calibrations.
-        if said.pop("round", None) not in (None, 0) and record.kind not in ("block", "calibration"):
-            continue
+        # Which rounds it takes, and which of them are sampled, depends on the times.
+        said.pop("round", None)
         where = said.get("point")
         key = (record.kind, json.dumps(where, sort_keys=True), said.get("process"))
         found[key] = (said, sorted(asdict(record)))
