@@ -6,7 +6,6 @@ Their weights are random: what a call costs does not depend on them.
 from __future__ import annotations
 
 import torch
-from torchvision.models import resnet18
 from transformers import BertConfig, BertModel
 
 TOKENS, PIXELS = 16, 64
@@ -39,5 +38,7 @@ def encoder() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 
 def vision() -> tuple[torch.nn.Module, torch.Tensor]:
     """Return the network and a frame."""
+    from torchvision.models import resnet18
+
     torch.manual_seed(0)
     return resnet18(), torch.randn(1, 3, PIXELS, PIXELS)
