@@ -50,11 +50,10 @@ def test_example(block, folder_of):
     assert "Traceback" not in ran.stderr
 
 
-def test_six_cases_each_in_the_list():
+def test_every_case_is_in_the_list():
     listed = re.findall(r"\]\(([\w-]+)/README\.md\)", (ROOT / "README.md").read_text())
     assert listed == list(dict.fromkeys(listed))
     assert sorted(listed) == [page.parent.name for page in PAGES]
-    assert len(PAGES) == 6
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
