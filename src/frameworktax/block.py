@@ -91,8 +91,11 @@ class BlockTax:
             [[self.name, f"{self.calls:,}", latency, share, bar]],
             hint=", ".join(f"{label(name)} {duration(ns)}" for name, ns in lines),
         )
+        # By keyword, as it stands on the page alone: it is no code of a document.
         reason = (
-            () if self.reason is None else (Note("unavailable", f"tax unavailable: {self.reason}"),)
+            ()
+            if self.reason is None
+            else (Note(code="unavailable", text=f"tax unavailable: {self.reason}"),)
         )
         notes = (Note(note.code, note.text) for note in self.notes)
         return blocks_html([shown, Notes("", (*reason, *notes))])
