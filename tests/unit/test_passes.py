@@ -175,6 +175,27 @@ def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
     assert {one for one in blocks if one[0] != "eager"} == others
 
 
+@pytest.mark.parametrize("step", [Load, Bind])
+def test_what_fails_while_others_are_set_up_is_not_tried_again_and_again(ran, step):
+    """Eager is loaded once all has been tried that could be begun before it."""
+    failed, ran.at_once = [], False
+    tried = threading.Event()
+
+    def before(worker, request):
+        if isinstance(request, Load) and worker.runtime == "eager":
+            assert tried.wait(60)
+        if isinstance(request, step) and worker.process and worker.runtime == "fast":
+            failed.append((worker.process, getattr(request, "batch", 0)))
+            if worker.process == 2 and getattr(request, "batch", 4) == 4:
+                tried.set()
+            raise WorkerError("failed", "not here")
+
+    ran.host.before = before
+    ran.run(runtimes=["eager", "fast"])
+    assert max(map(failed.count, failed)) <= 2  # once early, and once where all are started
+    assert {process for name, _, process in ran.blocks if name == "fast"} == {0}
+
+
 def test_no_process_is_started_early_where_memory_may_be_short(ran):
     ran.host.resident_bytes = 10**15
     loads = ran.run().host.steps("load")

@@ -92,6 +92,7 @@ class MeasuringSession:
         self._held: int | None = None
         self._spawned: list[AnyWorker] = []
         self._stopping = False
+        self._tried: set[tuple[str, int, int]] = set()
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
         self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
@@ -231,13 +232,25 @@ class MeasuringSession:
                 if process in series.workers:
                     for batch in sorted(set(series.points) - series.failed):
                         is_bound = (process, batch) in series.bound
-                        if not is_bound and 0 < schedule.cost_s(series, batch, process) < MOMENT_S:
+                        is_quick = 0 < schedule.cost_s(series, batch, process) < MOMENT_S
+                        if not is_bound and is_quick and self._is_first_try(series, process, batch):
                             self._bind(series, process, batch)
                             return True
-                elif series.load_ns[0] < 1e9 * MOMENT_S and self._has_room():
+                elif (
+                    series.load_ns[0] < 1e9 * MOMENT_S
+                    and self._has_room()
+                    and self._is_first_try(series, process)
+                ):
                     self._start(series, process)
                     return True
         return False
+
+    def _is_first_try(self, series: Series, process: int, batch: int = 0) -> bool:
+        """Return whether this is begun for the first time; what failed is not tried again."""
+        step = series.key, process, batch
+        is_first = step not in self._tried
+        self._tried.add(step)
+        return is_first
 
     def _has_room(self) -> bool:
         """Return whether all processes of every series certainly fit in memory together."""
