@@ -122,20 +122,6 @@ class Spin:
                 pass
 
 
-def sampled(parts):
-    """Return a record of calls of ``parts`` in turn, and each part's CPU time in them, ns."""
-    spent = [0] * len(parts)
-
-    def call():
-        for i, part in enumerate(parts):
-            begin = time.thread_time_ns()
-            part()
-            spent[i] += time.thread_time_ns() - begin
-
-    record = attribute_cpu(call, method="perf-event", stretches=3, duration_ns=800_000_000)
-    return record, [each / record["calls"] for each in spent]
-
-
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A function that compiles C and loads one function of it; None without a compiler."""
@@ -155,56 +141,6 @@ def compiled(tmp_path_factory):
         return function
 
     return build
-
-
-@pytest.fixture(scope="module")
-def added(products, compiled):
-    """What each part added before the products adds to tax and to kernel time, round by round.
-
-    Clocks around the parts, in the calls that are sampled, say how long the part and the products
-    behind it take; the products alone say how much of them is kernels.
-
-    Returns:
-        by name of the part, per round (tax grown, kernel grown, own time, kernels), ns.
-    """
-    parts = {"spin 2 ms": Spin(2_000_000), "spin 5 ms": Spin(5_000_000)}
-    if compiled is not None:
-        spin, arithmetic = compiled(SPIN_C, "spin"), compiled(ARITHMETIC_C, "arithmetic")
-        parts["native spin"] = lambda: spin(3_000_000)
-        parts["native arithmetic"] = lambda: arithmetic(1_000_000)
-    rounds = {name: [] for name in parts}
-    for _ in range(ROUNDS):
-        kernels_alone = share(sampled((products,))[0], "kernel")
-        for name, part in parts.items():
-            record, (own, behind) = sampled((part, products))
-            kernels = cpu_per_call(record) * share(record, "kernel")
-            tax = cpu_per_call(record) - kernels
-            expected = behind * kernels_alone
-            grown = tax - (behind - expected), kernels - expected
-            rounds[name].append((*grown, own, expected))
-    return rounds
-
-
-@pytest.mark.parametrize("part", ["spin 2 ms", "spin 5 ms", "native spin"])
-def test_host_time_is_tax_and_leaves_kernel_time_alone(added, part):
-    """In the interpreter, and in a library that nobody named and that computes no numbers."""
-    if part not in added:
-        pytest.skip("no C compiler")
-    tax = [tax / own for tax, _, own, _ in added[part]]
-    kernel = [kernel / kernels for _, kernel, _, kernels in added[part]]
-    print(f"of the spin, {median(tax):.3f} came out as tax: {tax}; kernels grew by {kernel}")
-    assert median(tax) == pytest.approx(1, abs=0.10)
-    assert median(kernel) == pytest.approx(0, abs=0.08)
-
-
-@pytest.mark.skipif(not machine_code.is_available(), reason="no machine code is judged here")
-def test_arithmetic_of_a_library_that_nobody_named_is_kernel_time(added):
-    """Kernel time grows by the arithmetic's own time."""
-    if "native arithmetic" not in added:
-        pytest.skip("no C compiler")
-    grown = [kernel / own for _, kernel, own, _ in added["native arithmetic"]]
-    print(f"of the arithmetic, {median(grown):.3f} came out as kernels: {grown}")
-    assert median(grown) == pytest.approx(1, abs=0.10)
 
 
 MS = 1_000_000
@@ -266,16 +202,18 @@ def timed_loops(compiled):
 
 
 @needs_machine_code
-@pytest.mark.parametrize("ms", [0.1, 1, 10])
+@pytest.mark.parametrize("ms", [1, 10])
 @pytest.mark.parametrize("where", ["python", "native"])
 def test_host_and_kernel_time_come_back_within_5_percent(timed_loops, where, ms):
     native, arithmetic, empty = timed_loops
-    spent = {"host": 0, "kernel": 0}
+    spent = {"host": 0, "kernel": 0, "empty": 0}
+    first = Timed(arithmetic(0), spent, "empty")  # a call right after other work is dearer
     host = Timed(Spin(ms * MS) if where == "python" else native(ms * MS), spent, "host")
     kernel = Timed(arithmetic(ms * MS), spent, "kernel")
 
     def call():
         host()
+        first()
         kernel()
 
     whole, lines, known = per_call(call, spent)
@@ -328,7 +266,7 @@ class Second:
 
 
 @needs_machine_code
-@pytest.mark.parametrize("ms", [0.1, 1, 10])
+@pytest.mark.parametrize("ms", [1, 10])
 @pytest.mark.parametrize("spinning", ["first", "second"])
 def test_two_threads_that_compute_and_one_that_is_in_python(timed_loops, spinning, ms):
     """Python in either thread is tax; what both compute is kernel time, waited for or not."""
@@ -353,8 +291,8 @@ def test_two_threads_that_compute_and_one_that_is_in_python(timed_loops, spinnin
     print(f"{spinning} {ms} ms: {lines} of {known}")
     # Between what the slower one takes and both one after the other, on a processor they share.
     assert 0.95 * known["long"] <= lines["kernel"] <= 1.05 * (known["short"] + known["long"])
-    if ms >= 1:  # handing over to the other thread takes tens of µs of Python, twice
-        assert lines["python"] / known["host"] == pytest.approx(1, abs=0.05 + 0.1 / ms)
+    # Handing over to the other thread takes tens of µs of Python, twice.
+    assert lines["python"] / known["host"] == pytest.approx(1, abs=0.05 + 0.1 / ms)
 
 
 def test_a_program_that_only_allocates_is_the_allocator(compiled):
