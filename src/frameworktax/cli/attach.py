@@ -55,7 +55,7 @@ def attach_command(
     from frameworktax.cli.attach_view import View
     from frameworktax.programs.attach import Observation
     from frameworktax.programs.attach_blocks import attach_blocks, collapsed
-    from frameworktax.programs.document import dump
+    from frameworktax.programs.attach_document import dump
     from frameworktax.programs.target import parse_pid
 
     number = parse_pid(pid)

@@ -12,7 +12,7 @@ from rich.text import Text
 from frameworktax.cli.progress import drawable
 from frameworktax.errors import flat
 from frameworktax.programs.attach_blocks import load, place_table, thread_table
-from frameworktax.programs.document import Program
+from frameworktax.programs.attach_document import Program
 from frameworktax.report.render_terminal import drawn
 
 LOG_EVERY_S = 10.0

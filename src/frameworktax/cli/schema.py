@@ -34,7 +34,7 @@ def schema(
 def describe(document: str) -> dict[str, Any]:
     """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
-    from frameworktax.programs.document import Program
+    from frameworktax.programs.attach_document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
     from frameworktax.sweep import study

@@ -26,7 +26,7 @@ from frameworktax.attribution.threads import INTERVAL_S, ProcessSamples, ThreadS
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.shard import this_environment
 from frameworktax.programs import target
-from frameworktax.programs.document import Function, Process, Program, Section
+from frameworktax.programs.attach_document import Function, Process, Program, Section
 from frameworktax.programs.target import Target
 from frameworktax.records import BILL, Estimate, Note
 from frameworktax.report.words import percent, time_text

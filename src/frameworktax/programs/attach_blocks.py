@@ -7,8 +7,7 @@ from pathlib import PurePosixPath
 from typing import TypeVar
 
 from frameworktax.errors import flat
-from frameworktax.programs.document import Function, Process, Program, Section
-from frameworktax.records import Estimate
+from frameworktax.programs.attach_document import Function, Process, Program, Section
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -20,7 +19,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.run_blocks import environment_blocks
+from frameworktax.report.run_blocks import environment_blocks, share_cell
 from frameworktax.report.words import label, lines_of, percent, time_text
 
 T = TypeVar("T")
@@ -153,13 +152,6 @@ def function_table(title: str, functions: Sequence[Function], *, folded: bool = 
         "threads that were running",
         folded=folded,
     )
-
-
-def share_cell(share: Estimate | None) -> Cell:
-    """Return a tax share with half of its interval, a dash where it is not known."""
-    if share is None:
-        return Cell("–", style="dim")
-    return Cell(f"{100 * share.value:.0f}", note=f"±{50 * (share.high - share.low):.1f} %")
 
 
 def _breakdown(section: Section) -> Cell:

@@ -220,7 +220,7 @@ def share_cell(share: Estimate | None, style: str = "", least: str = "") -> Cell
         return Cell(NONE, style="dim")
     if not has_interval(share):
         return Cell(f"{least}{percent(share.value)}", style=style)
-    half = max(0.1, 50 * (share.high - share.low))
+    half = max(0.1, 50 * (share.high - share.low))  # at this width 0.0 would read as exact
     return Cell(f"{least}{100 * share.value:.0f}", style, f"±{half:.1f} %")
 
 
