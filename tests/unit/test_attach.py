@@ -15,7 +15,7 @@ from frameworktax.attribution import perf_event, py_spy, threads
 from frameworktax.attribution.perf_event import Drained, RefusedError, refusal
 from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.errors import NothingMeasuredError, UsageError
-from frameworktax.programs import attach, document, target
+from frameworktax.programs import attach, attach_document, target
 from frameworktax.programs.attach import Observation, Ticks, tax_share
 from frameworktax.programs.attach_blocks import attach_blocks, collapsed
 from frameworktax.report import json_document
@@ -229,9 +229,9 @@ def test_an_observation_of_two_threads(machine):
     assert process.cpu_ns == sum(section.cpu_ns for section in found.sections) > 0
     assert sum(ns for *_, ns in process.symbols_ns) == pytest.approx(process.cpu_ns)
     assert {note.code for note in process.notes} == {"not-python", "code-made-while-running"}
-    written = document.dump(found)
+    written = attach_document.dump(found)
     assert written["sections"][1]["tid"] == 2
-    jsonschema.validate(written, json_document.schema(document.Program))
+    jsonschema.validate(written, json_document.schema(attach_document.Program))
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):

@@ -8,6 +8,7 @@ import types
 from array import array
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from frameworktax.attribution.process_tree import TreeSamples
@@ -15,6 +16,7 @@ from frameworktax.errors import UsageError
 from frameworktax.programs import calls, launch, notes, observed, running
 from frameworktax.programs.run_blocks import program_blocks
 from frameworktax.programs.run_document import Program, dump
+from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
 MS = 1_000_000
@@ -388,3 +390,4 @@ def test_a_program_without_calls_says_so():
     blocks = program_blocks(program)
     assert not [block for block in blocks if isinstance(block, Table)]
     assert dump(program)["schema"] == "frameworktax.calls"
+    jsonschema.validate(dump(program), json_document.schema(Program))

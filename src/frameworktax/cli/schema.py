@@ -11,12 +11,14 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.errors import UsageError, nearest
 
-DOCUMENTS = ("run", "comparison", "program", "study")
+DOCUMENTS = ("run", "comparison", "program", "calls", "study")
 
 
 @app.command()
 def schema(
-    document: Annotated[str, typer.Argument(help="run, comparison, program or study.")] = "run",
+    document: Annotated[
+        str, typer.Argument(help="run, comparison, program (attach), calls (run) or study.")
+    ] = "run",
 ) -> None:
     """Print the JSON Schema of a document that --json writes, or of a study.
 
@@ -34,16 +36,20 @@ def schema(
 def describe(document: str) -> dict[str, Any]:
     """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
-    from frameworktax.programs.attach_document import Program
+    from frameworktax.programs import attach_document, run_document
     from frameworktax.records import Run
     from frameworktax.report import json_document
     from frameworktax.sweep import study
 
     if document == "study":
         return study.schema()
-    return json_document.schema(
-        {"run": Run, "comparison": Comparison, "program": Program}[document]
-    )
+    described = {
+        "run": Run,
+        "comparison": Comparison,
+        "program": attach_document.Program,
+        "calls": run_document.Program,
+    }
+    return json_document.schema(described[document])
 
 
 @app.command()
