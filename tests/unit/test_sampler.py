@@ -1,11 +1,17 @@
 """The loop that all samplers share, on a scripted clock."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from frameworktax.attribution import machine_code
-from frameworktax.attribution.sampler import Ticks, sample, separates_kernels
+from frameworktax.attribution.sampler import (
+    Ticks,
+    drawn_period_ns,
+    sample,
+    separates_kernels,
+)
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
 
@@ -91,3 +97,20 @@ def test_without_symbols_kernels_are_told_by_machine_code_alone(monkeypatch, can
     assert separates_kernels("py-spy", has_symbols=False) is False
     assert separates_kernels("py-spy", has_symbols=True) is True
     assert separates_kernels(None, has_symbols=True) is False
+
+
+def test_a_call_in_step_with_the_sampler_is_seen_as_it_is():
+    """Half of a call of 0.2 ms is kernels; of samples a whole number of calls apart all are."""
+    call_ns, period_ns, samples = 200_000, 1_400_000, 33
+
+    def share(periods):
+        in_kernel = sum(
+            tick * period % call_ns < call_ns // 2 for period in periods for tick in range(samples)
+        )
+        return in_kernel / (len(periods) * samples)
+
+    assert share([period_ns] * 12) == 1.0
+    random = Random(20)
+    assert share([drawn_period_ns(period_ns, random) for _ in range(12)]) == pytest.approx(
+        0.5, abs=0.05
+    )

@@ -25,7 +25,7 @@ import numpy as np
 
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import Call, sample
+from frameworktax.attribution.sampler import Call, drawn_period_ns, sample
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import WorkerError
@@ -249,7 +249,8 @@ def attribute_modules(
             (status ``unavailable``).
     """
     try:
-        sampler = PerfEventSampler(duration_ns // stretches, period_ns=PERIOD_NS)
+        period_ns = drawn_period_ns(PERIOD_NS)
+        sampler = PerfEventSampler(duration_ns // stretches, period_ns=period_ns)
     except OSError as error:
         raise WorkerError("unavailable", f"{error.strerror or error}") from error
     with sampler, ModuleClock(root) as modules:

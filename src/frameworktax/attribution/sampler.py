@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from random import Random, SystemRandom
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,7 +27,12 @@ from frameworktax.errors import UsageError, WorkerError
 METHODS = ("perf-event", "py-spy")
 """Names of the samplers, best first."""
 
+PERIOD_SPREAD = 0.15
+"""How far from the middle a period is drawn: over 0.2 ms either way, a short call's own time."""
+
 Call = Callable[[], Any]
+_RANDOM = SystemRandom()
+"""Has no state that a fork would inherit, and leaves the model's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +226,16 @@ def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
     return sampler == "perf-event" and machine_code.is_available()
 
 
+def drawn_period_ns(period_ns: int, random: Random = _RANDOM) -> int:
+    """Return a period near ``period_ns``, another one at each sample.
+
+    A call whose own time is steady and nearly a whole part of the period is met at the same places
+    again and again. With another period in each of a point's samples that error is another one in
+    each, averages out, and is in the spread between processes.
+    """
+    return round(period_ns * random.uniform(1 - PERIOD_SPREAD, 1 + PERIOD_SPREAD))
+
+
 def open_sampler(method: str, stretch_ns: int, threads: int = 1) -> Sampler:
     """Return a sampler of the calling thread, or of every thread where there are several.
 
@@ -227,15 +243,16 @@ def open_sampler(method: str, stretch_ns: int, threads: int = 1) -> Sampler:
         UsageError: no sampler has this name.
         OSError: this host does not allow it.
     """
-    from frameworktax.attribution.perf_event import PerfEventSampler
+    from frameworktax.attribution.perf_event import PERIOD_NS, PerfEventSampler
     from frameworktax.attribution.py_spy import PySpySampler
 
+    period_ns = drawn_period_ns(PERIOD_NS)
     if threads > 1:
         from frameworktax.attribution.every_thread import EveryThreadSampler
 
-        return EveryThreadSampler(stretch_ns)
+        return EveryThreadSampler(stretch_ns, period_ns=period_ns)
     if method == "perf-event":
-        return PerfEventSampler(stretch_ns)
+        return PerfEventSampler(stretch_ns, period_ns=period_ns)
     if method == "py-spy":
         return PySpySampler()
     raise UsageError(f"no sampler '{method}'; choose {', '.join(METHODS)}")
