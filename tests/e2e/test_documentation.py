@@ -43,6 +43,7 @@ OTHERS = {
     "--frameworktax-update": "pytest",
     "--native": "py-spy",
     "--nonblocking": "py-spy",
+    "--rate": "py-spy",
     "--strict": "mypy",
 }
 """Options of other programs, and whose they are."""
