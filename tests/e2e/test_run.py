@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,8 @@ def work(calls):
 
 if __name__ == "__main__":
     how = sys.argv[1]
+    if how == "wait":
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(5))
     work(100)
     print(how, sys.argv, sys.path, __name__, flush=True)
     if how == "children":
@@ -59,7 +62,6 @@ if __name__ == "__main__":
     if how in ("SIGINT", "SIGKILL"):
         os.kill(os.getpid(), getattr(signal, how))
     if how == "wait":
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(5))
         time.sleep(60)
 """
 
@@ -115,7 +117,9 @@ def test_a_module_and_a_program_of_the_path_run_too(program):
     program.write("test_it.py", "from program import work\ndef test_it(): work(50)\n")
     ran = program("run", "--quiet", "-m", "program", "end", "-m")
     assert (ran.code, ran.out, ran.err) == (*plain(program, "-m", "program", "end", "-m"), "")
-    ran = program("run", "--json", "run.json", "pytest", "-q", "-p", "no:cacheprovider")
+    own = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    words = ("run", "--json", "run.json", "pytest", "-q", "-p", "no:cacheprovider")
+    ran = program(*words, PATH=own)
     assert ran.code == 0 and "1 passed" in ran.out
     assert calls_in(program)[1] == [[50]]
 

@@ -354,6 +354,7 @@ def test_what_is_executed(tmp_path, monkeypatch):
     Path("app").mkdir()
     Path("app/__main__.py").write_text("")
     python = sys.executable
+    monkeypatch.setenv("PATH", str(Path(python).parent))
     assert launch.command("broken.py", ["-m"], module=False) == [python, "broken.py", "-m"]
     assert launch.command("app", [], module=False) == [python, "app"]
     assert launch.command("json.tool", ["-"], module=True) == [python, "-m", "json.tool", "-"]

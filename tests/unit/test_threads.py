@@ -147,9 +147,11 @@ def test_the_process_is_known_to_have_ended(machine):
 
 @needs_perf_event
 def test_two_threads_of_this_process_are_seen_as_they_take_the_processor():
-    """One spins, one sleeps, one begins while sampling goes on."""
+    """One spins once it is sampled, one sleeps."""
+    is_seen = threading.Event()
 
     def spin():
+        is_seen.wait()
         end = time.thread_time_ns() + 200_000_000
         while time.thread_time_ns() < end:
             pass
@@ -161,6 +163,9 @@ def test_two_threads_of_this_process_are_seen_as_they_take_the_processor():
         first.start()
         second.start()
         ids = first.native_id, second.native_id
+        while ids[0] not in sampler._samples:
+            time.sleep(0.01)
+        is_seen.set()
         first.join()
         while not any(one.ended for one in sampler._samples.values()):
             time.sleep(0.01)  # until it was looked at

@@ -76,7 +76,7 @@ def command(program: str, arguments: Sequence[str], *, module: bool) -> list[str
     if found is None:
         raise UsageError(f"no file '{program}', and no such program; name a script, or -m MODULE")
     if not (Path(found).name.startswith("python") or _interpreter(Path(found))):
-        raise UsageError(f"{found} is not a Python program; run observes Python only")
+        raise UsageError(f"{found} is not a Python program; name its script, or use -m MODULE")
     return [found, *arguments]
 
 
