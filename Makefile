@@ -35,7 +35,7 @@ tables: install ## the tables of runtimes and models in docs/, made of the regis
 # What needs the processor to itself runs alone; the rest two files at a time, in order, so that the
 # unit tests, which are short, come last and no worker waits long for the other.
 test: install ## every test that needs no GPU
-	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 	$(BIN)/pytest -m "timing and not gpu"
 
 check: install ## ruff, mypy, import-linter

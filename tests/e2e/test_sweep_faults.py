@@ -9,12 +9,9 @@ import sweep_faults
 
 SHORT = (
     "disk full: store",
-    "disk full: document",
     "read-only store",
     "torn last line",
-    "two writers",
     "clock jumps",
-    "stuck output",
 )
 
 

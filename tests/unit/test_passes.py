@@ -17,6 +17,7 @@ from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Bind, Load, Prepare, TimeBlock
 from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.template import Templates
 from frameworktax.records import (
@@ -357,6 +358,13 @@ def test_the_floor_can_be_asked_for(ran):
     assert all(len(found) == len(set(found)) >= 5 for found in rounds.values())
     assert not ran.of(LeftOut)
     assert not ran.of(Attribution)
+
+
+def test_the_floor_has_several_blocks_where_no_time_is_left_for_precision(ran):
+    """It has one process, so no second one gives it what pass A left to be done."""
+    ran.run(runtimes=["eager", "null"], budget_s=600.0, precise_s=0.1)
+    for subject in ran.of(Subject):
+        assert sum(block.point == subject.point.key() for block in ran.of(Block)) >= FIRST_ROUNDS
 
 
 def test_the_floor_has_its_first_blocks_however_noisy_it_is(ran):

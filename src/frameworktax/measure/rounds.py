@@ -147,7 +147,8 @@ class Rounds:
         joined: list[Runs] = []
         length_s = math.inf
         for runs in self.groups():
-            if not any(run.process for _, run in runs):
+            # One block of the floor, which has one process, may be all that pass A made.
+            if not any(run.process or len(run.medians) < FIRST_ROUNDS for _, run in runs):
                 continue
             cost_s = sum(round_s(run.call_ns) for _, run in runs)
             if length_s + cost_s > JOINED_S:
