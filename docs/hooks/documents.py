@@ -17,6 +17,7 @@ WHAT = {
     "run": "Written by `measure`, `sweep`, `explain` and `report` with `--json`.",
     "comparison": "Written by `frameworktax compare --json`.",
     "program": "Written by `frameworktax attach --json`.",
+    "calls": "Written by `frameworktax run --json`.",
     "study": "The TOML file that `frameworktax sweep` carries out, as data.",
 }
 

@@ -21,6 +21,7 @@ def test_a_loop_of_the_interpreter_is_all_tax():
     assert found.bill_ns["python"] > 0.8 * found.latency.value
 
 
+@pytest.mark.timing
 @needs_sampler
 def test_sines_of_large_arrays_are_next_to_none():
     a = np.ones(1_000_000)

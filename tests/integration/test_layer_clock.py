@@ -258,6 +258,7 @@ def kernels(counts, operator):
     return counts[operator, "kernel"]
 
 
+@pytest.mark.timing
 @needs_stacks
 def test_operators_have_the_time_that_they_take_apart():
     """Four equal layers; the ratio of two operators is that of the same two timed alone."""
