@@ -265,6 +265,34 @@ def test_groups_are_joined_where_every_process_takes_part(tmp_path):
         assert {key for key, *_ in keys} == {p.key() for p in (small, *large)}
 
 
+def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path):
+    """A host changes its speed within a round of seconds, and a ratio is of two blocks of it."""
+    everything = []
+    for name in ("one", "two", "three"):
+        point = Point(workload=Workload(model="m", batch=1), runtime=name)
+        series = series_of(tmp_path, point, [[100] * 9] * 2)
+        for batch in (2, 4):
+            series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
+            for process in series.workers:
+                run = PointRun(point=series.points[batch], process=process, calls=5, call_ns=1)
+                series.runs[batch, process] = run
+        everything.append(series)
+    with rounds_of(tmp_path, everything) as rounds:
+        for _ in range(4):
+            rounds.first([(s, run) for s in everything for run in s.runs.values()])
+    named = {p.key(): (p.workload.batch, s.runtime) for s in everything for p in s.points.values()}
+    assert len(named) == 9
+    orders = {}
+    for b in blocks(store.read(tmp_path / "s")[0]):
+        orders.setdefault(b.round, []).append((b.process, named[b.point][0], b.point))
+    drawn = [order for number, order in orders.items() if number % 2]  # every other is in order
+    assert len({tuple(order) for order in drawn}) == len(drawn) == 4
+    for order in drawn:
+        assert len(order) == len(set(order)) == 18
+        assert all(len({one[:2] for one in order[i : i + 3]}) == 1 for i in range(0, 18, 3))
+        assert [len({one[0] for one in half}) for half in (order[:9], order[9:])] == [1, 1]
+
+
 def test_a_noisy_twin_does_not_make_a_session_longer(tmp_path):
     series = [
         series_of(

@@ -33,9 +33,10 @@ from weakref import WeakSet, finalize
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
 
-PERIOD_NS = 1_493_000
+PERIOD_NS = 743_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
-costs 20 to 40 µs on a virtual machine: 4 % at 1 ms, under 3 % here (``benchmarks/cost.py``)."""
+costs 10 to 40 µs on a virtual machine, in kernels and outside them alike (``benchmarks/cost.py``);
+half as many samples would make the interval of a share 1.4 times as wide."""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
 _TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP, _SAMPLE_TIME = 1, 0, 1, 4

@@ -28,7 +28,7 @@ METHODS = ("perf-event", "py-spy")
 """Names of the samplers, best first."""
 
 PERIOD_SPREAD = 0.15
-"""How far from the middle a period is drawn: over 0.2 ms either way, a short call's own time."""
+"""How far from the middle a period is drawn: over 0.1 ms either way, a short call's own time."""
 
 Call = Callable[[], Any]
 _RANDOM = SystemRandom()

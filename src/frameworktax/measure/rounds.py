@@ -296,7 +296,7 @@ class Rounds:
         order = [*runs, *self._smallest(runs)]
         asked = {id(run) for _, run in runs}
         if not in_order:
-            self._random.shuffle(order)
+            order = self._drawn(order)
         self._pin(order)
         with self._gate.quiet():
             self._calibrate()
@@ -313,6 +313,23 @@ class Rounds:
             medians = self._medians([(series, run)])[run.point.key()]
             if medians:
                 self._reporter.measured(run.point, medians)
+
+    def _drawn(self, runs: Runs) -> Runs:
+        """Return runs in an order drawn anew, what is compared side by side.
+
+        A ratio is of two blocks of processes of one number. A round of many points takes seconds,
+        in which a host changes its speed: so one batch size in those processes comes together,
+        then its other batch sizes, then other processes.
+        """
+        drawn: dict[Any, float] = defaultdict(self._random.random)
+        return sorted(
+            runs,
+            key=lambda one: (
+                drawn[one[1].process],
+                drawn[one[1].process, one[1].point.workload.batch],
+                self._random.random(),
+            ),
+        )
 
     def _smallest(self, runs: Runs) -> Runs:
         """Return the smallest batch in the same processes: a free batch is a ratio to it."""

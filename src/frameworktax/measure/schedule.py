@@ -31,7 +31,7 @@ FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
 MAX_BLOCKS = 30
 SAMPLE_NS = 50_000_000
-"""A sample beside a block, one call at least: about 700 samples a second."""
+"""A sample beside a block, one call at least: about 1,350 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
 UNASKED_NS, UNASKED_SHARE = 2_000_000_000, 0.05
