@@ -1,7 +1,7 @@
 """The claims of the paper against numbers: rules from rows to an interval, verdicts from intervals.
 
-A rule takes a part of a claim, as a study file has it, and rows; it returns one number with its
-interval. A rule that lacks what it needs raises ``NotEvaluable``, whose text is the reason.
+A rule takes a part of a claim, as a study file has it, and rows: ours or the paper's, never both.
+It returns one number with its interval, or raises ``NotEvaluable``, whose text is the reason.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.analysis.estimates import scaled
 from frameworktax.records import Estimate
-from frameworktax.reproduce import machines, paper, proxies
-from frameworktax.reproduce.rows import NotEvaluable, Row, exactly, select, values
+from frameworktax.reproduce import paper, proxies
+from frameworktax.reproduce.rows import NotEvaluable, Row, by_machine, exactly, select, values
 from frameworktax.reproduce.studies import Claim, Part, StudyFile
 
 PAIRED = ("model", "batch", "length", "image_size", "width", "depth", "input", "precision")
 """Axes that two points of one pair share."""
+FASTER = 1.15
+"""Ratio of two peaks from which on one device is the faster."""
 
 Verdict = Literal["holds", "does-not-hold", "cannot-be-judged"]
 HOLDS: Verdict = "holds"
@@ -34,6 +37,7 @@ class Finding:
 
     Attributes:
         says: what was computed, in words.
+        unit: of the numbers in text.
         bounds: what ours was compared with.
         ours: None where it could not be computed.
         paper: the same rule on the paper's own numbers; None where it gives none.
@@ -41,6 +45,7 @@ class Finding:
     """
 
     says: str
+    unit: str
     bounds: str
     verdict: Verdict
     reason: str
@@ -51,20 +56,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A claim with its verdict."""
+    """A claim with its verdict; ``printed`` is what the paper asserts, ``number`` its number."""
 
     id: str
     study: str
-    claim: str
     text: str
-    where: str
+    printed: paper.Claim
     number: str
     verdict: Verdict
     reason: str
     findings: tuple[Finding, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the claim as plain data, ours and the paper's apart."""
+        """Return the claim as data, ours and the paper's apart; a bound may be infinite."""
         return {
             "id": self.id,
             "study": self.study,
@@ -75,14 +79,14 @@ class Judged:
                     "what": f.says,
                     "verdict": f.verdict,
                     "bounds": f.bounds,
-                    "estimate": None if f.ours is None else _finite(asdict(f.ours)),
+                    "estimate": None if f.ours is None else asdict(f.ours),
                     "reason": f.reason,
                 }
                 for f in self.findings
             ],
             "paper": {
-                "claim": self.claim,
-                "where": self.where,
+                "claim": self.printed.id,
+                "where": self.printed.where,
                 "number": self.number,
                 "computed": [
                     {"what": f.says, "value": f.paper, "verdict": f.paper_verdict}
@@ -92,12 +96,6 @@ class Judged:
             },
             "reason": self.reason,
         }
-
-
-def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in data.items()
-    }
 
 
 def judge(study: StudyFile, ours: Sequence[Row]) -> tuple[Judged, ...]:
@@ -123,9 +121,8 @@ def _judged(study: StudyFile, claim: Claim, ours: Sequence[Row], theirs: Sequenc
     return Judged(
         id=claim.id,
         study=study.name,
-        claim=claim.claim,
         text=claim.text,
-        where=printed.where,
+        printed=printed,
         number=claim.number or printed.number,
         verdict=verdict,
         reason=reason,
@@ -155,23 +152,9 @@ def _each(part: Part, ours: Sequence[Row]) -> list[Part]:
 
 def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row]) -> Finding:
     bounds = bounds_text(part)
-    printed: float | None = None
-    by_rule: Verdict | None = None
-    if theirs:
-        try:
-            estimate = evaluate(part, theirs)
-        except NotEvaluable:
-            pass  # the paper gives no number for this part: the claim's own words stand
-        else:
-            printed = estimate.value
-            if part.rule != "not_measured":
-                by_rule = verdict_of(estimate, part.above, part.below)
-    found: Estimate | None = None
-    try:
-        found = evaluate(part, ours)
-    except NotEvaluable as why:
-        verdict, reason = OPEN, f"{part.says}: {why}"
-    else:
+    found, why = _tried(part, ours)
+    verdict, reason = OPEN, f"{part.says}: {why}"
+    if found is not None:
         verdict = verdict_of(found, part.above, part.below)
         reason = f"{part.says}: {estimate_text(found, part.unit)}"
         if verdict == OPEN:
@@ -179,15 +162,26 @@ def _finding(part: Part, ours: Sequence[Row], theirs: Sequence[Row]) -> Finding:
             reason += f", across the bound of the claim ({bounds}): {advice}"
         else:
             reason += f", {'as' if verdict == HOLDS else 'where'} the claim asks for {bounds}"
+    # Where the paper gives no number for this part, the claim's own words stand.
+    printed, _ = _tried(part, theirs)
     return Finding(
         says=part.says,
+        unit=part.unit,
         bounds=bounds,
         verdict=verdict,
         reason=reason,
         ours=found,
-        paper=printed,
-        paper_verdict=by_rule,
+        paper=printed.value if printed else None,
+        paper_verdict=verdict_of(printed, part.above, part.below) if printed else None,
     )
+
+
+def _tried(part: Part, rows: Sequence[Row]) -> tuple[Estimate | None, str]:
+    """Return the number that a part is about, or why there is none."""
+    try:
+        return RULES[part.rule](part, rows), ""
+    except NotEvaluable as why:
+        return None, str(why)
 
 
 def verdict_of(x: Estimate, above: float | None, below: float | None) -> Verdict:
@@ -202,19 +196,6 @@ def verdict_of(x: Estimate, above: float | None, below: float | None) -> Verdict
 
 
 # --- rules ----------------------------------------------------------------------------------------
-
-
-def evaluate(part: Part, rows: Sequence[Row]) -> Estimate:
-    """Return the number that a part of a claim is about.
-
-    Args:
-        part: of a study file.
-        rows: ours, or the paper's; never both.
-
-    Raises:
-        NotEvaluable: a number is missing; the text says which and why.
-    """
-    return RULES[part.rule](part, rows)
 
 
 def number(row: Row, quantity: str) -> Estimate:
@@ -346,8 +327,7 @@ def free_value(curve: Sequence[Row], axis: str, quantity: str = "latency") -> tu
     else:
         value, bound = free_batch(steps, [x.value for x in numbers])
         found = exactly(value, "isotonic log-interpolated")
-    scaled = {name: getattr(found, name) * first for name in ("value", "low", "high")}
-    return Estimate(**scaled, method=found.method, n=found.n), bound
+    return scaled(found, first), bound
 
 
 def _free(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -355,8 +335,7 @@ def _free(part: Part, rows: Sequence[Row]) -> Estimate:
     if not bound:
         return x
     # beyond the last value measured it is free as well: nothing limits it from above
-    method = f"{x.method}, at least"
-    return Estimate(value=x.value, low=x.low, high=math.inf, method=method, n=x.n)
+    return replace(x, high=math.inf, method=f"{x.method}, at least")
 
 
 def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -367,7 +346,7 @@ def _free_ratio(part: Part, rows: Sequence[Row]) -> Estimate:
     ratio = quotient(a, b)
     low = 0.0 if b_bound else ratio.low
     high = math.inf if a_bound else ratio.high
-    return Estimate(value=ratio.value, low=low, high=high, method=ratio.method, n=ratio.n)
+    return replace(ratio, low=low, high=high)
 
 
 def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -379,10 +358,9 @@ def _spread(part: Part, rows: Sequence[Row]) -> Estimate:
 
 def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[float, float]]:
     found = select(rows, part.of)
-    usable = [r for r in found if part.quantity in r.numbers and proxy in r.numbers]
-    if proxy is not None and found and not any(proxy in r.numbers for r in found):
-        raise NotEvaluable(f"no {proxy.replace('_', ' ')} counted here")
-    return [(r.numbers[part.quantity].value, r.numbers[str(proxy)].value) for r in usable]
+    if proxy is None or (found and not any(proxy in row.numbers for row in found)):
+        raise NotEvaluable(f"no {str(proxy).replace('_', ' ')} counted here")
+    return proxies.pairs_of(found, proxy, part.quantity)
 
 
 def _rank_correlation(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -393,28 +371,84 @@ def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
     return proxies.advantage(_pairs(part, rows, part.proxy), _pairs(part, rows, part.than))
 
 
+def _several(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return machine → its rows; raises NotEvaluable for one machine."""
+    found = by_machine(rows)
+    if len(found) < 2:
+        raise NotEvaluable(
+            "one machine in the store; copy the files of several stores into one folder"
+        )
+    return found
+
+
 def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
-    curves = {
-        name: free_value(_curve(part, mine, part.of), part.axis)[0]
-        for name, mine in machines.apart(rows).items()
+    """Return the share of pairs of machines whose faster device has the larger free value.
+
+    A pair whose peaks are alike, or whose free values no interval separates, does not count.
+    """
+    machines = _several(rows)
+    free = {
+        name: free_value(_curve(part, r, part.of), part.axis)[0] for name, r in machines.items()
     }
-    return machines.free_on_faster(rows, curves)
+    peaks = _peaks(
+        {name: mine[0].at.get("peaks") or (None, None) for name, mine in machines.items()}
+    )
+    agree = []
+    for a, b in itertools.combinations(free, 2):
+        slow, fast = sorted((a, b), key=lambda name: peaks[name])
+        if peaks[fast] / peaks[slow] < FASTER:
+            continue
+        if free[fast].low > free[slow].high:
+            agree.append(True)
+        elif free[fast].high < free[slow].low:
+            agree.append(False)
+    return share(agree)
+
+
+def _peaks(known: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+    """Return every machine's peak by the first of two sources that knows them all."""
+    for source in (0, 1):
+        found = {name: peaks[source] for name, peaks in known.items()}
+        if None not in found.values():
+            return {name: peak for name, peak in found.items() if peak is not None}
+    raise NotEvaluable("the peaks of these devices are not known from one source")
 
 
 def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
+    """Return the share of pairs of machines whose batch-1 latency goes with host time.
+
+    For each pair: is the ratio of latencies nearer, in logarithms, to that of host times than to
+    that of kernel times? A pair whose two ratios are alike does not count.
+    """
     points = {
         name: tuple(number(_row(mine, part.of), q) for q in ("latency", "host", "kernel"))
-        for name, mine in machines.apart(rows).items()
+        for name, mine in _several(rows).items()
     }
-    return machines.floor_follows_host(points)
+    agree = []
+    for a, b in itertools.combinations(points, 2):
+        latency, host, kernel = (
+            math.log(x.value / y.value) for x, y in zip(points[a], points[b], strict=True)
+        )
+        if abs(host - kernel) >= math.log(FASTER):
+            agree.append(abs(latency - host) < abs(latency - kernel))
+    return share(agree)
 
 
-def _not_measured(part: Part, rows: Sequence[Row]) -> Estimate:
-    if part.quantity != "latency":
-        found = [r.numbers[part.quantity] for r in select(rows, part.of) if r.numbers]
-        if len(found) > 1:  # the paper's own numbers
-            return quotient(found[-1], found[0])
-    raise NotEvaluable(part.reason)
+def share(agree: Sequence[bool]) -> Estimate:
+    """Return the share of pairs of machines that agree, with Wilson's interval."""
+    from scipy.stats import binomtest
+
+    if not agree:
+        raise NotEvaluable("no two machines differ enough to judge")
+    found = binomtest(sum(agree), len(agree))
+    ends = found.proportion_ci(method="wilson")
+    return Estimate(
+        value=found.statistic,
+        low=float(ends.low),
+        high=float(ends.high),
+        method="share of pairs of machines, Wilson",
+        n=len(agree),
+    )
 
 
 RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
@@ -429,7 +463,6 @@ RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
     "rank_advantage": _rank_advantage,
     "free_on_faster": _free_on_faster,
     "floor_follows_host": _floor_follows_host,
-    "not_measured": _not_measured,
 }
 
 
@@ -480,4 +513,4 @@ def bounds_text(part: Part) -> str:
         parts.append(f"at least {value_text(part.above, part.unit)}")
     if part.below is not None:
         parts.append(f"at most {value_text(part.below, part.unit)}")
-    return " and ".join(parts) or where_text(part.of)
+    return " and ".join(parts)

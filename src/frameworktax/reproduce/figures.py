@@ -34,20 +34,7 @@ WORDS = {
     "batch": "batch size",
     "length": "length",
 }
-NAMES = {
-    "bert-base": "BERT",
-    "albert": "ALBERT",
-    "distilbert": "DistilBERT",
-    "funnel": "Funnel",
-    "mobilebert": "MobileBERT",
-    "squeezebert": "SqueezeBERT",
-    "resnet-18": "ResNet-18",
-    "resnet-34": "ResNet-34",
-    "resnet-50": "ResNet-50",
-    "resnet-101": "ResNet-101",
-    "mobilenet-v2": "MobileNetV2",
-    "vit-base": "ViT",
-    "poolformer": "PoolFormer",
+RUNTIMES = {
     "eager": "PyTorch",
     "torchscript": "TorchScript",
     "onnxruntime": "ONNX Runtime",
@@ -58,15 +45,8 @@ QUANTITY_COLOURS = {"latency": "#0f7fc4", "kernel": "#009e73", "tax": "#d55e00"}
 SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17a2a2", "#6f7f2f")
 
 
-def drawing(
-    panel: Panel,
-    mine: list[Point],
-    shown: list[Point],
-    names: list[str],
-    title: str,
-    *,
-    first: bool,
-    beside: bool,
+def _drawing(
+    panel: Panel, mine: list[Point], shown: list[Point], names: list[str], title: str, **place: bool
 ) -> Spec:
     """Return one drawing.
 
@@ -76,22 +56,21 @@ def drawing(
         shown: what its axes have room for: with the other drawing's points where both fit.
         names: every series of the pair, so that both drawings use the same colours.
         title: whose numbers they are.
-        first: whether the legend and the title of the axis stand here.
-        beside: whether another drawing stands beside it.
+        **place: ``first``, whether the legend and the title of the axis stand here, and ``beside``,
+            whether another drawing stands beside it.
     """
-    width, height = SIZE if beside else ALONE
-    legend = {"title": None, "orient": "top", "columns": 2}
-    is_named = first and panel.mark == "line" and len(names) > 1
+    width, height = SIZE if place["beside"] else ALONE
+    is_named = place["first"] and panel.mark == "line" and len(names) > 1
     values = {
         "title": title,
         "width": width,
         "height": height,
         "points": mine,
         "x": _x_axis(panel, shown),
-        "y": _y_axis(panel, shown, first),
+        "y": _y_axis(panel, shown, place["first"]),
         "names": names,
         "colours": _colours(panel, names),
-        "legend": legend if is_named else None,
+        "legend": {"title": None, "orient": "top", "columns": 2} if is_named else None,
     }
     spec: Spec = vega.fill(vega.template("panel"), values)
     if panel.mark == "label":
@@ -133,7 +112,13 @@ def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
         every = [v for i, v in enumerate(at) if len(at) < 6 or not i % 2]
         scale = {"type": "log", "base": 2, "domain": [at[0] / 1.1, at[-1] * 1.1], "nice": False}
         axis = {"values": every, "format": "d", "grid": False}
-    return _axis("x", WORDS.get(panel.x, panel.x), scale, axis)
+    return {
+        "field": "x",
+        "type": "quantitative",
+        "title": WORDS.get(panel.x, panel.x),
+        "scale": scale,
+        "axis": axis,
+    }
 
 
 def _y_axis(panel: Panel, shown: list[Point], named: bool) -> Spec:
@@ -147,12 +132,8 @@ def _y_axis(panel: Panel, shown: list[Point], named: bool) -> Spec:
             at = [t for t in at if f"{t:e}"[0] == "1"]
         scale = {"type": "log", "domain": [low, high], "nice": False}
         axis = {"values": at, "format": "~g"}
-    return _axis("y", "latency, ms" if named else None, scale, axis)
-
-
-def _axis(field: str, title: str | None, scale: Spec, axis: Spec) -> Spec:
-    kind = "quantitative"
-    return {"field": field, "type": kind, "title": title, "scale": scale, "axis": axis}
+    title = "latency, ms" if named else None
+    return {"field": "y", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 def _colours(panel: Panel, names: list[str]) -> list[str]:
@@ -160,7 +141,7 @@ def _colours(panel: Panel, names: list[str]) -> list[str]:
         by_word = {WORDS[q]: colour for q, colour in QUANTITY_COLOURS.items()}
         return [by_word[name] for name in names]
     if panel.series == ("runtime",):
-        runtimes = {shown: name for name, shown in NAMES.items()}
+        runtimes = {shown: name for name, shown in RUNTIMES.items()}
         return colours([runtimes.get(name, name) for name in names])
     return [SPREAD[i % len(SPREAD)] for i in range(len(names))]
 
@@ -208,7 +189,8 @@ def _series(row: Row, panel: Panel, quantity: str) -> str:
         if axis in ("width", "depth"):
             said.append(f"{axis} ×{value:g}")
         else:
-            said.append(NAMES.get(str(value), str(value)))
+            drawn = paper.models().get(str(value), {}).get("drawn")
+            said.append(drawn or RUNTIMES.get(str(value), str(value)))
     return ", ".join(said)
 
 
@@ -234,7 +216,7 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
             continue
         shown = mine + other if alike(panel, mine, other) else mine
         both = bool(ours and theirs)
-        sides.append(drawing(panel, mine, shown, names, title, first=not sides, beside=both))
+        sides.append(_drawing(panel, mine, shown, names, title, first=not sides, beside=both))
     return {
         "title": {"text": panel.title, "anchor": "middle", "fontSize": FONT + 1},
         "hconcat": sides,

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import UsageError
-from frameworktax.report import blocks
-from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Text
+from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Table, Text, table
 from frameworktax.report.html import document_html
 from frameworktax.report.json_document import dump, plain
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.words import interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
-from frameworktax.reproduce.claims import Judged, estimate_text, value_text
+from frameworktax.reproduce.claims import Finding, Judged, estimate_text, value_text
 from frameworktax.reproduce.proxies import PROXIES
-from frameworktax.reproduce.results import Reproduction, StudyResult
+from frameworktax.reproduce.results import Effect, Reproduction, StudyResult
 from frameworktax.reproduce.rows import Row, select
 
 TITLE = "The paper on this machine"
@@ -38,6 +37,10 @@ VERDICTS = {
 STYLES = {"holds": "good", "does-not-hold": "bad", "cannot-be-judged": "warning"}
 NOT_GIVEN = "none given"
 """In a study file: a number that the paper does not give."""
+NONE = "–"
+FILLED = {"sm_active": "SM activity", "warp_occupancy": "warp occupancy"}
+LIBRARIES = ("torch", "transformers", "onnxruntime", "openvino")
+"""Of which the page names the version."""
 
 
 def document(found: Reproduction) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
     yield Heading(TITLE, 1)
     yield Text(f"Written by frameworktax reproduce. {counted(found)}.")
     yield Text(_setting(found))
-    yield blocks.table(
+    yield table(
         "",
         ["claim", "study", "says", "verdict", "ours", "the paper's"],
         [
@@ -134,10 +137,7 @@ def page(found: Reproduction, folder: str = "") -> Iterator[Block]:
     yield Heading("Where the paper's numbers come from")
     yield Text(f"{source['paper']}.")
     yield Text(f"Their setting: {source['setting']}. Their latency: {source['latency']}")
-    printed = [
-        (name, text) for kind in ("figures", "tables") for name, text in source[kind].items()
-    ]
-    yield blocks.table("", ["numbers", "source"], printed)
+    yield table("", ["numbers", "source"], [*source["figures"].items(), *source["tables"].items()])
 
 
 def counted(found: Reproduction) -> str:
@@ -149,32 +149,30 @@ def counted(found: Reproduction) -> str:
 
 def ours(claim: Judged) -> str:
     """Return our numbers, one after the other; where there is none, why."""
-    numbers = [estimate_text(f.ours, _unit(f.bounds)) for f in claim.findings if f.ours is not None]
-    first = claim.findings[0]
-    return "; ".join(numbers) or first.reason.removeprefix(f"{first.says}: ")
+    numbers = [estimate_text(f.ours, f.unit) for f in claim.findings if f.ours is not None]
+    return "; ".join(numbers) or _own(claim.findings[0])
+
+
+def _own(finding: Finding) -> str:
+    """Return our number, or why there is none."""
+    if finding.ours is not None:
+        return estimate_text(finding.ours, finding.unit)
+    return finding.reason.removeprefix(f"{finding.says}: ")
 
 
 def theirs(claim: Judged) -> str:
     """Return the paper's numbers: by the same rule from its data, and as it words them."""
-    numbers = [value_text(f.paper, _unit(f.bounds)) for f in claim.findings if f.paper is not None]
+    numbers = [value_text(f.paper, f.unit) for f in claim.findings if f.paper is not None]
     if not numbers:
-        return f"{claim.number} ({claim.where})"
+        return f"{claim.number} ({claim.printed.where})"
     words = f", {claim.number} in words" if claim.number != NOT_GIVEN else ""
-    return f"{'; '.join(numbers)} by its data{words} ({claim.where})"
-
-
-def _unit(bounds: str) -> str:
-    return "%" if "%" in bounds else ""
+    return f"{'; '.join(numbers)} by its data{words} ({claim.printed.where})"
 
 
 def _setting(found: Reproduction) -> str:
     machine = found.run.environment
     versions = dict(machine.libraries) if machine else {}
-    named = [
-        f"{name} {versions[name]}"
-        for name in ("torch", "transformers", "onnxruntime", "openvino")
-        if name in versions
-    ]
+    named = [f"{name} {versions[name]}" for name in LIBRARIES if name in versions]
     where = f"{found.machines[-1]}, {machine.cores} processors" if machine else "?"
     return (
         f"{SIZES[found.studies[0].scale]} Measured on {where}; {', '.join(named)}; one thread. "
@@ -193,120 +191,81 @@ def _anchor(study: StudyResult) -> str:
 def _tables(study: StudyResult) -> Iterator[Block]:
     """Yield the tables of a study: its lines, its claims in full, free values, proxies."""
     if study.file.line:
-        yield _lines(study)
-    yield blocks.table(
+        yield lines(study)
+    yield table(
         "",
         ["claim", "what was computed", "ours", "asked for", "the paper's data", "verdict"],
         [
-            [
-                c.id,
-                f.says,
-                estimate_text(f.ours, _unit(f.bounds))
-                if f.ours is not None
-                else f.reason.removeprefix(f"{f.says}: "),
-                f.bounds,
-                _by_data(f.paper, f.paper_verdict, _unit(f.bounds)),
-                VERDICTS[f.verdict],
-            ]
-            for c in study.claims
-            for f in c.findings
+            [claim.id, f.says, _own(f), f.bounds, _by_data(f), VERDICTS[f.verdict]]
+            for claim in study.claims
+            for f in claim.findings
         ],
     )
     if study.free:
-        yield blocks.table(
-            "",
-            ["axis", "curve", "free up to (within 10 % of the first value)"],
+        rows = [
             [
-                [
-                    f.axis,
-                    f.at,
-                    f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
-                ]
-                for f in study.free
-            ],
-        )
+                f.axis,
+                f.at,
+                f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
+            ]
+            for f in study.free
+        ]
+        yield table("", ["axis", "curve", "free up to (within 10 % of the first value)"], rows)
     if study.effects:
-        yield blocks.table(
-            "",
-            ["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"],
-            [
-                [
-                    e.machine,
-                    e.model,
-                    *map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns)),
-                    f"host × {_factor(e.host_ratio)}, device × {_factor(e.device_ratio)}",
-                ]
-                for e in study.effects
-            ],
-        )
+        heads = ["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"]
+        yield table("", heads, map(_effect, study.effects))
     if study.proxies:
         yield _proxies(study)
+
+
+def _by_data(finding: Finding) -> str:
+    if finding.paper is None or finding.paper_verdict is None:
+        return NONE
+    return f"{value_text(finding.paper, finding.unit)} ({VERDICTS[finding.paper_verdict]})"
+
+
+def _effect(e: Effect) -> list[str]:
+    host, device = (NONE if x is None else f"{x:.2f}" for x in (e.host_ratio, e.device_ratio))
+    times = map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns))
+    return [e.machine, e.model, *times, f"host × {host}, device × {device}"]
 
 
 def _proxies(study: StudyResult) -> Block:
     """Return a line a proxy, a column a regime."""
     regimes = list(dict.fromkeys(p.regime for p in study.proxies))
-    by_place = {(p.proxy, p.regime): p for p in study.proxies}
-    rows = []
-    for proxy in dict.fromkeys(p.proxy for p in study.proxies):
-        cells = [
-            f"{estimate_text(p.rho)}, n = {p.n}" if p.rho is not None else p.reason or "–"
-            for p in (by_place[proxy, regime] for regime in regimes)
-        ]
-        rows.append([PROXIES[proxy], *cells])
+    cells = {
+        (p.proxy, p.regime): f"{estimate_text(p.rho)}, n = {p.n}" if p.rho else p.reason or NONE
+        for p in study.proxies
+    }
+    names = dict.fromkeys(p.proxy for p in study.proxies)
     heads = ["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]
-    return blocks.table("", heads, rows)
+    return table(
+        "", heads, [[PROXIES[p], *(cells[p, regime] for regime in regimes)] for p in names]
+    )
 
 
-def _factor(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def _by_data(value: float | None, verdict: str | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    text = value_text(value, unit)
-    return text if verdict is None else f"{text} ({VERDICTS[verdict]})"
-
-
-def _lines(study: StudyResult) -> Block:
+def lines(study: StudyResult) -> Table:
     """Return the lines of a table of the paper, ours beside the printed numbers."""
-    filled = ("SM activity", "warp occupancy")
-    printed = ("the paper's, ms", *(f"the paper's {name}" for name in filled))
-    heads = ["", "ours, ms", "tax share", *filled, *printed]
-    theirs = paper.rows(study.file.name)
-    rows = [
-        [
-            line.label,
-            *_measured(select(study.rows, line.where)),
-            *_printed(select(theirs, line.where)),
-        ]
-        for line in study.file.line
-    ]
-    shown = [i for i in range(len(heads)) if i < 3 or any(row[i] != "–" for row in rows)]
-    return blocks.table("", [heads[i] for i in shown], [[row[i] for i in shown] for row in rows])
-
-
-def _measured(rows: list[Row]) -> list[str]:
-    if not rows or "latency" not in rows[0].numbers:
-        return [rows[0].reason or "–" if rows else "–", "–", "–", "–"]
-    share = rows[0].numbers.get("tax_share")
-    return [
-        interval(rows[0].numbers["latency"]),
-        percent(share.value if share else None),
-        *_filled(rows[0]),
-    ]
-
-
-def _printed(rows: list[Row]) -> list[str]:
-    latency = rows[0].numbers.get("latency") if rows else None
-    return [
-        f"{latency.value / 1e6:.4g}" if latency else "–",
-        *(_filled(rows[0]) if rows else ["–", "–"]),
-    ]
+    printed = ("the paper's, ms", *(f"the paper's {name}" for name in FILLED.values()))
+    heads = ["", "ours, ms", "tax share", *FILLED.values(), *printed]
+    rows = []
+    for line in study.file.line:
+        mine, other = (
+            next(iter(select(every, line.where)), Row(at={}))
+            for every in (study.rows, paper.rows(study.file.name))
+        )
+        latency, share = mine.numbers.get("latency"), mine.numbers.get("tax_share")
+        cells = [mine.reason or NONE, NONE, NONE, NONE]
+        if latency is not None:
+            cells = [interval(latency), percent(share.value if share else None), *_filled(mine)]
+        theirs_ns = other.numbers.get("latency")
+        cells += [f"{theirs_ns.value / 1e6:.4g}" if theirs_ns else NONE, *_filled(other)]
+        rows.append([line.label, *cells])
+    shown = [i for i in range(len(heads)) if i < 3 or any(row[i] != NONE for row in rows)]
+    return table("", [heads[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
 def _filled(row: Row) -> list[str]:
     """Return how full the device was, in words."""
-    shares = [row.numbers.get(name) for name in ("sm_active", "warp_occupancy")]
-    return [f"{100 * share.value:.3g} %" if share else "–" for share in shares]
+    shares = [row.numbers.get(name) for name in FILLED]
+    return [f"{100 * share.value:.3g} %" if share else NONE for share in shares]

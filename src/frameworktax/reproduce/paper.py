@@ -16,15 +16,6 @@ from frameworktax.reproduce.rows import Row, exactly
 
 SAME = {"text": "figure-4"}
 """Studies without numbers of their own that speak of another's."""
-MODELS = {
-    "BERT-Base": "bert-base",
-    "ALBERT": "albert",
-    "DistilBERT": "distilbert",
-    "Funnel Transformer": "funnel",
-    "MobileBERT": "mobilebert",
-    "SqueezeBERT": "squeezebert",
-    "ResNet-50": "resnet-50",
-}
 RUNTIMES = {"PyTorch": "eager", "TorchScript": "torchscript", "ONNX Runtime": "onnxruntime"}
 PRECISIONS = {"fp32": "float32", "fp16": "float16"}
 NOT_STATED = "float32"
@@ -32,7 +23,12 @@ NOT_STATED = "float32"
 LENGTH = 128
 LENGTH_BATCH = 128
 """Batch of the panel over sequence lengths."""
+UNITS = {"s": 1e9, "ms": 1e6, "percent": 0.01}
+QUANTITIES = {"total_latency": "latency", "kernel_time": "kernel"}
 PRINTED = "as the paper gives it"
+POINT = {"precision": NOT_STATED, "batch": 1, "width": 1.0, "depth": 1.0, "input": "dense"}
+Printed = tuple[dict[str, Any], str, Estimate]
+"""Axes of a point, a quantity, its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +46,11 @@ class Claim:
     number: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Platform:
     """A line of table 2; ``peak_tflops`` is the peak as printed."""
 
     gpu: str
-    bandwidth_gb_per_s: float
     peak_tflops: float
 
 
@@ -75,88 +70,67 @@ def provenance() -> dict[str, Any]:
 @cache
 def platforms() -> tuple[Platform, ...]:
     """Return table 2."""
-    return tuple(
-        Platform(
-            gpu=line["gpu"],
-            bandwidth_gb_per_s=float(line["memory_bandwidth_gb_per_s"]),
-            peak_tflops=float(line["fp16_tflops"]),
-        )
-        for line in _lines("platforms.csv")
-    )
+    lines = _lines("platforms.csv")
+    return tuple(Platform(line["gpu"], float(line["fp16_tflops"])) for line in lines)
 
 
 @cache
-def layers() -> dict[str, int]:
-    """Return model → layers, as the models' authors count them."""
-    return {line["model"]: int(line["layers"]) for line in _lines("layers.csv")}
+def models() -> dict[str, dict[str, str]]:
+    """Return model → ``layers`` as its authors count them, its name ``printed`` and ``drawn``."""
+    return {line["model"]: line for line in _lines("models.csv")}
 
 
 @cache
 def rows(study: str) -> tuple[Row, ...]:
     """Return the paper's numbers for a figure or table; empty where it gives none as numbers."""
-    return tuple(_figure(SAME.get(study, study)) or _table(study))
-
-
-def _figure(study: str) -> list[Row]:
     found: dict[tuple[tuple[str, Any], ...], dict[str, Estimate]] = defaultdict(dict)
+    name = SAME.get(study, study)
+    for at, quantity, number in (*_figure(name), *_table(name)):
+        found[tuple(at.items())][quantity] = number
+    for numbers in found.values():
+        if "latency" in numbers and "kernel" in numbers:
+            latency = numbers["latency"].value
+            tax = latency - numbers["kernel"].value
+            numbers |= {"tax": exactly(tax, PRINTED), "tax_share": exactly(tax / latency, PRINTED)}
+    return tuple(Row(at=dict(at), numbers=numbers) for at, numbers in found.items())
+
+
+def _figure(study: str) -> Iterator[Printed]:
+    ours = {model["printed"]: name for name, model in models().items()}
     for line in _lines("figures.csv"):
         if line["source"] != study:
             continue
         at: dict[str, Any] = {
-            "model": MODELS[line["model"]],
+            **POINT,
+            "model": ours[line["model"]],
             "runtime": RUNTIMES[line["runtime"]],
             "precision": PRECISIONS.get(line["precision"], NOT_STATED),
-            "batch": 1,
-            "length": LENGTH if "BERT" in line["model"] or line["source"] == "figure-1" else None,
-            "width": 1.0,
-            "depth": 1.0,
-            "input": "dense",
+            "length": LENGTH if "BERT" in line["model"] or study == "figure-1" else None,
         }
         value = float(line["axis_value"])
-        numbers: dict[str, Estimate] = {}
         if line["axis"] == "batch_size":
             at |= {"batch": int(value), "panel": "batch"}
         elif line["axis"] == "sequence_length":
             at |= {"batch": LENGTH_BATCH, "length": int(value), "panel": "length"}
         else:
-            numbers["macs"] = exactly(value * 1e9, PRINTED)
-        name = {"total_latency": "latency", "kernel_time": "kernel"}[line["quantity"]]
-        numbers[name] = exactly(float(line["milliseconds"]) * 1e6, PRINTED)
-        found[tuple(at.items())] |= numbers
-    return [Row(at=dict(at), numbers=_with_tax(numbers)) for at, numbers in found.items()]
+            yield at, "macs", exactly(value * 1e9, PRINTED)
+        time_ns = float(line["milliseconds"]) * UNITS["ms"]
+        yield at, QUANTITIES[line["quantity"]], exactly(time_ns, PRINTED)
 
 
-def _with_tax(numbers: dict[str, Estimate]) -> dict[str, Estimate]:
-    latency, kernel = numbers.get("latency"), numbers.get("kernel")
-    if latency is None or kernel is None:
-        return numbers
-    tax = latency.value - kernel.value
-    return {
-        **numbers,
-        "tax": exactly(tax, PRINTED),
-        "tax_share": exactly(tax / latency.value, PRINTED),
-    }
-
-
-def _table(study: str) -> Iterator[Row]:
-    found: dict[tuple[tuple[str, Any], ...], dict[str, Estimate]] = defaultdict(dict)
+def _table(study: str) -> Iterator[Printed]:
     for line in _lines("tables.csv"):
-        if f"table-{line['table']}" == study:
-            at: dict[str, Any] = {
-                "model": "bert-base",
-                "runtime": line["runtime"],
-                "precision": NOT_STATED,
-                "batch": int(line["batch"]),
-                "length": int(line["length"]),
-                "width": float(line["width"]),
-                "depth": 1.0,
-                "input": "dense",
-            }
-            scale = {"s": 1e9, "ms": 1e6, "percent": 0.01}[line["unit"]]
-            value = float(line["value"]) * scale
-            found[tuple(at.items())][line["quantity"]] = exactly(value, PRINTED)
-    for key, numbers in found.items():
-        yield Row(at=dict(key), numbers=numbers)
+        if f"table-{line['table']}" != study:
+            continue
+        at = {
+            **POINT,
+            "model": "bert-base",
+            "runtime": line["runtime"],
+            "batch": int(line["batch"]),
+            "length": int(line["length"]),
+            "width": float(line["width"]),
+        }
+        yield at, line["quantity"], exactly(float(line["value"]) * UNITS[line["unit"]], PRINTED)
 
 
 def _lines(name: str) -> list[dict[str, str]]:

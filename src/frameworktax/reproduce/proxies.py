@@ -52,9 +52,8 @@ def _rhos(pairs: np.ndarray) -> np.ndarray:
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     x, y = ranks[..., 0], ranks[..., 1]
     size = np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
-    found: np.ndarray = np.divide(
-        (x * y).sum(axis=1), size, out=np.full(len(pairs), np.nan), where=size > 0
-    )
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        found: np.ndarray = (x * y).sum(axis=1) / size
     return found
 
 
@@ -82,6 +81,7 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> Estimate:
     half = NORMAL_95 * math.sqrt((1 + based**2 / 2) / (n - 3))
     low, high = math.tanh(math.atanh(based) - half), math.tanh(math.atanh(based) + half)
     method = "Spearman, Fisher's z with Bonett and Wright's variance"
+    # A perfect order lies beyond the interval around ``based``, and is its closed end.
     return Estimate(value=rho, low=min(low, rho), high=max(high, rho), method=method, n=n)
 
 
@@ -103,8 +103,8 @@ def advantage(
     low, high = np.percentile(found[~np.isnan(found)], [2.5, 97.5])
     return Estimate(
         value=value,
-        low=min(float(low), value),
-        high=max(float(high), value),
+        low=float(low),
+        high=float(high),
         method="difference of Spearman's rank correlations, bootstrap over models",
         n=len(a),
     )
@@ -117,17 +117,23 @@ def table(rows: Sequence[Row], where: Mapping[str, object]) -> list[Proxy]:
     for regime in ("all", *values(chosen, "regime")):
         mine = [r for r in chosen if regime in ("all", r.at.get("regime"))]
         for proxy in PROXIES:
-            pairs = [
-                (r.numbers["latency"].value, r.numbers[proxy].value)
-                for r in mine
-                if proxy in r.numbers
-            ]
+            pairs = pairs_of(mine, proxy)
             rho: Estimate | None = None
-            reason: str | None = "not counted here"
-            if pairs:
-                try:
-                    rho, reason = spearman(pairs), None
-                except NotEvaluable as why:
-                    reason = str(why)
+            reason: str | None = None
+            try:
+                rho = spearman(pairs)
+            except NotEvaluable as why:
+                reason = str(why) if pairs else "not counted here"
             found.append(Proxy(proxy=proxy, regime=regime, n=len(pairs), rho=rho, reason=reason))
     return found
+
+
+def pairs_of(
+    rows: Sequence[Row], proxy: str, quantity: str = "latency"
+) -> list[tuple[float, float]]:
+    """Return (quantity, count) of the rows that have both."""
+    return [
+        (row.numbers[quantity].value, row.numbers[proxy].value)
+        for row in rows
+        if quantity in row.numbers and proxy in row.numbers
+    ]

@@ -1,30 +1,31 @@
-"""Studies of the paper carried out, or evaluated from a store: rows, verdicts, proxies."""
+"""Studies of the paper carried out, or evaluated from a store: rows, verdicts, machines."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import store as stores
+from frameworktax.analysis.roofline import device_of
 from frameworktax.api import document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import (
-    LeftOut,
-    Measurement,
-    Point,
-    Record,
-    Run,
-    Subject,
-    sessions_of,
-)
-from frameworktax.reproduce import machines, paper, proxies
+from frameworktax.records import Environment, LeftOut, Point, Record, Run, Subject, sessions_of
+from frameworktax.reproduce import paper, proxies
 from frameworktax.reproduce.claims import Judged, free_value, judge
-from frameworktax.reproduce.rows import NotEvaluable, Row, axes_of, of_measurement
+from frameworktax.reproduce.rows import (
+    NotEvaluable,
+    Row,
+    axes_of,
+    by_machine,
+    of_measurement,
+    select,
+    values,
+)
 from frameworktax.reproduce.studies import (
     Scale,
     StudyFile,
@@ -39,6 +40,7 @@ from frameworktax.sweep.run import sweep
 
 ACROSS = "figure-9"
 """The one study over all machines of a store."""
+TIMES = ("latency", "host", "kernel")
 
 
 def forecast(studies: Sequence[StudyFile], scale: Scale, folder: Path) -> SweepPlan:
@@ -100,6 +102,22 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A machine's point at the smallest batch: what the host and what the device take of it, ns.
+
+    The ratios are to the first machine's; None where a time is missing.
+    """
+
+    machine: str
+    model: str
+    latency_ns: float
+    host_ns: float | None
+    kernel_ns: float | None
+    host_ratio: float | None
+    device_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
     """One study, from what was measured."""
 
@@ -109,7 +127,7 @@ class StudyResult:
     claims: tuple[Judged, ...]
     proxies: tuple[proxies.Proxy, ...] = ()
     free: tuple[Free, ...] = ()
-    effects: tuple[machines.Effect, ...] = ()
+    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +170,9 @@ def evaluate_studies(
     size = scale or _larger(studies, runs[here])
     results = []
     for study in studies:
-        planned = planned_points(study, size)
         across = names if study.name == ACROSS else [here]
-        rows = [row for name in across for row in _rows(planned, runs[name], name)]
-        results.append(_result(study, size, tuple(rows)))
+        planned = planned_points(study, size)
+        results.append(_result(study, size, [r for n in across for r in _rows(planned, runs[n])]))
     if not any("latency" in row.numbers for result in results for row in result.rows):
         raise NothingMeasuredError(
             f"{folder} holds no point of {', '.join(s.name for s in studies)} at this scale; "
@@ -163,11 +180,10 @@ def evaluate_studies(
         )
     asked = {axes_key(p) for study in studies for p in planned_points(study, size)}
     run = runs[here].run
-    kept = tuple(m for m in run.measurements if _key(m) in asked)
-    run = replace(run, measurements=kept)
+    kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)
     return Reproduction(
         studies=tuple(results),
-        run=run,
+        run=replace(run, measurements=kept),
         machines=tuple(names),
         store=folder,
     )
@@ -175,6 +191,7 @@ def evaluate_studies(
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
+    name: str
     run: Run
     left_out: Mapping[tuple[Any, ...], str]
 
@@ -191,18 +208,47 @@ def _by_machine(records: Sequence[Record]) -> dict[str, _Machine]:
     ids: dict[str, set[str]] = {}
     for session in sessions_of(records):
         usual = platforms[session.session].most_common(1)
-        name = machines.name_of(session.environment, usual[0][0] if usual else "cpu")
+        name = _machine_name(session.environment, usual[0][0] if usual else "cpu")
         ids[name] = {*ids.pop(name, ()), session.session}
     found = {}
     for name, mine in ids.items():
         kept = [record for record in records if record.session in mine]
         left_out = {axes_key(r.point): r.reason for r in kept if isinstance(r, LeftOut)}
-        found[name] = _Machine(document(kept), left_out)
+        found[name] = _Machine(name, document(kept), left_out)
     return found
 
 
+def _machine_name(environment: Environment, platform: str) -> str:
+    """Return what a machine is called: its device and its host."""
+    if not platform.startswith("cuda"):
+        return environment.cpu
+    return f"{_gpu(environment, platform).get('name', platform)} with {environment.cpu}"
+
+
+def _peaks(environment: Environment | None, platform: str) -> tuple[float | None, float | None]:
+    """Return a device's peak by the paper's table 2 and by its data sheet, TFLOPS.
+
+    The two count differently (with or without tensor cores, half or single precision), so that
+    machines are compared by one of them only; None where it does not know the device.
+    """
+    if environment is None or not platform.startswith("cuda"):
+        return None, None
+    gpu = _gpu(environment, platform)
+    words = str(gpu.get("name", "")).split()
+    printed = [p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in words]
+    device = device_of(gpu)
+    return (printed[0] if printed else None), (device.single / 1e12 if device else None)
+
+
+def _gpu(environment: Environment, platform: str) -> Mapping[str, Any]:
+    number = int(platform.partition(":")[2] or 0)
+    found = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
+    return found.get(number, {})
+
+
 def _larger(studies: Sequence[StudyFile], machine: _Machine) -> Scale:
-    measured = {_key(m) for m in machine.run.measurements}
+    """Return the scale that more of a machine's points belong to."""
+    measured = {axes_key(m.point) for m in machine.run.measurements}
     counts: dict[Scale, int] = {"small": 0, "full": 0}
     for study in studies:
         for scale in counts:
@@ -210,39 +256,33 @@ def _larger(studies: Sequence[StudyFile], machine: _Machine) -> Scale:
     return max(counts, key=lambda scale: counts[scale])
 
 
-def _key(m: Measurement) -> tuple[Any, ...]:
-    return axes_key(Point(workload=m.workload, runtime=m.runtime, threads=m.threads))
-
-
-def _rows(planned: Sequence[Point], machine: _Machine, name: str) -> list[Row]:
-    layers = paper.layers()
+def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
+    """Return a row for each planned point, measured or with the reason why not."""
+    layers = {name: int(model["layers"]) for name, model in paper.models().items()}
     measured = {}
     for m in machine.run.measurements:
         row = of_measurement(m, layers)
-        environment = machine.run.environment
-        peaks = machines.peaks_of(environment, m.platform) if environment else (None, None)
-        measured[_key(m)] = replace(row, at={**row.at, "machine": name, "peaks": peaks})
+        peaks = _peaks(machine.run.environment, m.platform)
+        at = {**row.at, "machine": machine.name, "peaks": peaks}
+        measured[axes_key(m.point)] = replace(row, at=at)
     found = []
     for point in planned:
         key = axes_key(point)
-        if key in measured:
-            found.append(measured[key])
-            continue
-        reason = machine.left_out.get(key, "not measured")
-        at = {**axes_of(point.workload, point.runtime), "regime": None, "machine": name}
-        found.append(Row(at=at, reason=reason))
+        at = {**axes_of(point.workload, point.runtime), "regime": None, "machine": machine.name}
+        missing = Row(at=at, reason=machine.left_out.get(key, "not measured"))
+        found.append(measured.get(key, missing))
     return found
 
 
-def _result(study: StudyFile, scale: Scale, rows: tuple[Row, ...]) -> StudyResult:
+def _result(study: StudyFile, scale: Scale, rows: Sequence[Row]) -> StudyResult:
     return StudyResult(
         file=study,
         scale=scale,
-        rows=rows,
+        rows=tuple(rows),
         claims=judge(study, rows),
         proxies=() if study.proxies is None else tuple(proxies.table(rows, study.proxies)),
         free=tuple(f for axis in study.free for f in _free(rows, axis)),
-        effects=tuple(machines.effects(rows)),
+        effects=tuple(_effects(rows)),
     )
 
 
@@ -256,26 +296,45 @@ def _free(rows: Sequence[Row], axis: str) -> list[Free]:
             curves[tuple(row.at.get(a) for a in others if a != axis)].append(row)
     found = []
     for curve in curves.values():
-        curve.sort(key=lambda row: row.at[axis])
         if len(curve) < 2:
             continue
-        with contextlib.suppress(NotEvaluable):  # too few blocks for an interval: left out
-            estimate, bound = free_value(curve, axis)
-            at = curve[0].at
-            parts = [f"{at['model']} in {at['runtime']}"]
-            parts += [
-                f"{a} {at[a]:g}" if isinstance(at[a], float) else f"{a} {at[a]}"
-                for a in others[2:-2]
-                if a != axis and at.get(a) not in (None, 1.0, "float32")
-            ]
+        curve.sort(key=lambda row: row.at[axis])
+        at = curve[0].at
+        parts = [f"{at['model']} in {at['runtime']}"]
+        parts += [
+            f"{a} {at[a]:g}" if isinstance(at[a], float) else f"{a} {at[a]}"
+            for a in others[2:-2]
+            if a != axis and at.get(a) not in (None, 1.0, "float32")
+        ]
+        with suppress(NotEvaluable):  # too few blocks for an interval: left out
+            x, bound = free_value(curve, axis)
+            ends = {"value": x.value, "low": x.low, "high": x.high}
+            found.append(Free(axis=axis, at=", ".join(parts), **ends, lower_bound=bound))
+    return found
+
+
+def _effects(rows: Sequence[Row]) -> list[Effect]:
+    """Return what host and device take of each model on each machine; empty for one machine."""
+    machines = by_machine(rows)
+    found = []
+    for model in values(rows, "model") if len(machines) > 1 else ():
+        first: dict[str, float] = {}
+        for name, mine in machines.items():
+            chosen = select(mine, {"model": model, "runtime": "eager", "batch": "first"})
+            if not chosen or "latency" not in chosen[0].numbers:
+                continue
+            times = {q: chosen[0].numbers[q].value for q in TIMES if q in chosen[0].numbers}
+            first = first or times
+            ratio = {q: times[q] / first[q] for q in times if first.get(q)}
             found.append(
-                Free(
-                    axis=axis,
-                    at=", ".join(parts),
-                    value=estimate.value,
-                    low=estimate.low,
-                    high=estimate.high,
-                    lower_bound=bound,
+                Effect(
+                    machine=name,
+                    model=str(model),
+                    latency_ns=times["latency"],
+                    host_ns=times.get("host"),
+                    kernel_ns=times.get("kernel"),
+                    host_ratio=ratio.get("host"),
+                    device_ratio=ratio.get("kernel"),
                 )
             )
     return found

@@ -31,18 +31,8 @@ QUANTITIES = (
     "warp_occupancy",
 )
 AXES = (
-    "model",
-    "runtime",
-    "precision",
-    "batch",
-    "length",
-    "image_size",
-    "width",
-    "depth",
-    "input",
-    "phase",
-    "regime",
-    "panel",
+    *("model", "runtime", "precision", "batch", "length", "image_size", "width", "depth", "input"),
+    *("phase", "regime", "panel"),
 )
 ROLES = {"onnxruntime-cuda": "onnxruntime"}
 """Runtimes that play another's part on a device."""
@@ -62,14 +52,12 @@ class Row:
             has no interval: its ends equal its value.
         columns: blocks of latency, for curves.
         reason: why a planned point has no numbers.
-        session: it was measured in.
     """
 
     at: Mapping[str, Any]
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     columns: Blocks = field(default_factory=dict)
     reason: str | None = None
-    session: str | None = None
 
 
 def exactly(value: float, method: str = "counted") -> Estimate:
@@ -91,17 +79,6 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         m: of a document.
         layers: model → layers at depth 1, as its authors count them.
     """
-    numbers = {
-        "latency": m.pipelined_ns,
-        "synchronised_latency": m.latency_ns,
-        "kernel": m.kernel_ns,
-        "tax": m.tax_ns,
-        "tax_share": m.tax_share,
-        "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
-        "sm_active": m.sm_activity,
-        "warp_occupancy": m.warp_occupancy,
-    }
-    found = {name: estimate for name, estimate in numbers.items() if estimate is not None}
     depth = layers.get(m.workload.model)
     counts = {
         "macs": m.macs,
@@ -112,30 +89,33 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         "operators": m.operators,
         "launches": m.launches,
     }
-    found |= {name: exactly(count) for name, count in counts.items() if count is not None}
+    numbers: dict[str, Estimate | None] = {
+        "latency": m.pipelined_ns,
+        "synchronised_latency": m.latency_ns,
+        "kernel": m.kernel_ns,
+        "tax": m.tax_ns,
+        "tax_share": m.tax_share,
+        "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
+        "sm_active": m.sm_activity,
+        "warp_occupancy": m.warp_occupancy,
+        **{name: exactly(count) for name, count in counts.items() if count is not None},
+    }
     if m.flops and m.pipelined_ns is not None and m.pipelined_ns.low > 0:
-        found["flops_per_second"] = _rate(m.flops, m.pipelined_ns)
+        numbers["flops_per_second"] = Estimate(
+            value=m.flops * 1e9 / m.pipelined_ns.value,
+            low=m.flops * 1e9 / m.pipelined_ns.high,
+            high=m.flops * 1e9 / m.pipelined_ns.low,
+            method="operations over pipelined latency",
+            n=m.pipelined_ns.n,
+        )
+    notes = "; ".join(note.text for note in m.notes)
+    why = m.reason or notes or "no latency was measured"
     return Row(
         at={**axes_of(m.workload, m.runtime), "regime": m.regime},
-        numbers=found,
+        numbers={name: estimate for name, estimate in numbers.items() if estimate is not None},
         columns={((m.session, p), r): ns for p, r, ns in m.blocks_ns},
-        reason=None if "latency" in found else _why(m),
-        session=m.session,
+        reason=why if m.pipelined_ns is None else None,
     )
-
-
-def _rate(flops: int, latency_ns: Estimate) -> Estimate:
-    return Estimate(
-        value=flops * 1e9 / latency_ns.value,
-        low=flops * 1e9 / latency_ns.high,
-        high=flops * 1e9 / latency_ns.low,
-        method="operations over pipelined latency",
-        n=latency_ns.n,
-    )
-
-
-def _why(m: Measurement) -> str:
-    return m.reason or "; ".join(note.text for note in m.notes) or "no latency was measured"
 
 
 def values(rows: Iterable[Row], axis: str) -> list[Any]:
@@ -168,4 +148,12 @@ def select(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
         known = values(found, axis)
         wanted = known[0 if end == "first" else -1] if known else None
         found = [row for row in found if row.at.get(axis) == wanted]
+    return found
+
+
+def by_machine(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return machine → its rows."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.at.get("machine", "this machine")), []).append(row)
     return found

@@ -19,6 +19,7 @@ from frameworktax.sweep.source import Source
 from frameworktax.sweep.study import HERE, Axes
 from frameworktax.sweep.study import StudyFile as Grids
 
+FOLDER = files("frameworktax.reproduce").joinpath("studies")
 Scale = Literal["full", "small"]
 Rule = Literal[
     "value",  # of one point
@@ -32,20 +33,14 @@ Rule = Literal[
     "rank_advantage",  # how much higher it is for one proxy than for another
     "free_on_faster",  # share of pairs of machines whose faster device has the larger free batch
     "floor_follows_host",  # share of pairs whose batch-1 latency goes with host time
-    "not_measured",  # this tool has no number for it
 ]
 Value = str | int | float
+Where = dict[str, Value | list[Value]]
+"""Axis → value or values of the points that are chosen, see ``rows.select``."""
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _known_axes(where: dict[str, Any]) -> dict[str, Any]:
-    for axis in where:
-        if axis not in AXES:
-            raise ValueError(f"no axis '{axis}'; choose from {', '.join(AXES)}")
-    return where
 
 
 class Part(_Table):
@@ -53,8 +48,8 @@ class Part(_Table):
 
     rule: Rule
     says: str = Field(description="The number it computes, in words.")
-    of: dict[str, Value | list[Value]] = {}
-    to: dict[str, Value | list[Value]] = {}
+    of: Where = {}
+    to: Where = {}
     each: tuple[str, ...] = Field((), description="Judged for every combination of these axes.")
     quantity: str = "latency"
     axis: str = "batch"
@@ -64,19 +59,16 @@ class Part(_Table):
     above: float | None = None
     below: float | None = None
     unit: Literal["", "%"] = ""
-    reason: str = ""
 
     @model_validator(mode="after")
     def _whole(self) -> Part:
-        _known_axes(self.of)
-        _known_axes(self.to)
+        for axis in (*self.of, *self.to):
+            if axis not in AXES:
+                raise ValueError(f"no axis '{axis}'; choose from {', '.join(AXES)}")
         for name in (self.quantity, self.proxy, self.than):
             if name is not None and name not in QUANTITIES:
                 raise ValueError(f"no quantity '{name}'; choose from {', '.join(QUANTITIES)}")
-        if self.rule == "not_measured":
-            if not self.reason:
-                raise ValueError("not_measured needs a reason")
-        elif self.above is None and self.below is None:
+        if self.above is None and self.below is None:
             raise ValueError("needs above or below, or both")
         if self.rule in ("rank_correlation", "rank_advantage") and self.proxy is None:
             raise ValueError(f"{self.rule} needs a proxy")
@@ -99,7 +91,7 @@ class Panel(_Table):
     """One drawing, made twice: ours and theirs."""
 
     title: str
-    where: dict[str, Value | list[Value]] = {}
+    where: Where = {}
     x: str = "batch"
     quantities: tuple[str, ...] = ("latency",)
     series: tuple[str, ...] = ("runtime",)
@@ -111,7 +103,7 @@ class Line(_Table):
     """A line of a table."""
 
     label: str
-    where: dict[str, Value | list[Value]]
+    where: Where
 
 
 class StudyFile(_Table):
@@ -125,29 +117,19 @@ class StudyFile(_Table):
     together: tuple[tuple[str, ...], ...] = ()
     small: tuple[Axes, ...] = Field(min_length=1)
     full: tuple[Axes, ...] = Field(min_length=1)
-    proxies: dict[str, Value | list[Value]] | None = Field(
-        None, description="Which points the table of proxies is over."
-    )
+    proxies: Where | None = Field(None, description="Points that the table of proxies is over.")
     panel: tuple[Panel, ...] = ()
     line: tuple[Line, ...] = ()
     free: tuple[str, ...] = Field((), description="Axes whose free value is in the page.")
     claim: tuple[Claim, ...] = Field(min_length=1)
 
-    def grid(self, scale: Scale) -> tuple[Axes, ...]:
-        """Return the tables of points of a scale."""
-        return self.small if scale == "small" else self.full
-
 
 def every_name() -> tuple[str, ...]:
-    """Return the studies in the order of the paper."""
-    folder = files("frameworktax.reproduce").joinpath("studies")
-    found = [entry.name.removesuffix(".toml") for entry in folder.iterdir()]
-    return tuple(sorted((n for n in found if "." not in n), key=_place))
-
-
-def _place(name: str) -> tuple[int, int]:
-    kind, _, number = name.partition("-")
-    return ("figure", "table", "text").index(kind), int(number or 0)
+    """Return the studies in the order of the paper: figures, tables, text, each by number."""
+    found = [entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()]
+    split = sorted(name.partition("-") for name in found if "." not in name)
+    split.sort(key=lambda parts: (parts[0], int(parts[2] or 0)))
+    return tuple("".join(parts) for parts in split)
 
 
 @cache
@@ -161,8 +143,8 @@ def load(name: str) -> StudyFile:
     if name not in known:
         hint = nearest(name, known) or ";"
         raise UsageError(f"no study '{name}'{hint} choose from {', '.join(known)}, or all")
-    path = files("frameworktax.reproduce").joinpath("studies", f"{name}.toml")
-    return StudyFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    text = FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return StudyFile.model_validate(tomllib.loads(text))
 
 
 SETTINGS: Mapping[Scale, Mapping[str, Any]] = {
@@ -196,22 +178,22 @@ def study_data(studies: Sequence[StudyFile], scale: Scale, device: str = "cpu") 
         scale: which of their grids.
         device: on a GPU, ONNX Runtime runs there.
     """
-    points = []
-    for study in studies:
-        for axes in study.grid(scale):
-            data = {name: list(values) for name, values in axes.given().items()}
-            if device != "cpu":
-                part = {role: name for name, role in ROLES.items()}
-                data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
-            points.append(data)
-    settings: dict[str, Any] = {**SETTINGS[scale], "name": ", ".join(s.name for s in studies)}
-    settings["name"] = settings["name"][:200]
-    measured = {name for axes in points for name in axes["models"]}  # a scale may leave models out
-    settings["together"] = _joined([set(names) & measured for s in studies for names in s.together])
+    grids = [axes for study in studies for axes in getattr(study, scale)]
+    points = [{name: list(values) for name, values in axes.given().items()} for axes in grids]
+    if device != "cpu":
+        part = {role: name for name, role in ROLES.items()}
+        for data in points:
+            data["runtimes"] = [part.get(name, name) for name in data["runtimes"]]
+    measured = {name for data in points for name in data["models"]}  # a scale may leave models out
+    settings: dict[str, Any] = {
+        **SETTINGS[scale],
+        "name": ", ".join(study.name for study in studies)[:200],
+        "together": _joined([set(names) & measured for s in studies for names in s.together]),
+    }
     if scale == "small":
         settings["time_budget"] = min(SMALL_LIMIT_S, sum(s.small_budget_s for s in studies))
     later = {
-        model for s in studies if s.later for axes in s.grid(scale) for model in axes.models or ()
+        name for s in studies if s.later for axes in getattr(s, scale) for name in axes.models or ()
     }
     last = [{"models": sorted(later), "value": -1}] if later else []
     return {"study": settings, "point": points, "priority": last}
