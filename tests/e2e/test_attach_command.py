@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from frameworktax.attribution.perf_event import probe
-from frameworktax.programs.attach_document import Program
+from frameworktax.programs.document import Program
 
 needs_perf_event = pytest.mark.skipif(probe() is not None, reason=str(probe()))
 

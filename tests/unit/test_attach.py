@@ -15,9 +15,9 @@ from frameworktax.attribution import perf_event, py_spy, threads
 from frameworktax.attribution.perf_event import Drained, RefusedError, refusal
 from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.errors import NothingMeasuredError, UsageError
-from frameworktax.programs import attach, attach_document, target
-from frameworktax.programs.attach import Observation, Ticks, tax_share
-from frameworktax.programs.attach_blocks import attach_blocks, collapsed
+from frameworktax.programs import attach, document, target
+from frameworktax.programs.attach import Observation, Seen, tax_share
+from frameworktax.programs.blocks import collapsed, program_blocks
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -198,12 +198,12 @@ def test_the_share_of_windows_is_pooled_and_its_interval_is_that_of_a_ratio():
 
 
 def test_windows_are_bounded_and_lose_no_sample():
-    ticks = Ticks()
+    seen = Seen()
     for number in range(1, 1001):
-        ticks.add(Counter({Leaf("[jit]", ""): number, Leaf(KERNEL, ""): 1}))
-    assert len(ticks.windows) <= attach.MOST_WINDOWS
-    assert [sum(column) for column in zip(*ticks.windows, strict=True)] == [500500, 501500]
-    assert ticks.tax_share.value == pytest.approx(1000 / 501500)
+        seen.add(Counter({Leaf("[jit]", ""): number, Leaf(KERNEL, ""): 1}))
+    assert len(seen.windows) <= attach.MOST_WINDOWS
+    assert [sum(column) for column in zip(*seen.windows, strict=True)] == [500500, 501500]
+    assert tax_share(seen.windows).value == pytest.approx(1000 / 501500)
 
 
 # --- an observation -------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ def test_an_observation_of_two_threads(machine):
     assert process.cpu_ns == sum(section.cpu_ns for section in found.sections) > 0
     assert sum(ns for *_, ns in process.symbols_ns) == pytest.approx(process.cpu_ns)
     assert {note.code for note in process.notes} == {"not-python", "code-made-while-running"}
-    written = attach_document.dump(found)
+    written = document.dump(found)
     assert written["sections"][1]["tid"] == 2
-    jsonschema.validate(written, json_document.schema(attach_document.Program))
+    jsonschema.validate(written, json_document.schema(document.Program))
 
 
 def test_where_kernel_mode_gives_no_samples_the_system_is_what_is_missing(machine, monkeypatch):
@@ -252,7 +252,7 @@ def test_a_process_that_ends_before_it_ran_has_no_share(machine, monkeypatch):
         found = observation.finish()
     (process,) = found.processes
     assert (process.ended, process.tax_share, process.bill_ns) == (True, None, {})
-    assert attach_blocks(found)
+    assert program_blocks(found)
 
 
 def test_a_reader_that_fails_is_an_error_and_no_smaller_number(machine, monkeypatch):
@@ -311,7 +311,7 @@ def test_threads_that_have_ended_are_bounded(machine, monkeypatch):
 
 def test_the_page_and_the_stacks_have_every_thread_and_place(machine):
     found = observed(machine)
-    blocks = attach_blocks(found)
+    blocks = program_blocks(found)
     tables = {block.title: block for block in blocks if isinstance(block, Table)}
     assert [row[0].text for row in tables["Threads"].rows] == ["1 one", "2 two"]
     assert [row[0].text for row in tables["Kernels"].rows] == ["kernel"]

@@ -14,8 +14,8 @@ import pytest
 from frameworktax.attribution.process_tree import TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls, launch, notes, observed, running
-from frameworktax.programs.run_blocks import program_blocks
-from frameworktax.programs.run_document import Program, dump
+from frameworktax.programs.blocks import program_blocks
+from frameworktax.programs.document import Program, dump
 from frameworktax.report import json_document
 from frameworktax.report.blocks import Table
 
@@ -386,9 +386,9 @@ def test_inputs_become_a_function_that_makes_them(tmp_path):
 
 def test_a_program_without_calls_says_so():
     program = Program(
-        command=("a",), status=0, headline="a", wall_ns=1, cpu_ns=None, period_ns=None
+        verb="run", command=("a",), status=0, headline="a", wall_ns=1, cpu_ns=None, period_ns=None
     )
     blocks = program_blocks(program)
     assert not [block for block in blocks if isinstance(block, Table)]
-    assert dump(program)["schema"] == "frameworktax.calls"
+    assert dump(program)["schema"] == "frameworktax.program"
     jsonschema.validate(dump(program), json_document.schema(Program))

@@ -1,16 +1,15 @@
-"""Samples every thread of a process, this one or another, while it runs; nothing is stopped.
+"""Samples every thread of another process while it runs; nothing is stopped.
 
 Each thread has an event and a ring of its own: the kernel lets events of several threads share a
-ring only on one processor. One thread here looks for threads that began or ended, and empties the
-rings. A thread that sleeps gives no samples and costs nothing but its ring (8 KiB or more of
-locked memory and two descriptors). One that begins and ends between two looks is not seen; what
-the process took beyond its sampled threads is ``ProcessSamples.unseen_cpu_ns``.
+ring only on one processor. ``look`` finds threads that began or ended, and empties the rings. A
+thread that sleeps gives no samples and costs nothing but its ring (8 KiB or more of locked memory
+and two descriptors). One that begins and ends between two looks is not seen; what the process took
+beyond its sampled threads is ``ProcessSamples.unseen_cpu_ns``.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from array import array
@@ -18,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from frameworktax.attribution.perf_event import PERIOD_NS, Event, RefusedError
+from frameworktax.attribution.perf_event import Event, RefusedError
 
 INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
@@ -35,12 +34,10 @@ class ThreadSamples:
         name: of ``/proc/PID/task/TID/comm``.
         begin_ns: when sampling began, by ``time.perf_counter_ns``.
         user: program counters in user mode.
-        user_ns: when each was, by the same clock, ascending.
-        kernel_ns: when samples inside the operating system were; empty where they are not seen.
+        system: samples inside the operating system, 0 where they are not seen.
         wall_ns: time since then, until it ended.
         cpu_ns: CPU time, samples or not. Of a thread that ended the event's own count, which is
             too high where a hypervisor took the processor away.
-        queued_ns: time it was ready and others had the processor; None where it is not known.
         lost: samples that were due and have no record.
         ended: whether the thread ended.
     """
@@ -49,11 +46,9 @@ class ThreadSamples:
     name: str
     begin_ns: int
     user: array[int] = field(default_factory=lambda: array("Q"))
-    user_ns: array[int] = field(default_factory=lambda: array("q"))
-    kernel_ns: array[int] = field(default_factory=lambda: array("q"))
+    system: int = 0
     wall_ns: int = 0
     cpu_ns: int = 0
-    queued_ns: int | None = None
     lost: int = 0
     ended: bool = False
 
@@ -63,21 +58,17 @@ class ProcessSamples:
     """Samples of a process since they were last taken.
 
     Attributes:
-        pid: of the process.
-        period_ns: CPU time between two samples of a thread.
         sees_kernel: whether time inside the operating system gives samples. Where it does not, it
-            is ``cpu_ns / period_ns`` less the samples and those lost, signed.
+            is the CPU time over the period less the samples and those lost, signed.
         wall_ns: the time they were taken in.
         threads: those that were there in that time.
         refused: number of threads that could not be sampled, by reason.
         idle_ns: time in which no thread ran, at least and at most: between two looks it is less
             than what the busiest thread leaves, and no less than what all leave one after another.
-        unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; for this
-            process less that of the sampler. None where the process has ended unseen.
+        unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; None
+            where the process has ended unseen.
     """
 
-    pid: int
-    period_ns: int
     sees_kernel: bool
     wall_ns: int
     threads: tuple[ThreadSamples, ...]
@@ -89,62 +80,38 @@ class ProcessSamples:
 class ThreadSampler:
     """Samples every thread of a process between ``start`` and ``stop``.
 
+    Attributes:
+        is_ended: whether the process has ended.
+
     Args:
-        pid: of the process; None for this one, whose sampling thread is left out.
+        pid: of the process.
         period_ns: CPU time of a thread between two of its samples.
-        interval_s: between two looks at rings and threads.
         root: where ``proc`` is; for tests.
-        has_reader: whether a thread of its own looks; without it ``look`` is to be called.
 
     Raises:
         RefusedError: from ``start``: not one thread may be sampled, or the process has ended.
     """
 
-    def __init__(
-        self,
-        pid: int | None = None,
-        *,
-        period_ns: int = PERIOD_NS,
-        interval_s: float = INTERVAL_S,
-        root: Path = Path("/"),
-        has_reader: bool = True,
-    ) -> None:
-        self.pid = os.getpid() if pid is None else pid
+    def __init__(self, pid: int, *, period_ns: int, root: Path = Path("/")) -> None:
+        self.pid = pid
         self.is_ended = False
-        """Whether the process has ended."""
         self._period_ns = period_ns
-        self._interval_s = interval_s
-        self._tasks = root / "proc" / str(self.pid) / "task"
-        self._own = pid is None or pid == os.getpid()
+        self._tasks = root / "proc" / str(pid) / "task"
         self._events: dict[int, Event] = {}
         self._samples: dict[int, ThreadSamples] = {}
+        self._ran_ns: dict[int, int | None] = {}
         self._refused: dict[int, str] = {}
-        self._has_reader = has_reader
-        self._schedstat: dict[int, tuple[int, int] | None] = {}
         self._kernel: bool | None = None
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._reader: threading.Thread | None = None
-        self._reader_id = 0
-        self._reader_cpu_ns = 0
         self._process_cpu_ns: int | None = 0
         self._since_ns = self._looked_ns = 0
         self._idle_ns = (0, 0)
-        self._fault: Exception | None = None
         self._stopped: tuple[int, int | None] | None = None
         """When it was, and the CPU time of the process then."""
 
     def start(self) -> None:
         """Sample from here on."""
         self._since_ns = self._looked_ns = time.perf_counter_ns()
-        if self._has_reader:
-            began = threading.Event()
-            # A daemon: a program that ends does not wait for it.
-            self._reader = threading.Thread(
-                target=self._read, args=(began,), name="frameworktax-sampler", daemon=True
-            )
-            self._reader.start()
-            began.wait()
         self.look()
         self._process_cpu_ns = self._process_clock()
         if not self._samples:
@@ -156,16 +123,9 @@ class ThreadSampler:
 
     def stop(self) -> None:
         """Take no more samples; those not taken yet still can be. Does nothing the second time."""
-        self._stopping.set()
-        if self._reader is not None:
-            self._reader.join()
-            self._reader = None
         with self._lock:
             if self._stopped is None:
-                self._drain_all()
-                for thread in self._events:
-                    self._read_clock(thread)
-                self._stopped = time.perf_counter_ns(), self._process_clock()
+                self._stopped = self._read_all()
             for thread in list(self._events):
                 self._close(thread)
 
@@ -177,24 +137,15 @@ class ThreadSampler:
         self.stop()
 
     def take(self) -> ProcessSamples:
-        """Return what was sampled since the last time; raises what befell its reading."""
-        if self._fault is not None:
-            raise self._fault
+        """Return what was sampled since the last time."""
         with self._lock:
-            if self._stopped is None:
-                self._drain_all()
-                for thread in self._events:
-                    self._read_clock(thread)
+            now, process_cpu_ns = self._stopped or self._read_all()
             threads = tuple(self._samples.values())
-            now, process_cpu_ns = self._stopped or (time.perf_counter_ns(), self._process_clock())
             before = self._process_cpu_ns
             unseen = None
             if process_cpu_ns is not None and before is not None:
-                seen = sum(one.cpu_ns for one in threads) + self._reader_cpu_ns
-                unseen = process_cpu_ns - before - seen
+                unseen = process_cpu_ns - before - sum(one.cpu_ns for one in threads)
             taken = ProcessSamples(
-                pid=self.pid,
-                period_ns=self._period_ns,
                 sees_kernel=bool(self._kernel),
                 wall_ns=now - self._since_ns,
                 threads=threads,
@@ -202,28 +153,13 @@ class ThreadSampler:
                 idle_ns=self._idle_ns,
                 unseen_cpu_ns=unseen,
             )
-            self._since_ns, self._process_cpu_ns, self._reader_cpu_ns = now, process_cpu_ns, 0
+            self._since_ns, self._process_cpu_ns = now, process_cpu_ns
             self._idle_ns = (0, 0)
             self._samples = {
                 thread: ThreadSamples(thread, self._samples[thread].name, now)
                 for thread in self._events
             }
             return taken
-
-    def _read(self, began: threading.Event) -> None:
-        self._reader_id = threading.get_native_id()
-        began.set()
-        counted = 0
-        try:
-            while not self._stopping.wait(self._interval_s):
-                self.look()
-                if self._own:
-                    with self._lock:
-                        spent = time.thread_time_ns()
-                        self._reader_cpu_ns += spent - counted
-                        counted = spent
-        except Exception as error:  # noqa: BLE001 - take raises it: samples would be missing
-            self._fault = error
 
     def look(self) -> None:
         """Empty all rings, and find threads that began or ended."""
@@ -237,10 +173,16 @@ class ThreadSampler:
         ran_ns = [self._drain(thread) for thread in self._events]
         least, most = self._idle_ns
         # Threads that run at once take more processor time than time passes: then none is idle.
-        self._idle_ns = (
-            least + max(0, took_ns - sum(ran_ns)),
-            most + max(0, took_ns - max(ran_ns, default=0)),
-        )
+        least += max(0, took_ns - sum(ran_ns))
+        most += max(0, took_ns - max(ran_ns, default=0))
+        self._idle_ns = least, most
+
+    def _read_all(self) -> tuple[int, int | None]:
+        """Read rings and clocks of all threads; return the time, and that of the process."""
+        self._drain_all()
+        for thread in self._events:
+            self._read_clock(thread)
+        return time.perf_counter_ns(), self._process_clock()
 
     def _find(self) -> None:
         try:
@@ -249,8 +191,6 @@ class ThreadSampler:
             found = set()
         if found <= {self.pid}:
             self.is_ended = not found or self._is_zombie()
-        if self._own:
-            found.discard(self._reader_id)
         for thread in self._events.keys() - found:
             self._drain(thread)  # what came after all were drained
             samples = self._samples[thread]
@@ -262,7 +202,7 @@ class ThreadSampler:
             self._open(thread)
 
     def _open(self, thread: int) -> None:
-        stretch_ns = round(SLACK * self._interval_s * 1e9)
+        stretch_ns = round(SLACK * INTERVAL_S * 1e9)
         try:
             event = Event(stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self._kernel)
         except RefusedError as refused:
@@ -272,7 +212,7 @@ class ThreadSampler:
         self._kernel = event.kernel
         self._events[thread] = event
         self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
-        self._schedstat[thread] = self._scheduled(thread)
+        self._ran_ns[thread] = self._scheduled(thread)
         event.resume()
 
     def _read_clock(self, thread: int) -> None:
@@ -280,18 +220,16 @@ class ThreadSampler:
         samples = self._samples[thread]
         samples.name = self._name(thread)
         samples.wall_ns = time.perf_counter_ns() - samples.begin_ns
-        before = self._schedstat[thread]
-        now = self._schedstat[thread] = self._scheduled(thread)
+        before = self._ran_ns[thread]
+        now = self._ran_ns[thread] = self._scheduled(thread)
         if before is not None and now is not None:
-            samples.cpu_ns, samples.queued_ns = now[0] - before[0], now[1] - before[1]
+            samples.cpu_ns = now - before
 
-    def _scheduled(self, thread: int) -> tuple[int, int] | None:
-        """Return time on a processor, and time ready while others had it."""
+    def _scheduled(self, thread: int) -> int | None:
+        """Return a thread's time on a processor."""
         try:
-            text = (self._tasks / str(thread) / "schedstat").read_text()
-            ran, queued = text.split()[:2]
-            return int(ran), int(queued)
-        except (OSError, ValueError):
+            return int((self._tasks / str(thread) / "schedstat").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
             return None
 
     def _drain(self, thread: int) -> int:
@@ -300,15 +238,14 @@ class ThreadSampler:
         before = event.cpu_ns
         drained = event.drain()
         samples.user.extend(address for address, _ in drained.user)
-        samples.user_ns.extend(time_ns for _, time_ns in drained.user)
-        samples.kernel_ns.extend(drained.kernel_ns)
+        samples.system += len(drained.kernel_ns)
         samples.lost += drained.lost
         samples.cpu_ns += event.cpu_ns - before
         return event.cpu_ns - before
 
     def _close(self, thread: int) -> None:
         self._events.pop(thread).close()
-        del self._schedstat[thread]
+        del self._ran_ns[thread]
 
     def _name(self, thread: int) -> str:
         try:

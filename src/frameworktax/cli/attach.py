@@ -54,8 +54,8 @@ def attach_command(
     """
     from frameworktax.cli.attach_view import View
     from frameworktax.programs.attach import Observation
-    from frameworktax.programs.attach_blocks import attach_blocks, collapsed
-    from frameworktax.programs.attach_document import dump
+    from frameworktax.programs.blocks import collapsed, program_blocks
+    from frameworktax.programs.document import dump
     from frameworktax.programs.target import parse_pid
 
     number = parse_pid(pid)
@@ -66,7 +66,7 @@ def attach_command(
         _observe(observed, limit_s, came, View(console(stderr=True), quiet=quiet))
         found = observed.finish()
     out.document(dump(found))
-    blocks = attach_blocks(found)
+    blocks = program_blocks(found)
     if report is not None:
         from frameworktax.report.html import document_html
 

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from frameworktax.cli.progress import drawable
 from frameworktax.errors import flat
-from frameworktax.programs.attach_blocks import load, place_table, thread_table
-from frameworktax.programs.attach_document import Program
+from frameworktax.programs.blocks import load, symbol_table, thread_table
+from frameworktax.programs.document import Program
 from frameworktax.report.render_terminal import drawn
 
 LOG_EVERY_S = 10.0
@@ -60,5 +60,5 @@ class View:
         yield drawn(thread_table("Threads", found.sections[:rows]), self._out)
         tax = [one for one in first.symbols_ns if one[0] != "kernel"]
         if tax:
-            yield drawn(place_table("Where the tax is", tax[:rows], first.cpu_ns), self._out)
+            yield drawn(symbol_table("Where the tax is", tax[:rows], first.cpu_ns), self._out)
         yield Text("Ctrl-C ends the observation, not the process", style="dim")

@@ -61,8 +61,8 @@ def run_command(
 
       frameworktax run --report report.html pytest tests
     """
-    from frameworktax.programs.run_blocks import program_blocks
-    from frameworktax.programs.run_document import dump
+    from frameworktax.programs.blocks import program_blocks
+    from frameworktax.programs.document import dump
     from frameworktax.programs.running import run_program
 
     if json_file == "-":

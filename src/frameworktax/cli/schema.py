@@ -11,13 +11,13 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.errors import UsageError, nearest
 
-DOCUMENTS = ("run", "comparison", "program", "calls", "study")
+DOCUMENTS = ("run", "comparison", "program", "study")
 
 
 @app.command()
 def schema(
     document: Annotated[
-        str, typer.Argument(help="run, comparison, program (attach), calls (run) or study.")
+        str, typer.Argument(help="run (measure), comparison, program (run, attach) or study.")
     ] = "run",
 ) -> None:
     """Print the JSON Schema of a document that --json writes, or of a study.
@@ -36,19 +36,14 @@ def schema(
 def describe(document: str) -> dict[str, Any]:
     """Return the JSON Schema of one of ``DOCUMENTS``."""
     from frameworktax.analysis.compare.comparison import Comparison
-    from frameworktax.programs import attach_document, run_document
+    from frameworktax.programs.document import Program
     from frameworktax.records import Run
     from frameworktax.report import json_document
     from frameworktax.sweep import study
 
     if document == "study":
         return study.schema()
-    described = {
-        "run": Run,
-        "comparison": Comparison,
-        "program": attach_document.Program,
-        "calls": run_document.Program,
-    }
+    described = {"run": Run, "comparison": Comparison, "program": Program}
     return json_document.schema(described[document])
 
 

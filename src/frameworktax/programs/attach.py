@@ -22,11 +22,11 @@ from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
-from frameworktax.attribution.threads import INTERVAL_S, ProcessSamples, ThreadSampler
+from frameworktax.attribution.threads import INTERVAL_S, ThreadSampler
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.shard import this_environment
 from frameworktax.programs import target
-from frameworktax.programs.attach_document import Function, Process, Program, Section
+from frameworktax.programs.document import Function, Process, Program, Section
 from frameworktax.programs.target import Target
 from frameworktax.records import BILL, Estimate, Note
 from frameworktax.report.words import percent, time_text
@@ -51,19 +51,27 @@ _PYTHON = re.compile(r"(lib)?python\d?(\.\d+)?t?(\.so[.\d]*)?")
 
 
 @dataclass
-class Ticks:
-    """Samples of a thread or a process.
+class Seen:
+    """What was seen of a thread, a process or all processes.
 
     Attributes:
-        leaves: by place; those in the operating system are at ``KERNEL``.
+        wall_ns, cpu_ns, lost, ended: as of ``ThreadSamples``.
+        leaves: samples by place; those in the operating system are at ``KERNEL``.
         windows: samples in kernels and in all, by window.
     """
 
+    name: str = ""
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    lost: int = 0
+    ended: bool = False
     leaves: Counter[Leaf] = field(default_factory=Counter)
     windows: list[tuple[int, int]] = field(default_factory=list)
 
-    def add(self, leaves: Counter[Leaf]) -> None:
+    def add(self, leaves: Counter[Leaf], cpu_ns: int = 0, lost: int = 0) -> None:
         """Take the samples of a window."""
+        self.cpu_ns += cpu_ns
+        self.lost += lost
         self.leaves.update(leaves)  # not +=, which drops counts below one
         kernel = sum(n for leaf, n in leaves.items() if classify(leaf)[0] == "kernel")
         self.windows.append((kernel, sum(leaves.values())))
@@ -71,25 +79,19 @@ class Ticks:
             pairs = zip(self.windows[::2], [*self.windows[1::2], (0, 0)], strict=False)
             self.windows = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
 
-    def bill(self, cpu_ns: int) -> dict[str, float]:
+    def bill_ns(self) -> dict[str, float]:
         """Return processor time by line of the breakdown."""
-        total = self.leaves.total()
-        counts: Counter[str] = Counter()
+        total, counts = self.leaves.total(), Counter[str]()
         for leaf, count in self.leaves.items() if total > 0 else ():
             counts[classify(leaf)[0]] += count
-        return {name: counts[name] / total * cpu_ns for name in BILL if counts[name]}
+        return {name: counts[name] / total * self.cpu_ns for name in BILL if counts[name]}
 
-    def symbols(self, cpu_ns: int) -> tuple[tuple[str, str, str, float], ...]:
+    def symbols_ns(self) -> tuple[tuple[str, str, str, float], ...]:
         """Return (line, library, symbol, processor time), most first."""
         total, counts = self.leaves.total(), Counter[tuple[str, str, str]]()
         for leaf, count in self.leaves.items() if total > 0 else ():
             counts[classify(leaf)[0], leaf.library, leaf.symbol] += count
-        return tuple((*key, n / total * cpu_ns) for key, n in counts.most_common(SYMBOLS))
-
-    @property
-    def tax_share(self) -> Estimate | None:
-        """The share of samples outside math kernels."""
-        return tax_share(self.windows)
+        return tuple((*key, n / total * self.cpu_ns) for key, n in counts.most_common(SYMBOLS))
 
 
 def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
@@ -117,32 +119,21 @@ def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
     return Estimate(value=share, low=share - half, high=share + half, method=method, n=len(used))
 
 
-@dataclass
-class _Thread:
-    name: str
-    wall_ns: int = 0
-    cpu_ns: int = 0
-    lost: int = 0
-    ended: bool = False
-    ticks: Ticks = field(default_factory=Ticks)
-
-
 class _Observed:
     """A process while it is observed."""
 
     def __init__(self, found: Target, period_ns: int, root: Path) -> None:
         folder = root / "proc" / str(found.pid)
-        self.target = found
-        self.sampler = ThreadSampler(found.pid, period_ns=period_ns, root=root, has_reader=False)
-        self.perf_map = folder / f"root/tmp/perf-{found.inner_pid}.map"
+        self.target, self._period_ns = found, period_ns
+        self.sampler = ThreadSampler(found.pid, period_ns=period_ns, root=root)
         maps = (folder / "maps").read_text(errors="replace")
-        self.resolver = Resolver(process=folder, perf_map=PerfMap(self.perf_map), judged=is_judged)
+        perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
+        self.resolver = Resolver(process=folder, perf_map=perf_map, judged=is_judged)
         self.has_device = bool(_DEVICES.search(maps))
         self.places: dict[int, Leaf] = {}
-        self.functions: list[Function] = []
-        self.threads: dict[int | None, _Thread] = {}
-        self.ticks = Ticks()
-        self.wall_ns = self.cpu_ns = self.lost = 0
+        self.functions: tuple[Function, ...] = ()
+        self.threads: dict[int | None, Seen] = {}
+        self.seen = Seen()
         self.unseen_ns: int | None = 0
         self.idle_ns = (0, 0)
         self.refused: dict[str, int] = {}
@@ -160,40 +151,32 @@ class _Observed:
         window: Counter[Leaf] = Counter()
         for one in taken.threads:
             leaves = Counter(map(self.places.__getitem__, one.user))
-            system = len(one.kernel_ns)
+            system = one.system
             if not taken.sees_kernel:
-                system = round(one.cpu_ns / taken.period_ns) - len(one.user) - one.lost
+                system = round(one.cpu_ns / self._period_ns) - len(one.user) - one.lost
             if system:
                 leaves[Leaf(KERNEL, "")] = system
-            thread = self.threads.setdefault(one.thread, _Thread(one.name))
+            thread = self.threads.setdefault(one.thread, Seen())
             thread.name, thread.ended = one.name, one.ended
             thread.wall_ns += one.wall_ns
-            thread.cpu_ns += one.cpu_ns
-            thread.lost += one.lost
-            thread.ticks.add(leaves)
+            thread.add(leaves, one.cpu_ns, one.lost)
             window.update(leaves)
-            self.cpu_ns += one.cpu_ns
-            self.lost += one.lost
-        self.ticks.add(window)
-        self._sum_up(taken)
-        return window
-
-    def _sum_up(self, taken: ProcessSamples) -> None:
-        self.wall_ns += taken.wall_ns
+        lost = sum(one.lost for one in taken.threads)
+        self.seen.add(window, sum(one.cpu_ns for one in taken.threads), lost)
+        self.seen.wall_ns += taken.wall_ns
         self.idle_ns = (self.idle_ns[0] + taken.idle_ns[0], self.idle_ns[1] + taken.idle_ns[1])
         if taken.unseen_cpu_ns is None or self.unseen_ns is None:
             self.unseen_ns = None
         else:
             self.unseen_ns += taken.unseen_cpu_ns
         self.refused, self.sees_kernel = taken.refused, taken.sees_kernel
-        ended = [thread for thread, one in self.threads.items() if one.ended and thread is not None]
-        for thread in ended[:-MOST_ENDED]:
-            one = self.threads.pop(thread)
-            many = self.threads.setdefault(None, _Thread("threads that have ended", ended=True))
-            many.wall_ns += one.wall_ns
-            many.cpu_ns += one.cpu_ns
-            many.lost += one.lost
-            many.ticks.add(one.ticks.leaves)
+        ended = [number for number, one in self.threads.items() if one.ended and number is not None]
+        for number in ended[:-MOST_ENDED]:
+            thread = self.threads.pop(number)
+            many = self.threads.setdefault(None, Seen("threads that have ended", ended=True))
+            many.wall_ns += thread.wall_ns
+            many.add(thread.leaves, thread.cpu_ns, thread.lost)
+        return window
 
     def sections(self) -> list[Section]:
         """Return what is known of the threads."""
@@ -204,9 +187,9 @@ class _Observed:
                 name=one.name,
                 wall_ns=one.wall_ns,
                 cpu_ns=one.cpu_ns,
-                tax_share=one.ticks.tax_share,
-                bill_ns=one.ticks.bill(one.cpu_ns),
-                samples=one.ticks.leaves.total(),
+                tax_share=tax_share(one.windows),
+                bill_ns=one.bill_ns(),
+                samples=one.leaves.total(),
                 lost=one.lost,
                 ended=one.ended,
             )
@@ -214,62 +197,72 @@ class _Observed:
         ]
 
     def process(self, missing: str | None) -> Process:
-        """Return what is known of the process."""
+        """Return what is known of the process; ``missing`` says why it has no functions."""
         return Process(
             pid=self.target.pid,
             parent=self.target.parent,
             command=self.target.command,
             is_python=self.is_python,
-            wall_ns=self.wall_ns,
-            cpu_ns=self.cpu_ns,
+            wall_ns=self.seen.wall_ns,
+            cpu_ns=self.seen.cpu_ns,
             unseen_cpu_ns=self.unseen_ns,
             idle_ns=self.idle_ns,
-            tax_share=self.ticks.tax_share,
-            bill_ns=self.ticks.bill(self.cpu_ns),
-            symbols_ns=self.ticks.symbols(self.cpu_ns),
-            functions=tuple(self.functions),
+            tax_share=tax_share(self.seen.windows),
+            bill_ns=self.seen.bill_ns(),
+            symbols_ns=self.seen.symbols_ns(),
+            functions=self.functions,
             ended=self.sampler.is_ended,
-            notes=tuple(self._notes(missing if self.is_python and not self.functions else None)),
+            notes=self._notes(missing if self.is_python and not self.functions else None),
         )
 
-    def _notes(self, missing: str | None) -> list[Note]:
-        found = []
-        total = self.ticks.leaves.total()
-        if self.has_device:
-            text = (
+    def _notes(self, missing: str | None) -> tuple[Note, ...]:
+        seen, samples = self.seen, self.seen.leaves.total()
+        due = samples + seen.lost
+        unseen = self.unseen_ns or 0
+        cpu_ns = seen.cpu_ns + unseen
+        made = sum(n for leaf, n in seen.leaves.items() if leaf.library == JIT)
+        notes = [
+            (
+                self.has_device,
+                "host-side-only",
                 "the process uses a GPU: what is shown is its host side alone; kernels on the "
-                "device are in no number. frameworktax explain shows them from a profiler's trace"
-            )
-            found.append(Note("host-side-only", text))
-        if not self.is_python:
-            text = "this is not a Python program: native code by library and symbol only"
-            found.append(Note("not-python", text))
-        if missing is not None:
-            found.append(Note("no-python-functions", f"no functions of Python: {missing}"))
-        if not self.sees_kernel:
-            text = (
+                "device are in no number. frameworktax explain shows them from a profiler's trace",
+            ),
+            (
+                not self.is_python,
+                "not-python",
+                "this is not a Python program: native code by library and symbol only",
+            ),
+            (missing, "no-python-functions", f"no functions of Python: {missing}"),
+            (
+                not self.sees_kernel,
+                "system-from-missing-ticks",
                 "kernel-mode samples are not allowed here; time in the operating system is CPU "
-                "time minus the ticks seen in user mode"
-            )
-            found.append(Note("system-from-missing-ticks", text))
-        for reason, count in self.refused.items():
-            text = f"{count} threads were not sampled: {reason}"
-            found.append(Note("threads-not-sampled", text))
-        if self.unseen_ns is not None and self.unseen_ns > UNSEEN * (self.cpu_ns + self.unseen_ns):
-            text = (
-                f"{self.unseen_ns / (self.cpu_ns + self.unseen_ns):.0%} of the processor time was "
-                f"in no sampled thread: threads that live for less than {INTERVAL_S:g} s"
-            )
-            found.append(Note("unseen-threads", text))
-        if self.lost > LOST * (total + self.lost):
-            found.append(
-                Note("samples-lost", f"{self.lost} of {total + self.lost} samples were lost")
-            )
-        code = sum(n for leaf, n in self.ticks.leaves.items() if leaf.library == JIT)
-        if not self.is_python and code > UNSEEN * total:
-            text = f"{code / total:.0%} of samples are in code made while running, taken as kernels"
-            found.append(Note("code-made-while-running", text))
-        return found
+                "time minus the ticks seen in user mode",
+            ),
+            *(
+                (True, "threads-not-sampled", f"{count} threads were not sampled: {reason}")
+                for reason, count in self.refused.items()
+            ),
+            (
+                unseen > UNSEEN * cpu_ns,
+                "unseen-threads",
+                f"{unseen / (cpu_ns or 1):.0%} of the processor time was in no sampled thread: "
+                f"threads that live for less than {INTERVAL_S:g} s",
+            ),
+            (
+                seen.lost > LOST * due,
+                "samples-lost",
+                f"{seen.lost} of {due} samples were lost",
+            ),
+            (
+                not self.is_python and made > UNSEEN * samples,
+                "code-made-while-running",
+                f"{made / (samples or 1):.0%} of samples are in code made while running, taken as "
+                "kernels",
+            ),
+        ]
+        return tuple(Note(code, text) for is_so, code, text in notes if is_so)
 
 
 class Observation:
@@ -303,10 +296,10 @@ class Observation:
         self._reader = threading.Thread(target=self._read, name="frameworktax-reader", daemon=True)
         self._recording: FunctionRecording | None = None
         self._missing: str | None = "not asked for"
-        self._ticks = Ticks()
+        self._seen = Seen()
         self._fault: Exception | None = None
         self._exit = contextlib.ExitStack()
-        self._begin_ns = self._took_ns = 0
+        self._begin_ns = self._cpu_ns = 0
 
     def __enter__(self) -> Observation:
         with contextlib.ExitStack() as until:
@@ -389,11 +382,26 @@ class Observation:
         if self._fault is not None:
             raise self._fault
         window: Counter[Leaf] = Counter()
-        for one in list(self._processes.values()):
+        every = list(self._processes.values())
+        for one in every:
             window.update(one.take())
-        self._ticks.add(window)
-        self._took_ns = time.perf_counter_ns() - self._begin_ns
-        return self._program()
+        cpu_ns = sum(one.seen.cpu_ns for one in every)
+        self._seen.add(window)
+        took_ns = time.perf_counter_ns() - self._begin_ns
+        sections = [section for one in every for section in one.sections()]
+        share = tax_share(self._seen.windows)
+        return Program(
+            verb="attach",
+            command=self.target.command,
+            headline=_headline(self.target, share, cpu_ns, took_ns),
+            wall_ns=took_ns,
+            cpu_ns=cpu_ns,
+            period_ns=self._period_ns,
+            observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
+            tax_share=share,
+            processes=tuple(one.process(self._missing) for one in every),
+            sections=tuple(sorted(sections, key=lambda section: -section.cpu_ns)),
+        )
 
     def finish(self) -> Program:
         """Observe no longer; return all that is known."""
@@ -406,27 +414,8 @@ class Observation:
                     for (name, file), (own, total) in found.get(one.target.pid, {}).items()
                 ]
                 functions.sort(key=lambda function: (-function.own, -function.total))
-                one.functions = functions[:FUNCTIONS]
+                one.functions = tuple(functions[:FUNCTIONS])
         return replace(self.update(), environment=this_environment())
-
-    def _program(self) -> Program:
-        every = list(self._processes.values())
-        cpu_ns = sum(one.cpu_ns for one in every)
-        sections = [section for one in every for section in one.sections()]
-        sections.sort(key=lambda section: -section.cpu_ns)
-        share = self._ticks.tax_share
-        return Program(
-            verb="attach",
-            command=self.target.command,
-            headline=_headline(self.target, share, cpu_ns, self._took_ns),
-            wall_ns=self._took_ns,
-            cpu_ns=cpu_ns,
-            period_ns=self._period_ns,
-            observer_cpu_ns=_own_cpu_ns() - self._cpu_ns,
-            tax_share=share,
-            processes=tuple(one.process(self._missing) for one in every),
-            sections=tuple(sections),
-        )
 
 
 def _headline(found: Target, share: Estimate | None, cpu_ns: int, wall_ns: int) -> str:

@@ -21,9 +21,9 @@ from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.measure.protocol import attribution
 from frameworktax.programs.calls import Recorder, module_call
+from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.programs.notes import Detail, ProcessNotes, ThreadNotes
-from frameworktax.programs.run_document import Kind, Part, Section
 from frameworktax.records import Estimate, Module, Note, Places, SourceLine
 from frameworktax.stats import mean_interval
 

@@ -13,7 +13,7 @@ from typing import Any
 from frameworktax.analysis.estimates import duration, percent
 from frameworktax.errors import UsageError
 from frameworktax.programs import launch, notes, observed
-from frameworktax.programs.run_document import Kind, Program, Section
+from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
 BY = ("module", "line", "none")
@@ -74,6 +74,7 @@ def run_program(
     name = f"-m {program}" if module else Path(program).name
     top = most_tax(sections)
     return Program(
+        verb="run",
         command=tuple(command),
         status=ended.status,
         headline=_headline(name, wall_ns, sections, top),

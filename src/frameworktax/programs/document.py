@@ -1,8 +1,9 @@
-"""What is known of a program that was run and observed, as the document of ``--json``.
+"""What is known of a program, run or attached to, as the document of ``--json``.
 
-A program has sections, one for each thread that had something to say; a section has kinds of
-calls and what lies between them. Times are integers or estimates in ns, shares fractions; None is
-what could not be measured, and a reason says why.
+A program has sections, one for each thread. Of one that was run, sections have kinds of calls and
+what lies between them; of one that was attached to, processes have places and functions. Times are
+integers or estimates in ns, shares fractions; None is what could not be measured, and a note or a
+reason says why.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from frameworktax.notebook import HtmlRepr
 from frameworktax.records import Environment, Estimate, Layer, Note, SourceLine
 from frameworktax.report.json_document import plain
 
-SCHEMA = "frameworktax.calls"
+SCHEMA = "frameworktax.program"
 VERSION = 1
 
 
@@ -49,10 +50,10 @@ class Kind(HtmlRepr):
     calls: int
     skipped: int
     wall_ns: int
-    latency_ns: Estimate | None
-    p50_ns: int | None
-    p90_ns: int | None
-    p99_ns: int | None
+    latency_ns: Estimate | None = None
+    p50_ns: int | None = None
+    p90_ns: int | None = None
+    p99_ns: int | None = None
     kernel_ns: Estimate | None = None
     tax_ns: Estimate | None = None
     tax_share: Estimate | None = None
@@ -88,11 +89,16 @@ class Section(HtmlRepr):
     """A thread.
 
     Attributes:
-        pid, tid: as the operating system counts; ``parent`` started the process, if it is known.
-        name: of process and thread.
+        pid, tid: as the operating system counts; ``tid`` None for many threads that have ended.
+        name: of the thread, and of the process where it was run.
         wall_ns: between its first call's begin and its last one's end; without calls while it
             was seen.
-        cpu_ns: processor time from samples in all of its life.
+        cpu_ns: its processor time in all of its life, or while it was seen.
+        parent: that started the process, if it is known.
+        tax_share: share of its processor time outside math kernels; None where it is not known.
+        bill_ns: its processor time by line of the breakdown.
+        samples, lost: how many there are, and how many were due and have no record.
+        ended: whether the thread has ended.
         before_ns: from its begin to the first call.
         kinds: of calls, those that took most time first.
         between: of ``wall_ns``, what belongs to no kind.
@@ -100,37 +106,98 @@ class Section(HtmlRepr):
     """
 
     pid: int
-    tid: int
-    parent: int | None
+    tid: int | None
     name: str
     wall_ns: int
     cpu_ns: int
-    before_ns: int
+    parent: int | None = None
+    tax_share: Estimate | None = None
+    bill_ns: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+    lost: int = 0
+    ended: bool = False
+    before_ns: int = 0
     kinds: tuple[Kind, ...] = ()
     between: tuple[Part, ...] = ()
     lines: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program(HtmlRepr):
-    """A program that was run and observed.
+class Function(HtmlRepr):
+    """A function of Python.
 
     Attributes:
+        own: samples in it, or in native code that it called.
+        total: samples in it and in Python functions that it called.
+    """
+
+    name: str
+    file: str
+    own: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process(HtmlRepr):
+    """A process that was attached to.
+
+    Attributes:
+        parent: that started it.
+        wall_ns: that it was seen.
+        cpu_ns: processor time of its sampled threads.
+        unseen_cpu_ns: its processor time beyond that, signed: threads that began and ended between
+            two looks, or could not be sampled; None where it ended before it was read.
+        idle_ns: time in which none of its threads ran, at least and at most.
+        tax_share: share of processor time outside math kernels; None without samples.
+        bill_ns: processor time by line of the breakdown.
+        symbols_ns: (line, library, symbol, processor time), most first.
+        functions: of Python, most own samples first; where there are none, a note says why.
+    """
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+    is_python: bool
+    wall_ns: int
+    cpu_ns: int
+    unseen_cpu_ns: int | None
+    idle_ns: tuple[int, int]
+    tax_share: Estimate | None
+    bill_ns: Mapping[str, float]
+    symbols_ns: tuple[tuple[str, str, str, float], ...]
+    functions: tuple[Function, ...] = ()
+    ended: bool = False
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program(HtmlRepr):
+    """A program that was observed.
+
+    Attributes:
+        verb: what observed it, ``run`` or ``attach``.
         command: as it was executed.
-        status: exit code, or the number of the signal that ended it, negative.
         wall_ns: that it was observed.
-        cpu_ns: of all its processes, from samples; None without.
+        cpu_ns: of its threads, from samples of a run; None without.
         period_ns: processor time between two samples of a thread.
-        sections: threads with calls first, those that took most time first.
+        status: exit code of a run, or the number of the signal that ended it, negative.
+        observer_cpu_ns: that observing took, in other processes.
+        tax_share: share of all processor time outside math kernels, of what was attached to.
+        processes: of what was attached to: the one asked for, then those it started.
+        sections: threads, those that took most time first.
         advice: what to do, a sentence and the commands for it.
     """
 
+    verb: str
     command: tuple[str, ...]
-    status: int | None
     headline: str
     wall_ns: int
     cpu_ns: int | None
     period_ns: int | None
+    status: int | None = None
+    observer_cpu_ns: int | None = None
+    tax_share: Estimate | None = None
+    processes: tuple[Process, ...] = ()
     sections: tuple[Section, ...] = ()
     advice: tuple[tuple[str, tuple[str, ...]], ...] = ()
     notes: tuple[Note, ...] = ()

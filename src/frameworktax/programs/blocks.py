@@ -1,0 +1,362 @@
+"""A program that was run or attached to, as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from frameworktax.analysis.where import OUTSIDE, Where, where
+from frameworktax.errors import flat
+from frameworktax.programs.document import Function, Process, Program, Section
+from frameworktax.records import SourceLine
+from frameworktax.report.blocks import (
+    Block,
+    Cell,
+    Heading,
+    Item,
+    Items,
+    Note,
+    Notes,
+    Table,
+    Text,
+    right,
+    table,
+)
+from frameworktax.report.run_blocks import environment_blocks, place_table, share_cell
+from frameworktax.report.words import (
+    has_interval,
+    label,
+    lines_of,
+    milliseconds,
+    percent,
+    plus_minus,
+    time_text,
+)
+
+T = TypeVar("T")
+
+CALLS = ("module", "backward", "step")
+BETWEEN = {"data": "waiting for data", "tokenise": "tokenising"}
+CALLING = 4
+"""Threads with calls, and modules whose layers are shown, that a terminal shows."""
+FEW = 50
+"""Samples placed in layers below which a terminal does not show them."""
+LINES = 8
+BUSIEST = 6
+BUSY = 0.01
+"""Share of the program's processor time from which a thread without calls is named."""
+SHOWN = 10
+"""Rows of a table that a terminal shows without ``--verbose``; a page has the others folded."""
+MOST = 200
+"""Rows that a page has; the document has all."""
+SYMBOL_WIDTH = 50
+READING = (
+    "processor: 100 % is one processor all the time; tax: share of processor time outside math "
+    "kernels, its interval over stretches of this observation. What a thread waits is no tax"
+)
+
+
+def program_blocks(program: Program) -> list[Block]:
+    """Return the whole document: the answer first."""
+    found: list[Block] = [Heading(program.headline, 1)]
+    for process in program.processes:
+        if len(program.processes) > 1:
+            found.append(Heading(f"Process {process.pid}: {_cut(' '.join(process.command))}"))
+        found += [Text(load(process)), *_process(process, program.sections)]
+    found += _calling([section for section in program.sections if section.kinds])
+    found += _others([section for section in program.sections if section.between], program)
+    steps = [Item("", said) for text, commands in program.advice for said in (text, *commands)]
+    found.append(Items("What to do", tuple(steps)))
+    if program.observer_cpu_ns is not None:
+        text = f"Observing took {time_text(program.observer_cpu_ns)} of processor time elsewhere."
+        found.append(Text(text, style="dim"))
+    notes = Notes("Notes", tuple(dict.fromkeys(_notes(program))))
+    return [*found, notes, *environment_blocks(program.environment)]
+
+
+def _notes(program: Program) -> list[Note]:
+    notes = [Note(note.code, note.text) for note in program.notes]
+    several = len(program.processes) > 1
+    for process in program.processes:
+        subject = f"process {process.pid}" if several else ""
+        notes += [Note(note.code, note.text, subject, "warning") for note in process.notes]
+    for section in program.sections:
+        for kind in section.kinds:
+            notes += [Note(note.code, note.text, kind.name) for note in kind.notes]
+            if kind.reason is not None:
+                notes.append(Note("no-tax", kind.reason, kind.name, "warning"))
+    return notes
+
+
+def _bar(bill_ns: Mapping[str, float], total_ns: float) -> Cell:
+    """Return a breakdown as a bar, a dash where it is not known."""
+    bar = tuple((name, ns / total_ns) for name, ns in lines_of(bill_ns)) if total_ns else ()
+    return Cell("" if bar else "–", bar=bar)
+
+
+def _cut(symbol: str) -> str:
+    text = flat(symbol)
+    return text if len(text) <= SYMBOL_WIDTH else f"{text[: SYMBOL_WIDTH - 1]}…"
+
+
+# --- a process that was attached to ---------------------------------------------------------------
+
+
+def load(process: Process) -> str:
+    """Return how much of the time the process ran, in a sentence."""
+    wall = process.wall_ns or 1
+    least, most = (percent(ns / wall) for ns in process.idle_ns)
+    idle = least if least == most else f"{least} to {most}"
+    return f"{percent(process.cpu_ns / wall)} of a processor; idle for {idle} of the time"
+
+
+def _process(process: Process, sections: Sequence[Section]) -> list[Table]:
+    threads = [one for one in sections if one.pid == process.pid and one.cpu_ns > 0]
+    tax = [one for one in process.symbols_ns if one[0] != "kernel"]
+    kernels = [one for one in process.symbols_ns if one[0] == "kernel"]
+
+    def symbols(title: str, rows: Sequence[tuple[str, str, str, float]], folded: bool) -> Table:
+        return symbol_table(title, rows, process.cpu_ns, folded)
+
+    return [
+        *_parts("Threads", threads, thread_table),
+        *_parts("Where the tax is", tax, symbols),
+        *_parts("Functions of Python", process.functions, _function_table),
+        *_parts("Kernels", kernels, symbols, shown=0),
+    ]
+
+
+def _parts(
+    title: str,
+    rows: Sequence[T],
+    made: Callable[[str, Sequence[T], bool], Table],
+    shown: int = SHOWN,
+) -> list[Table]:
+    """Return a table of the first rows and a folded one of those that follow."""
+    first, rest = rows[:shown], rows[shown:MOST]
+    more = f"{title}: the others" if first else title
+    tables = [made(title, first, False)] if first else []
+    return [*tables, *([made(more, rest, True)] if rest else [])]
+
+
+def thread_table(title: str, threads: Sequence[Section], folded: bool = False) -> Table:
+    """Return how much each thread runs, and what of that is tax."""
+    return table(
+        title,
+        ["thread", right("processor"), right("time"), right("tax"), "breakdown"],
+        [
+            (
+                one.name if one.tid is None else f"{one.tid} {one.name}",
+                percent(one.cpu_ns / one.wall_ns) if one.wall_ns else "–",
+                time_text(one.cpu_ns),
+                share_cell(one.tax_share),
+                _bar(one.bill_ns, one.cpu_ns),
+            )
+            for one in threads
+        ],
+        hint=READING,
+        folded=folded,
+    )
+
+
+def symbol_table(
+    title: str, rows: Sequence[tuple[str, str, str, float]], cpu_ns: int, folded: bool = False
+) -> Table:
+    """Return places in native code, with their share of the processor time."""
+    return table(
+        title,
+        ["part", "library", "symbol", right("share")],
+        [
+            (
+                label(line),
+                library,
+                Cell(_cut(symbol) or "–", exact=symbol or "–"),
+                f"{100 * ns / cpu_ns:.1f} %",
+            )
+            for line, library, symbol, ns in rows
+        ],
+        hint="share: of the processor time of the process",
+        folded=folded,
+    )
+
+
+def _function_table(title: str, functions: Sequence[Function], folded: bool) -> Table:
+    """Return functions of Python by their own samples."""
+    return table(
+        title,
+        ["function", "file", right("own samples"), right("with called")],
+        [
+            (
+                _cut(one.name),
+                Cell("/".join(PurePosixPath(one.file).parts[-2:]), exact=one.file),
+                f"{one.own:,}",
+                f"{one.total:,}",
+            )
+            for one in functions
+        ],
+        hint="own: in it or in native code that it called; from py-spy, 10 times a second, of "
+        "threads that were running",
+        folded=folded,
+    )
+
+
+def collapsed(program: Program) -> str:
+    """Return a line a stack, for flame graph tools and speedscope, and ns of processor time.
+
+    From the process over the line of the breakdown to library and symbol.
+    """
+    return "".join(
+        ";".join(flat(part).replace(";", ":") for part in (name, label(line), library, symbol))
+        + f" {round(ns)}\n"
+        for process in program.processes
+        for name in [f"process {process.pid}"]
+        for line, library, symbol, ns in process.symbols_ns
+        if ns > 0  # missing ticks can make the operating system's part negative
+    )
+
+
+# --- threads that called modules, and others of a run ---------------------------------------------
+
+
+def _calling(sections: Sequence[Section]) -> list[Block]:
+    found: list[Block] = []
+    layered = 0
+    for number, section in enumerate(sections):
+        folded = number >= CALLING
+        if len(sections) > 1 and not folded:
+            found.append(Heading(_title(section)))
+        elif number == CALLING:
+            found.append(Heading(f"{len(sections) - CALLING} more threads with calls"))
+        suffix = f": {_title(section)}" if folded else ""
+        found.append(_calls(section, suffix, folded))
+        for kind in section.kinds:
+            places = where(kind.layers)
+            if places:
+                # A few samples say little of each layer.
+                is_few = kind.placed < FEW
+                layered += not is_few
+                fold = folded or is_few or layered > CALLING
+                found.append(place_table(kind.name, list(map(_named, places)), folded=fold))
+            if kind.lines:
+                found.append(_lines(f"Lines of Python: {kind.name}", kind.lines, folded))
+        found.append(_between(section, suffix, folded))
+        if section.lines:
+            found.append(_lines(f"Lines of Python between calls{suffix}", section.lines, folded))
+    return found
+
+
+def _title(section: Section) -> str:
+    """Return how a thread is called."""
+    name = f" ({section.name})" if section.name else ""
+    main = section.pid == section.tid
+    return f"Process {section.pid}" + ("" if main else f", thread {section.tid}") + name
+
+
+def _calls(section: Section, suffix: str, folded: bool) -> Table:
+    return table(
+        f"Calls, ms{suffix}",
+        [
+            "kind", right("calls"), right("p50"), right("p90"), right("p99"),
+            right("time"), right("tax"), "breakdown",
+        ],
+        [
+            (
+                Cell(kind.name, note=kind.called_from, short=kind.name),
+                f"{kind.calls:,}",
+                milliseconds(kind.p50_ns),
+                milliseconds(kind.p90_ns),
+                milliseconds(kind.p99_ns),
+                time_text(kind.wall_ns),
+                share_cell(kind.tax_share),
+                _bar(kind.bill_ns, kind.latency_ns.value if kind.latency_ns else 0.0),
+            )
+            for kind in section.kinds
+            if kind.kind in CALLS
+        ],
+        hint="tax: share of the calls' time that is not spent in math kernels; its interval is "
+        "over stretches of consecutive calls of this run, and says nothing of another run",
+        folded=folded,
+    )  # fmt: skip
+
+
+def _named(place: Where) -> Where:
+    """Return a place; what no layer has is not outside: samples do not show where a call waits."""
+    return replace(place, name="in no layer") if place.name == OUTSIDE else place
+
+
+def _between(section: Section, suffix: str, folded: bool) -> Table:
+    whole = section.wall_ns or 1
+    rows: list[tuple[Cell | str, ...]] = [
+        (
+            f"{BETWEEN[kind.kind]}: {kind.name}",
+            f"{kind.calls:,}",
+            milliseconds(kind.p50_ns),
+            time_text(kind.wall_ns),
+            percent(kind.wall_ns / whole),
+        )
+        for kind in section.kinds
+        if kind.kind in BETWEEN
+    ]
+    rows += [
+        (part.name, "", "", time_text(part.time_ns), percent(part.share))
+        for part in section.between
+    ]
+    begin = f"; the first call began {time_text(section.before_ns)} after the start"
+    return table(
+        f"Between calls{suffix}",
+        ["where", right("number"), right("p50, ms"), right("time"), right("share")],
+        rows,
+        hint=f"of {time_text(section.wall_ns)} from the first call to the last{begin}",
+        folded=folded,
+    )
+
+
+def _lines(name: str, lines: Sequence[SourceLine], folded: bool) -> Table:
+    return table(
+        name,
+        ["line", "function", right("ms")],
+        [
+            (
+                Cell(f"{one.file}:{one.line}".rpartition("/")[2], exact=f"{one.file}:{one.line}"),
+                one.function.rpartition(".")[2],
+                Cell(
+                    milliseconds(one.time_ns.value),
+                    note=plus_minus(one.time_ns) if has_interval(one.time_ns) else "",
+                ),
+            )
+            for one in lines[:LINES]
+        ],
+        folded=folded,
+    )
+
+
+def _others(sections: Sequence[Section], program: Program) -> list[Block]:
+    """Return threads of a run without calls that used the processor."""
+    whole = program.cpu_ns or 0
+    busy = [one for one in sections if not one.kinds and one.cpu_ns > BUSY * whole]
+    if not busy:
+        return []
+    busy.sort(key=lambda section: -section.cpu_ns)
+    busy, rest = busy[:BUSIEST], busy[BUSIEST:]
+    more = f"; {len(rest)} more are in the document" if rest else ""
+    return [
+        table(
+            "Threads and processes without calls",
+            ["thread", right("CPU time"), right("share"), "where"],
+            [
+                (
+                    _title(section),
+                    time_text(section.cpu_ns),
+                    percent(section.cpu_ns / whole),
+                    ", ".join(
+                        f"{part.name} {percent(part.time_ns / section.cpu_ns)}"
+                        for part in section.between[:3]
+                    ),
+                )
+                for section in busy
+            ],
+            hint=f"share: of the CPU time of all{more}",
+        )
+    ]
