@@ -44,8 +44,8 @@ from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import ReadMemory
 from frameworktax.measure.schedule import BLOCK_NS
+from frameworktax.measure.worker import Server
 from frameworktax.records import Block, Workload, to_json
 from frameworktax.runtimes.base import Target
 from frameworktax.sweep.values import seconds
@@ -235,11 +235,11 @@ def round_trip(quick: bool) -> Row:
     worker = Worker("round trip", environment=host.worker_environment(1))
     trips_ns = []
     try:
-        worker.request(ReadMemory(), 30)
+        worker.request(Server.memory, 30)
         start_s = time.monotonic() - begin
         for _ in range(50 if quick else 1000):
             before = time.perf_counter_ns()
-            worker.request(ReadMemory(), 30)
+            worker.request(Server.memory, 30)
             trips_ns.append(time.perf_counter_ns() - before)
     finally:
         worker.stop()

@@ -18,7 +18,7 @@ from frameworktax import host, runtimes, stats
 from frameworktax.clock import REAL
 from frameworktax.measure import timing
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import Bind, Load, Pin, TimeBlock
+from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -67,19 +67,18 @@ def worker_floor(rounds: int) -> Row:
     worker = Worker("null", environment=host.worker_environment(1))
     try:
         worker.request(
-            Load(
-                workload=Workload(model="null"),
-                runtime="null",
-                target=Target(),
-                folder=tempfile.gettempdir(),
-            ),
+            Server.load,
             30,
+            workload=Workload(model="null"),
+            runtime="null",
+            target=Target(),
+            folder=tempfile.gettempdir(),
         )
-        worker.request(Bind(batch=1, limit_ns=1_000_000_000), 30)
-        worker.request(Pin(cpus=tuple(host.pick_cpus(1))), 30)
+        worker.request(Server.bind, 30, batch=1, limit_ns=1_000_000_000)
+        worker.request(Server.pin, 30, cpus=host.pick_cpus(1))
         medians = []
         for _ in range(rounds):
-            timed = worker.request(TimeBlock(batch=1, calls=timing.MAX_CALLS), 30)
+            timed = worker.request(Server.block, 30, batch=1, calls=timing.MAX_CALLS)
             medians.append(float(median(timed.latency_ns)))
     finally:
         worker.stop()

@@ -28,8 +28,8 @@ from common import Bench, BenchmarkError, Row, options
 from frameworktax import host, models
 from frameworktax.measure import timing
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import Bind, Load, Pin, TimeBlock
 from frameworktax.measure.template import Templates
+from frameworktax.measure.worker import Server
 from frameworktax.records import SEED, Workload
 from frameworktax.runtimes.base import Target
 
@@ -65,12 +65,16 @@ def begin(kind: str, workload: Workload, templates: Templates) -> Process:
         libraries=models.libraries(workload),
     )
     try:
-        request = Load(
-            workload=workload, runtime="eager", target=Target(), folder=tempfile.gettempdir()
+        worker.request(
+            Server.load,
+            PATIENCE_S,
+            workload=workload,
+            runtime="eager",
+            target=Target(),
+            folder=tempfile.gettempdir(),
         )
-        worker.request(request, PATIENCE_S)
         ready_s = time.monotonic() - start
-        bound = worker.request(Bind(batch=1, limit_ns=2_000_000_000), PATIENCE_S)
+        bound = worker.request(Server.bind, PATIENCE_S, batch=1, limit_ns=2_000_000_000)
     except BaseException:
         worker.kill()
         raise
@@ -103,12 +107,12 @@ def in_turn(processes: list[Process], rounds: int) -> None:
     """Time a block of each process in each round, all on one processor."""
     cpus = tuple(host.pick_cpus(1))
     for process in processes:
-        process.worker.request(Pin(cpus=cpus), PATIENCE_S)
+        process.worker.request(Server.pin, PATIENCE_S, cpus=cpus)
     draw = random.Random(SEED)
     for _ in range(rounds):
         for process in draw.sample(processes, len(processes)):
-            block = TimeBlock(batch=1, calls=process.calls)
-            timed = process.worker.request(block, PATIENCE_S)
+            calls = process.calls
+            timed = process.worker.request(Server.block, PATIENCE_S, batch=1, calls=calls)
             process.medians_ns.append(float(median(timed.latency_ns)))
 
 

@@ -10,7 +10,6 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import parity
-from frameworktax.measure.protocol import Load
 from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
 from frameworktax.models.base import Inputs, Model
@@ -144,9 +143,8 @@ def test_nested_refuses_another_activation():
 
 def test_a_worker_hands_on_that_a_runtime_is_unavailable(tmp_path):
     workload = Workload(model="gpt2", **TINY, **RAGGED)
-    answer = Server().answer(
-        Load(workload=workload, runtime="nested", target=Target(), folder=str(tmp_path))
-    )
+    given = {"workload": workload, "runtime": "nested", "target": Target()}
+    answer = Server().answer("load", {**given, "folder": str(tmp_path)})
     assert answer.status == "unavailable"
 
 

@@ -13,7 +13,7 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import Bind, ListModules, Load, Prepare, WriteOutput
+from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
 from frameworktax.runtimes.artifacts import Artifact
@@ -80,19 +80,19 @@ def outputs(name: str, workload: Workload, target: Target, folder: Path):
     if runtime.prepares:
         with_model = Worker("prepare", python=runtime.python())
         try:
-            with_model.request(Prepare(batches=tuple(BATCHES), **common), 300)
+            with_model.request(Server.prepare, 300, batches=tuple(BATCHES), **common)
         finally:
             with_model.kill()
     worker = Worker("measure", python=runtime.python())
     try:
-        worker.request(Load(**common), 120)
+        worker.request(Server.load, 120, **common)
         found = {}
         for batch in BATCHES:
-            bound = worker.request(Bind(batch=batch, limit_ns=10_000_000), 200)
+            bound = worker.request(Server.bind, 200, batch=batch, limit_ns=10_000_000)
             file = folder / f"outputs-{batch}.npz"
-            assert worker.request(WriteOutput(batch=batch, path=str(file)), 60).repeatable
+            assert worker.request(Server.output, 60, batch=batch, path=str(file))
             found[batch] = parity.read_outputs(file)
-        modules = worker.request(ListModules(), 10).names
+        modules = worker.request(Server.modules, 10)
         return found, modules, {note.code: note.text for note in bound.notes}
     finally:
         worker.kill()

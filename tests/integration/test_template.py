@@ -14,9 +14,9 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure import template
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import Bind, ListModules, Load, ReadMemory, TimeBlock
 from frameworktax.measure.series import series_of
 from frameworktax.measure.template import Templates
+from frameworktax.measure.worker import Server
 from frameworktax.records import Point, Workload
 from frameworktax.runtimes.base import Target
 
@@ -65,13 +65,14 @@ def load(worker, tmp_path, source, runtime="eager"):
         f"    pathlib.Path({str(tmp_path / 'written')!r}).write_text(str(text))\n"
         f"def build():\n{lines}    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n"
     )
-    request = Load(
+    worker.request(
+        Server.load,
+        120.0,
         workload=Workload(model=f"{path}:build"),
         runtime=runtime,
         target=Target(),
         folder=str(tmp_path / "made"),
     )
-    worker.request(request, 120.0)
     written = tmp_path / "written"
     return written.read_text() if written.exists() else None
 
@@ -82,7 +83,7 @@ def searched(folder: Path) -> str:
 
 
 def number(worker) -> int:
-    worker.request(ReadMemory(), 120.0)
+    worker.request(Server.memory, 120.0)
     return worker._process.number
 
 
@@ -143,7 +144,7 @@ def test_every_fork_draws_other_numbers(begin, tmp_path):
 
 def test_only_the_libraries_asked_for_are_there(begin):
     def libraries(*asked):
-        names = begin(asked).request(ListModules(), 120.0).names
+        names = begin(asked).request(Server.modules, 120.0)
         return {name.partition(".")[0] for name in names} & {"torch", "transformers", "torchvision"}
 
     assert libraries() == set()
@@ -163,7 +164,7 @@ def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begi
     (folder / "timm").mkdir(parents=True)
     (folder / "timm" / "__init__.py").write_text("raise RuntimeError('broken')\n")
     worker = begin(("timm",), PYTHONPATH=searched(folder))
-    worker.request(ReadMemory(), 120.0)
+    worker.request(Server.memory, 120.0)
     assert worker.started == "started"
     assert [note.code for note in worker.notes] == ["not-forked"]
 
@@ -188,10 +189,10 @@ def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begi
     path = searched(folder)
     for _ in range(2):
         worker = begin(("timm",), PYTHONPATH=path)
-        worker.request(ReadMemory(), 120.0)
+        worker.request(Server.memory, 120.0)
         assert worker.started == "started"
     worker = begin((), PYTHONPATH=path)
-    worker.request(ReadMemory(), 120.0)
+    worker.request(Server.memory, 120.0)
     assert worker.started == "forked"
 
 
@@ -227,7 +228,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
 
 def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path):
     worker = begin(OPENBLAS_NUM_THREADS="4", OMP_NUM_THREADS="4")
-    worker.request(ReadMemory(), 120.0)
+    worker.request(Server.memory, 120.0)
     assert worker.started == "forked"
 
 
@@ -264,7 +265,7 @@ def test_the_end_of_a_template_is_the_end_of_what_it_forked(begin, tmp_path):
     while not is_gone(pid):
         time.sleep(0.01)
     with pytest.raises(WorkerError) as failed:
-        worker.request(Bind(batch=1, limit_ns=10**9), 60.0)
+        worker.request(Server.bind, 60.0, batch=1, limit_ns=10**9)
     assert failed.value.status == "crashed"
     assert "template" in str(failed.value)
     again = begin()
@@ -287,7 +288,7 @@ def test_an_end_before_the_beginning(tmp_path):
     worker = Worker("test", templates=made, libraries=LIBRARIES)
     worker.kill()
     with pytest.raises(WorkerError, match="has ended"):
-        worker.request(ReadMemory(), 1.0)
+        worker.request(Server.memory, 1.0)
     made.close()
 
 
@@ -298,7 +299,7 @@ def test_a_stopped_process_is_not_even_imported_for(tmp_path):
     with pytest.raises(TimeoutError):
         worker._process.begun(0.5)
     assert worker.go_on()
-    assert worker.request(ReadMemory(), 120.0).resident_bytes > 0
+    assert worker.request(Server.memory, 120.0) > 0
     worker.kill()
     made.close()
 
@@ -318,8 +319,8 @@ def test_nothing_is_left_behind(tmp_path):
 def test_blocks_are_timed(begin, tmp_path):
     worker = begin()
     load(worker, tmp_path, "pass")
-    worker.request(Bind(batch=2, limit_ns=10**9), 60.0)
-    assert len(worker.request(TimeBlock(batch=2, calls=5), 60.0).latency_ns) == 5
+    worker.request(Server.bind, 60.0, batch=2, limit_ns=10**9)
+    assert len(worker.request(Server.block, 60.0, batch=2, calls=5).latency_ns) == 5
 
 
 def test_a_message_that_another_thread_takes_in_is_not_waited_for(monkeypatch):

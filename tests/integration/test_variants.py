@@ -9,7 +9,7 @@ import pytest
 
 from frameworktax import models, runtimes
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import ReadMemory
+from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -69,7 +69,7 @@ def test_a_measuring_process_starts_with_its_runtime_s_variables() -> None:
     variables = dict(runtimes.get("inference-mode@malloc").variables())
     worker = Worker("malloc", environment=variables)
     try:
-        worker.request(ReadMemory(), 60.0)  # it has started
+        worker.request(Server.memory, 60.0)  # it has started
         environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes().split(b"\0")
         assert b"MALLOC_MMAP_MAX_=0" in environment
     finally:

@@ -9,15 +9,7 @@ import pytest
 
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import (
-    Bind,
-    Calibrate,
-    ListModules,
-    Load,
-    ReadMemory,
-    Sample,
-    TimeBlock,
-)
+from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -42,40 +34,41 @@ def worker():
 
 
 def load(worker, tmp_path, runtime, model="mlp", **workload):
-    request = Load(
+    return worker.request(
+        Server.load,
+        120,
         workload=Workload(model=model, **workload),
         runtime=runtime,
         target=Target(),
         folder=str(tmp_path),
     )
-    return worker.request(request, 120)
 
 
 def modules(worker) -> set[str]:
-    return {name.partition(".")[0] for name in worker.request(ListModules(), 30).names}
+    return {name.partition(".")[0] for name in worker.request(Server.modules, 30)}
 
 
 def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
     load(worker, tmp_path, "eager", width=0.1)
-    worker.request(Bind(batch=2, limit_ns=10**9), 60)
-    worker.request(TimeBlock(batch=2, calls=5), 60)
-    worker.request(Sample(batch=2, duration_ns=10**8), 60)
+    worker.request(Server.bind, 60, batch=2, limit_ns=10**9)
+    worker.request(Server.block, 60, batch=2, calls=5)
+    worker.request(Server.sample, 60, batch=2, duration_ns=10**8)
     assert "torch" in modules(worker)
     assert not modules(worker) & FORBIDDEN
 
 
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):
     load(worker, tmp_path, "null")
-    worker.request(Bind(batch=1, limit_ns=10**9), 60)
-    block = worker.request(TimeBlock(batch=1, calls=50), 60)
+    worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
+    block = worker.request(Server.block, 60, batch=1, calls=50)
     assert len(block.latency_ns) == 50
     assert not modules(worker) & (FORBIDDEN | {"torch", "onnxruntime", "openvino", "transformers"})
 
 
 def test_a_block_has_as_many_calls_as_asked(worker, tmp_path):
     load(worker, tmp_path, "eager", width=0.1)
-    worker.request(Bind(batch=1, limit_ns=10**9), 60)
-    block = worker.request(TimeBlock(batch=1, calls=7), 60)
+    worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
+    block = worker.request(Server.block, 60, batch=1, calls=7)
     assert len(block.latency_ns) == block.pipelined_calls == 7
     assert block.pipelined_ns == sum(block.latency_ns)
     assert block.enqueue_ns is None
@@ -88,13 +81,13 @@ def test_wrong_use_comes_back_as_such(worker, tmp_path):
 
 
 def test_a_silent_worker_is_ended_in_time(worker):
-    worker.request(ReadMemory(), 30)
+    worker.request(Server.memory, 30)
     with pytest.raises(WorkerError) as failed:
-        worker.request(Calibrate(duration_ns=10**9), 0.005)
+        worker.request(Server.calibrate, 0.005, duration_ns=10**9)
     assert failed.value.status == "timeout"
     assert not worker.alive
     with pytest.raises(WorkerError, match="calibrate not done after"):
-        worker.request(ReadMemory(), 1)
+        worker.request(Server.memory, 1)
 
 
 def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
@@ -110,7 +103,7 @@ def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
     try:
         load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
         with pytest.raises(WorkerError) as failed:
-            worker.request(Bind(batch=1, limit_ns=10**9), 60)
+            worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
         assert failed.value.status == "out-of-memory"
     finally:
         worker.kill()
@@ -153,13 +146,13 @@ def _state(pid: int) -> str:
 
 
 def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
-    worker.request(ReadMemory(), 30)
+    worker.request(Server.memory, 30)
     pid = worker._process.pid
     worker.stop()
     while _state(pid) != "T":
         time.sleep(0.01)
     assert worker.go_on()
-    worker.request(ReadMemory(), 30)
+    worker.request(Server.memory, 30)
     worker.stop()
     worker.kill()  # whether it runs or not
     assert not worker.go_on()

@@ -10,9 +10,9 @@ UNDER_A_LIMIT = """
 import resource
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31))
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import ReadMemory
+from frameworktax.measure.worker import Server
 worker = Worker("w", memory_bytes=1 << 40)
-print(worker.request(ReadMemory(), 60.0).resident_bytes > 0)
+print(worker.request(Server.memory, 60.0) > 0)
 worker.kill()
 """
 

@@ -15,11 +15,11 @@ from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure import session as measuring
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.protocol import Bind, Load, Prepare, TimeBlock
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.template import Templates
+from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
     Block,
@@ -165,7 +165,7 @@ def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
     others = {(n, b, p) for n in ("fast", "exported") for b in BATCHES for p in range(3)}
 
     def before(worker, request):
-        if isinstance(request, Load) and worker.runtime == "eager":
+        if request.step == "load" and worker.runtime == "eager":
             assert warm.wait(60)
         if not others - set(ran.host.steps("bind")):
             warm.set()
@@ -176,16 +176,16 @@ def test_others_wait_for_eager_and_are_warmed_up_meanwhile(ran):
     assert {one for one in blocks if one[0] != "eager"} == others
 
 
-@pytest.mark.parametrize("step", [Load, Bind])
+@pytest.mark.parametrize("step", ["load", "bind"])
 def test_what_fails_while_others_are_set_up_is_not_tried_again_and_again(ran, step):
     """Eager is loaded once all has been tried that could be begun before it."""
     failed, ran.at_once = [], False
     tried = threading.Event()
 
     def before(worker, request):
-        if isinstance(request, Load) and worker.runtime == "eager":
+        if request.step == "load" and worker.runtime == "eager":
             assert tried.wait(60)
-        if isinstance(request, step) and worker.process and worker.runtime == "fast":
+        if request.step == step and worker.process and worker.runtime == "fast":
             failed.append((worker.process, getattr(request, "batch", 0)))
             if worker.process == 2 and getattr(request, "batch", 4) == 4:
                 tried.set()
@@ -291,12 +291,12 @@ def test_a_slow_compiler_is_late_and_no_other_row_is_empty(ran, slow):
     covered, ran.at_once = threading.Event(), False
 
     def before(worker, request):
-        if isinstance(request, TimeBlock):
+        if request.step == "block":
             others = {one[:2] for one in ran.host.steps("block")}
             if len(others - {("null", 1)}) >= 2 * len(BATCHES):
                 covered.set()
         is_slow = getattr(request, "runtime", worker.runtime) == slow
-        if is_slow and isinstance(request, Prepare if slow == "slow-export" else Bind):
+        if is_slow and request.step == ("prepare" if slow == "slow-export" else "bind"):
             assert covered.wait(60)
 
     ran.host.before = before
@@ -310,7 +310,7 @@ def test_a_slow_compiler_is_late_and_no_other_row_is_empty(ran, slow):
 
 def test_what_takes_longer_than_a_step_may_is_left_with_a_reason(ran):
     def before(worker, request):
-        if isinstance(request, Load) and request.runtime == "fast":
+        if request.step == "load" and request.runtime == "fast":
             raise WorkerError("timeout", "load not done after 9 s, ended")
 
     ran.host.before = before
@@ -322,7 +322,7 @@ def test_what_takes_longer_than_a_step_may_is_left_with_a_reason(ran):
 
 def test_nothing_that_works_is_an_error_with_every_reason(ran):
     def before(worker, request):
-        if isinstance(request, Load) and request.runtime != "null":
+        if request.step == "load" and request.runtime != "null":
             raise WorkerError("failed", "no such thing")
 
     ran.host.before = before
@@ -399,8 +399,8 @@ def test_what_is_at_work_is_stopped_while_a_block_is_timed():
             seen.append((list(worker.signals), list(idle.signals)))
 
     host.before = before
-    load = Load(workload=Workload(model="m"), runtime="eager", target=None, folder="")
-    gate.ask(worker, load, 1.0)
+    given = {"workload": Workload(model="m"), "runtime": "eager", "target": None}
+    gate.ask(worker, Server.load, 1.0, folder="", **given)
     assert seen == [(["stop"], [])]
     assert worker.signals == ["stop", "go on"]
     with gate.quiet():

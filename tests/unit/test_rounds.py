@@ -32,6 +32,7 @@ from frameworktax.measure.schedule import (
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.template import Templates
 from frameworktax.measure.timing import calls_for
+from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
     Block,
@@ -63,8 +64,8 @@ class FakeWorker:
         self.printed_bytes = 0
         self.started, self.notes = "started", []
 
-    def request(self, request, timeout_s):
-        do = request.step
+    def request(self, method, timeout_s, **given):
+        do = method.__name__
         self.asked.append(do)
         if do == "block":
             value = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -89,9 +90,9 @@ class FakeWorker:
                 }
             )
         if do == "places":
-            fields = {"method": request.by, "calls": 1, "latency_ns": 10, "wall_ns": 10}
+            fields = {"method": given["by"], "calls": 1, "latency_ns": 10, "wall_ns": 10}
             return protocol.places({**fields, "modules": (), "notes": []})
-        return protocol.Done()
+        return None
 
     def kill(self):
         self.alive = False
@@ -345,11 +346,11 @@ def test_telling_batches_are_profiled_first_and_the_budget_ends_it(tmp_path):
     with rounds_of(tmp_path, [series], budget_s=10.0) as rounds:
         answer = series.workers[0].request
 
-        def request(wanted, timeout_s):
-            if wanted.step == "device":
-                asked.append(wanted.batch)
+        def request(method, timeout_s, **given):
+            if method is Server.device:
+                asked.append(given["batch"])
                 rounds._clock.work(3_000_000_000)
-            return answer(wanted, timeout_s)
+            return answer(method, timeout_s, **given)
 
         series.workers[0].request = request
         rounds.profile()
@@ -385,7 +386,7 @@ def test_processes_of_others_on_the_device_are_noted(tmp_path, processes, others
         session="", point="", process=0, method="device-profile", calls=1, wall_ns=1, latency_ns=1,
         device_state=state,
     )  # fmt: skip
-    series.workers[0].request = lambda wanted, timeout_s: found
+    series.workers[0].request = lambda *_, **given: found
     with rounds_of(tmp_path, [series]) as rounds:
         rounds.profile()
     records, _ = store.read(tmp_path / "s")

@@ -13,7 +13,7 @@ from frameworktax.measure import series as series_module
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.protocol import Bound, Described, Facts, Prepare, Prepared
+from frameworktax.measure.protocol import Bound, Described, Facts
 from frameworktax.measure.recorder import Recorder, comparison_notes
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
@@ -21,6 +21,7 @@ from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.measure.template import Templates
+from frameworktax.measure.worker import Server
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
 from frameworktax.testing import FakeRuntime
 
@@ -42,12 +43,12 @@ class FakeWorker:
         self.printed_bytes = 0
         self.started, self.notes = "started", []
 
-    def request(self, request, timeout_s):
-        self.asked.append(request)
+    def request(self, method, timeout_s, **given):
+        self.asked.append(method)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "program.bin").write_bytes(b"x" * 2_000)
-        if isinstance(request, Prepare):
-            return Prepared(setup_ns=41_000_000_000)
+        if method is Server.prepare:
+            return 41_000_000_000
         return bound(first_ns=30_000_000_000)
 
     def kill(self):
@@ -87,7 +88,7 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     assert (first.setup_ns, first.artifact_bytes) == (30_000_000_000, 2_000)
     later = series(folder, Compiles)
     later.workers[0] = FakeWorker(folder)
-    later.workers[0].request = lambda request, timeout_s: bound(first_ns=7)
+    later.workers[0].request = lambda *_, **given: bound(first_ns=7)
     later.bind(0, 1, Gate(Templates()), 1.0, 1.0)
     assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
     assert [note.code for note in later.notes] == ["set-up-reused"]
@@ -154,10 +155,10 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     begun, waits = threading.Event(), threading.Event()
 
     class Slow(FakeWorker):
-        def request(self, request, timeout_s):
+        def request(self, *asked, **given):
             begun.set()
             assert waits.wait(10)
-            return super().request(request, timeout_s)
+            return super().request(*asked, **given)
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(first.prepare, lambda: Slow(folder), Gate(Templates()), 10.0)

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from frameworktax.measure.process import AnyWorker
-from frameworktax.measure.protocol import A, Request
+from frameworktax.measure.process import A, AnyWorker, P, Step
 from frameworktax.measure.template import Templates
 
 
@@ -35,12 +34,19 @@ class Gate:
             self._at_work.add(worker)
             return worker
 
-    def ask(self, worker: AnyWorker, request: Request[A], timeout_s: float) -> A:
+    def ask(
+        self,
+        worker: AnyWorker,
+        method: Step[P, A],
+        timeout_s: float,
+        *arguments: P.args,
+        **given: P.kwargs,
+    ) -> A:
         """Ask for something that may run beside set-up, but not beside a timed block."""
         with self._turn:
             self._at_work.add(worker)
         try:
-            return worker.request(request, timeout_s)
+            return worker.request(method, timeout_s, *arguments, **given)
         finally:
             with self._turn:
                 self._at_work.discard(worker)

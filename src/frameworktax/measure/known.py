@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from frameworktax import host, runtimes
 from frameworktax.host.cache import own_entry, private_file
-from frameworktax.measure import parity, protocol
-from frameworktax.measure.protocol import Describe, Described, Facts
+from frameworktax.measure import parity
+from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.series import artifact_key, is_fixed
 from frameworktax.records import Point, device_of
 
@@ -61,19 +63,18 @@ class KnownModels:
         with contextlib.suppress(OSError):  # a full cache keeps nothing more
             folder.mkdir(mode=0o700, exist_ok=True)
             with private_file(folder / DESCRIPTION) as partial:
-                partial.write_bytes(protocol.encode_answer(whole))
+                partial.write_bytes(msgspec.json.encode(whole))
 
     def _read(self, point: Point) -> Described | None:
         folder = self._folder(point)
         if folder is None:
             return None
-        request = Describe(workload=point.workload, device="", batches=(), limit_s=0)
         try:
-            known = protocol.decode_answer(request, (folder / DESCRIPTION).read_bytes())
+            known = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=Described)
             (folder / DESCRIPTION).touch()  # pruning takes what was not used for longest
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, msgspec.DecodeError):
             return None  # missing or damaged: it is described anew
-        return known if isinstance(known, Described) else None
+        return known
 
     def output(self, point: Point) -> tuple[Path, bool] | None:
         """Return the file of eager's outputs and whether they repeated, or None if not known."""

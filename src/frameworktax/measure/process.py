@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import re
 import signal
 import socket
@@ -19,13 +20,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+
+import msgspec
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
-from frameworktax.measure import protocol
-from frameworktax.measure.protocol import A, Failure, Request
+from frameworktax.measure.protocol import Failure
 from frameworktax.measure.template import Forked, Order, Template, Templates
 from frameworktax.measure.worker import MODULE, Server
 from frameworktax.records import Note, Started
@@ -36,6 +38,13 @@ LEAST_S = 1e-3
 """What a wait takes at least."""
 GRACE_S = 10.0
 """How long a worker whose connection is closed may take to end by itself."""
+SETS_UP = ("describe", "prepare", "load", "draw")
+"""Steps whose wrong use is the user's to mend and ends the session; later it is a failed step."""
+
+P = ParamSpec("P")
+A = TypeVar("A")
+Step = Callable[Concatenate[Server, P], A]
+"""A method of ``Server``: its name is that of the step in messages."""
 
 
 class Tail:
@@ -166,14 +175,19 @@ class Worker:
         """How much it has printed."""
         return self._output.total_bytes
 
-    def request(self, request: Request[A], timeout_s: float) -> A:
+    def request(self, method: Step[P, A], timeout_s: float, *_: P.args, **given: P.kwargs) -> A:
         """Ask and wait for the answer; time in which it is stopped does not count.
+
+        Args:
+            method: of ``Server``, to be called in the process.
+            timeout_s: after this time the process is ended.
+            given: what to call it with.
 
         Raises:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
             UsageError: what was asked for cannot be, in the worker's own words.
         """
-        step = request.step
+        step = method.__name__
         with self._asking:
             if self._ended:
                 if self._death is not None:
@@ -182,7 +196,7 @@ class Worker:
             begin = time.monotonic_ns()
             try:
                 deadline_ns = begin - self._stopped_until(begin) + round(timeout_s * 1e9)
-                line = self._exchange(protocol.encode_request(request), deadline_ns)
+                line = self._exchange(pickle.dumps((step, given)), deadline_ns)
             except TimeoutError as error:
                 self.kill()
                 text = f"{step} not done after {timeout_s:.0f} s, ended"
@@ -191,14 +205,13 @@ class Worker:
             except ConnectionError as error:
                 self._death = self._cause(step)
                 raise self._death from error
-        answer = protocol.decode_answer(request, line)
-        return _unwrap(request, answer)
+        return decode(method, line)
 
     def _exchange(self, data: bytes, deadline_ns: int) -> bytes:
-        """Send a line and return the answer's; raises TimeoutError, ConnectionError.
+        """Send a request and return the answer's line; raises TimeoutError, ConnectionError.
 
         Args:
-            data: the line.
+            data: the request.
             deadline_ns: on a clock that stands still while the process is stopped.
         """
         self._await_fork(deadline_ns)
@@ -338,8 +351,8 @@ class Worker:
 
 
 class _ServerInPlace(Server):
-    def pin(self, request: protocol.Pin) -> protocol.Done:
-        return protocol.Done()  # pinning the caller's process would outlive the measurement
+    def pin(self, *, cpus: tuple[int, ...]) -> None:
+        """Do nothing: pinning the caller's process would outlive the measurement."""
 
 
 class InPlace:
@@ -359,10 +372,12 @@ class InPlace:
         self.alive = True
         self._server = _ServerInPlace()
 
-    def request(self, request: Request[A], timeout_s: float) -> A:
+    def request(self, method: Step[P, A], timeout_s: float, *_: P.args, **given: P.kwargs) -> A:
         """Do what is asked, now; raises as ``Worker.request`` does."""
-        answer = self._server.answer(request)
-        return _unwrap(request, answer)
+        answer: A | Failure = self._server.answer(method.__name__, given)
+        if isinstance(answer, Failure):
+            raise problem(method.__name__, answer)
+        return answer
 
     def stop(self) -> None:
         """Do nothing: this process does nothing but what it is asked."""
@@ -380,21 +395,29 @@ class InPlace:
 AnyWorker = Worker | InPlace
 
 
-def _unwrap(request: Request[A], answer: A | Failure) -> A:
-    if isinstance(answer, Failure):
-        raise problem(request, answer)
+def decode(method: Step[P, A], line: bytes) -> A:
+    """Return what a line answers to a request, checked against the method's annotation.
+
+    Raises:
+        WorkerError: the step failed, or its answer is not what the method returns.
+        UsageError: what was asked for cannot be.
+    """
+    found = msgspec.json.decode(line)
+    if "failure" in found:
+        raise problem(method.__name__, Failure(**found["failure"]))
+    kind = get_type_hints(method)["return"]
+    try:
+        answer: A = msgspec.convert(found["answer"], kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise WorkerError("failed", f"{method.__name__} gave a wrong answer: {error}") from error
     return answer
 
 
-def problem(request: Request[A], failure: Failure) -> UsageError | WorkerError:
-    """Return what a worker's failure means here.
-
-    Before anything runs, wrong use is the user's to mend and ends the session; later it is one
-    step that failed.
-    """
-    if request.sets_up and failure.status == "user-model":
+def problem(step: str, failure: Failure) -> UsageError | WorkerError:
+    """Return what a worker's failure in a step means here; see ``SETS_UP``."""
+    if step in SETS_UP and failure.status == "user-model":
         return UserModelError(failure.message)
-    if request.sets_up and failure.status == "usage":
+    if step in SETS_UP and failure.status == "usage":
         return UsageError(failure.message)
     faults: dict[str, Fault] = {known: known for known in get_args(Fault)}
     return WorkerError(faults.get(failure.status, "failed"), failure.message)

@@ -11,8 +11,9 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
 from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.known import KnownModels
-from frameworktax.measure.protocol import Described, Facts, TimedBlock, WriteOutput
+from frameworktax.measure.protocol import Described, Facts, TimedBlock
 from frameworktax.measure.series import PointRun, Series
+from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
 from frameworktax.records import (
     Attribution,
@@ -290,12 +291,12 @@ class OutputChecks:
         if not path.exists():
             if worker is None or not series.ready or (0, batch) not in series.bound:
                 return None
-            written = worker.request(WriteOutput(batch=batch, path=str(path)), 120.0)
-            if not written.repeatable:
+            repeatable = worker.request(Server.output, 120.0, batch=batch, path=str(path))
+            if not repeatable:
                 differs.touch()
             if series.runtime.name == "eager":
                 point = series.points[batch]
-                self._known.keep_output(point, path, repeatable=written.repeatable)
+                self._known.keep_output(point, path, repeatable=repeatable)
         return path, not differs.exists()
 
 

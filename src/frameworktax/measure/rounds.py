@@ -22,16 +22,7 @@ from frameworktax.measure import schedule
 from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker
-from frameworktax.measure.protocol import (
-    Calibrate,
-    Pin,
-    ProfileDevice,
-    Request,
-    Sample,
-    SamplePlaces,
-    TimeBlock,
-)
+from frameworktax.measure.process import AnyWorker, P, Step
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import (
@@ -49,7 +40,8 @@ from frameworktax.measure.schedule import (
 )
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.timing import calls_for
-from frameworktax.records import Attribution, By, Note
+from frameworktax.measure.worker import Server
+from frameworktax.records import Attribution, By, Note, Places
 from frameworktax.stats import MIN_BLOCKS
 
 SPACING_S = 0.5
@@ -204,10 +196,17 @@ class Rounds:
         for series, run, by, duration_ns in self._unplaced():
             run.placed.add(by)
             batch = run.point.workload.batch
-            request = SamplePlaces(batch=batch, by=by, duration_ns=duration_ns, stretches=STRETCHES)
             self._reporter.now(run.point)
             with self._gate.quiet():
-                self._attribute(series, run, request)
+                self._attribute(
+                    series,
+                    run,
+                    Server.places,
+                    batch=batch,
+                    by=by,
+                    duration_ns=duration_ns,
+                    stretches=STRETCHES,
+                )
 
     def profile(self) -> None:
         """Ask about every point on a device, in one process, what the device does.
@@ -223,9 +222,9 @@ class Rounds:
                 text = f"kernel time was not measured: the time budget was spent; raise {option}"
                 run.notes.append(Note("not-profiled", text))
                 continue
-            request = ProfileDevice(batch=run.point.workload.batch, calls=DEVICE_CALLS)
+            batch = run.point.workload.batch
             with self._gate.quiet():
-                self._attribute(series, run, request)
+                self._attribute(series, run, Server.device, batch=batch, calls=DEVICE_CALLS)
 
     # --- what is worth a round ------------------------------------------------------------------
 
@@ -347,7 +346,7 @@ class Rounds:
             if worker is not None and worker not in self._pinned:
                 self._pinned.add(worker)
                 with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-                    worker.request(Pin(cpus=self._cpus), 30.0)
+                    worker.request(Server.pin, 30.0, cpus=self._cpus)
 
     def _calibrate(self) -> None:
         """Time the calibrator, and the harness's own cost until that is known."""
@@ -355,7 +354,8 @@ class Rounds:
         if floor is None or 0 not in floor.workers:
             return
         with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
-            found = floor.workers[0].request(Calibrate(duration_ns=CALIBRATOR_NS), 30.0)
+            worker = floor.workers[0]
+            found = worker.request(Server.calibrate, 30.0, duration_ns=CALIBRATOR_NS)
             self._recorder.calibration(self._round, found)
         for run in list(floor.runs.values()):
             if floor.is_beside and len(run.medians) < MIN_BLOCKS:
@@ -366,7 +366,7 @@ class Rounds:
         timeout_s = 30.0 + 20 * run.calls * run.call_ns / 1e9
         try:
             timed = series.workers[run.process].request(
-                TimeBlock(batch=batch, calls=run.calls), timeout_s
+                Server.block, timeout_s, batch=batch, calls=run.calls
             )
         except WorkerError as error:
             self._recorder.fail(series, run.process, [batch], error)
@@ -389,8 +389,9 @@ class Rounds:
 
     def _sample(self, series: Series, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
-        request = Sample(batch=run.point.workload.batch, duration_ns=SAMPLE_NS)
-        run.is_samplable = self._attribute(series, run, request)
+        run.is_samplable = self._attribute(
+            series, run, Server.sample, batch=run.point.workload.batch, duration_ns=SAMPLE_NS
+        )
 
     def _unprofiled(self) -> Runs:
         """Return one run of each point that no device was asked about, the telling ones first."""
@@ -431,10 +432,18 @@ class Rounds:
             and run.medians
         ]
 
-    def _attribute(self, series: Series, run: PointRun, request: Request[Any]) -> bool:
+    def _attribute(
+        self,
+        series: Series,
+        run: PointRun,
+        method: Step[P, Attribution | Places],
+        *arguments: P.args,
+        **given: P.kwargs,
+    ) -> bool:
         worker = series.workers[run.process]
         try:
-            found = worker.request(request, 60.0 + 40 * run.call_ns / 1e9)
+            timeout_s = 60.0 + 40 * run.call_ns / 1e9
+            found = worker.request(method, timeout_s, *arguments, **given)
         except WorkerError as error:
             run.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
             if not worker.alive:

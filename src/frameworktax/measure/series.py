@@ -16,7 +16,8 @@ from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import AnyWorker, Worker
-from frameworktax.measure.protocol import Bind, Bound, Load, Prepare
+from frameworktax.measure.protocol import Bound
+from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
 from frameworktax.records import DEPLOYED, FLOOR, By, Note, Point, Workload, device_of
@@ -166,19 +167,12 @@ class Series:
             self.bound.pop((process, batch), None)
         worker = gate.start(lambda: spawn(label, python, variables, self.libraries))
         self.workers[process] = worker
-        request = Load(
-            workload=self.workload,
-            runtime=self.runtime.name,
-            target=self.target,
-            folder=str(self.folder),
-            live=self.live,
-        )
-        loaded = gate.ask(worker, request, timeout_s)
+        loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         begins = [note.text for note in loaded.notes if note.code == BEGINS_OTHERS]
         if begins and isinstance(worker, Worker) and worker.started == "forked":
             forked = worker
             gate.start(lambda: forked.start_instead(begins[0]))
-            loaded = gate.ask(worker, request, timeout_s)
+            loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
         self.load_ns[process] = loaded.load_ns
         versions = self.runtime.versions() if python is not None else {}
         if versions:
@@ -201,15 +195,20 @@ class Series:
                 return
             for litter in self.folder.iterdir():  # of a session killed while preparing
                 remove(litter)
-            request = Prepare(
-                workload=self.workload,
-                runtime=self.runtime.name,
-                target=self.target,
-                folder=str(self.folder),
-                batches=tuple(sorted(self.points)),
-                live=self.live,
+            batches = tuple(sorted(self.points))
+            self._mark_ready(
+                gate.ask(worker(), Server.prepare, timeout_s, batches=batches, **self._made_of())
             )
-            self._mark_ready(gate.ask(worker(), request, timeout_s).setup_ns)
+
+    def _made_of(self) -> dict[str, Any]:
+        """Return what ``Server.load`` and ``Server.prepare`` are given."""
+        return {
+            "workload": self.workload,
+            "runtime": self.runtime.name,
+            "target": self.target,
+            "folder": str(self.folder),
+            "live": self.live,
+        }
 
     @property
     def is_to_be_prepared(self) -> bool:
@@ -242,8 +241,10 @@ class Series:
         """Make one batch size callable in one process and warm it up; a second time is free."""
         if (process, batch) in self.bound:
             return self.bound[process, batch]
-        request = Bind(batch=batch, limit_ns=round(warm_up_s * 1e9))
-        bound = gate.ask(self.workers[process], request, timeout_s)
+        limit_ns = round(warm_up_s * 1e9)
+        bound = gate.ask(
+            self.workers[process], Server.bind, timeout_s, batch=batch, limit_ns=limit_ns
+        )
         self.call_ns[batch] = max(1, bound.call_ns)
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares

@@ -32,7 +32,7 @@ from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import AnyWorker, InPlace, Worker
-from frameworktax.measure.protocol import Bound, ReadMemory
+from frameworktax.measure.protocol import Bound
 from frameworktax.measure.recorder import OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds, Runs
@@ -41,6 +41,7 @@ from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.measure.template import Templates
+from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
 from frameworktax.records import Effort, Note, Point, device_of
 from frameworktax.stats import MIN_BLOCKS
@@ -353,7 +354,7 @@ class MeasuringSession:
         for series in list(self._series):
             if series.ready and 0 in series.workers:
                 with contextlib.suppress(WorkerError):
-                    found.append(series.workers[0].request(ReadMemory(), 30.0).resident_bytes)
+                    found.append(series.workers[0].request(Server.memory, 30.0))
         return found
 
     def _start_processes(self, processes: list[int]) -> None:

@@ -19,11 +19,12 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.protocol import Describe, Described
+from frameworktax.measure.protocol import Described
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, Spawn, series_of
 from frameworktax.measure.setup_process import SetupProcess
+from frameworktax.measure.worker import Server
 from frameworktax.records import FLOOR, Note, Workload
 
 DESCRIBE_S = 3.0
@@ -170,19 +171,21 @@ class Setup:
         known = self._known.description(point, series.points)
         if known is not None:
             return known
-        request = Describe(
-            workload=series.workload,
-            device=series.target.device,
-            batches=tuple(sorted(series.points)),
-            limit_s=DESCRIBE_S,
-            live=series.live,
-        )
         model = series.workload.model
         self._news.put((model, "counting its operations"))
         try:
             worker = self._gate.start(self._process.get)
-            limit_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
-            found = self._gate.ask(worker, request, limit_s)
+            timeout_s = min(DESCRIBE_LIMIT_S, self._plan.setup_limit_s)
+            found = self._gate.ask(
+                worker,
+                Server.describe,
+                timeout_s,
+                workload=series.workload,
+                device=series.target.device,
+                batches=tuple(sorted(series.points)),
+                limit_s=DESCRIBE_S,
+                live=series.live,
+            )
         except WorkerError as error:
             # Counting is not measuring: the model may still run where it cannot be described.
             notes = (Note("not-described", str(error)),)

@@ -3,8 +3,8 @@
     python -m frameworktax.measure.worker SOCKET_FD MEMORY_BYTES
 
 or what a template (``measure.template``) forks, which is the same from ``run`` on.
-Parent and worker exchange lines (``measure.protocol``) over a socket of their own; stdout and
-stderr are not theirs. This process imports the standard library, numpy, the model's library and
+Parent and worker talk (``measure.protocol``) over a socket of their own; stdout and stderr are not
+theirs. This process imports the standard library, numpy, the model's library and
 the one runtime. ``Server`` is also used in place, for a live module that cannot be sent here.
 """
 
@@ -15,6 +15,7 @@ import ctypes
 import faulthandler
 import gc
 import os
+import pickle
 import re
 import resource
 import signal
@@ -22,15 +23,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from frameworktax import runtimes
 from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
 from frameworktax.measure import protocol, timing
-from frameworktax.measure.protocol import A, Handler, Request
-from frameworktax.records import Attribution, Places, Workload
+from frameworktax.records import Attribution, By, Places, Workload
 from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
@@ -56,30 +56,11 @@ class Server:
         self._calibrator_ns = 0
         self._drawn: tuple[Workload, Model] | None = None
         self._deployment: Deployment | None = None
-        handlers: tuple[Handler, ...] = (
-            protocol.Describe.handled_by(self.describe),
-            protocol.Prepare.handled_by(self.prepare),
-            protocol.Load.handled_by(self.load),
-            protocol.Bind.handled_by(self.bind),
-            protocol.WriteOutput.handled_by(self.write_output),
-            protocol.TimeBlock.handled_by(self.time_block),
-            protocol.Calibrate.handled_by(self.calibrate),
-            protocol.Sample.handled_by(self.sample),
-            protocol.SamplePlaces.handled_by(self.sample_places),
-            protocol.ProfileDevice.handled_by(self.profile_device),
-            protocol.Pin.handled_by(self.pin),
-            protocol.ReadMemory.handled_by(self.read_memory),
-            protocol.ListModules.handled_by(self.list_modules),
-            protocol.Draw.handled_by(self.draw),
-            protocol.Serve.handled_by(self.serve),
-        )
-        self._handlers = dict(handlers)
 
-    def answer(self, request: Request[A]) -> A | protocol.Failure:
-        """Answer one request; whatever the model or the runtime raises becomes a ``Failure``."""
+    def answer(self, step: str, given: Mapping[str, Any]) -> Any:
+        """Call a method by name; whatever the model or the runtime raises becomes a ``Failure``."""
         try:
-            answer: A = self._handlers[type(request)](request)
-            return answer
+            return getattr(self, step)(**given)
         except FrameworktaxError as error:
             status = "usage" if isinstance(error, UsageError) else "failed"
             if isinstance(error, UserModelError):
@@ -96,56 +77,79 @@ class Server:
 
     # --- set-up -------------------------------------------------------------------------------
 
-    def describe(self, request: protocol.Describe) -> protocol.Described:
-        """Build the model and count what can be counted, per batch size."""
+    def describe(
+        self,
+        *,
+        workload: Workload,
+        device: str,
+        batches: tuple[int, ...],
+        limit_s: float,
+        live: Any = None,
+    ) -> protocol.Described:
+        """Build the model and count what can be counted, per batch size, in about ``limit_s``.
+
+        ``live`` here and below: see ``Plan``.
+        """
         from frameworktax.models.describe import describe_batches
 
-        model = _build(request.workload, request.device, request.live)
-        found = describe_batches(model, request.batches, request.limit_s)
+        model = _build(workload, device, live)
+        found = describe_batches(model, batches, limit_s)
         return protocol.Described(
-            facts={batch: _facts(facts) for batch, facts in found.items()},
+            facts={
+                batch: protocol.Facts(**{**facts, "notes": protocol.notes(facts["notes"])})
+                for batch, facts in found.items()
+            },
             has_twin=model.has_twin,
             notes=protocol.notes(model.notes),
         )
 
-    def prepare(self, request: protocol.Prepare) -> protocol.Prepared:
-        """Export or compile for the measuring processes."""
-        model = _build(request.workload, request.target.device, request.live)
+    def prepare(
+        self,
+        *,
+        workload: Workload,
+        runtime: str,
+        target: Target,
+        folder: str,
+        batches: tuple[int, ...],
+        live: Any = None,
+    ) -> int:
+        """Export or compile into a folder, for the measuring processes; return what it took, ns."""
+        model = _build(workload, target.device, live)
         start = time.perf_counter_ns()
-        folder = Path(request.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        runtimes.get(request.runtime).prepare(model, request.batches, request.target, folder)
-        return protocol.Prepared(setup_ns=time.perf_counter_ns() - start)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        runtimes.get(runtime).prepare(model, batches, target, Path(folder))
+        return time.perf_counter_ns() - start
 
-    def load(self, request: protocol.Load) -> protocol.Loaded:
+    def load(
+        self, *, workload: Workload, runtime: str, target: Target, folder: str, live: Any = None
+    ) -> protocol.Loaded:
         """Load the model, if the runtime needs it, and make the runtime ready."""
         start = time.perf_counter_ns()
-        engine = runtimes.get(request.runtime)
-        self._target = request.target
+        engine = runtimes.get(runtime)
+        self._target = target
         model = None
         if engine.needs_model:
-            model = _build(request.workload, request.target.device, request.live)
-        elif request.target.is_cuda:
-            _check_device(request.target.device)
-        folder = Path(request.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+            model = _build(workload, target.device, live)
+        elif target.is_cuda:
+            _check_device(target.device)
+        Path(folder).mkdir(parents=True, exist_ok=True)
         self._real = model.real if model else None
-        self._loaded = engine.load(model, request.target, folder)
+        self._loaded = engine.load(model, target, Path(folder))
         gc.collect()
         gc.freeze()  # what is loaded stays: collecting between blocks is then cheap
         notes = (model.notes if model else []) + self._loaded.notes()
         return protocol.Loaded(load_ns=time.perf_counter_ns() - start, notes=protocol.notes(notes))
 
-    def bind(self, request: protocol.Bind) -> protocol.Bound:
+    def bind(self, *, batch: int, limit_ns: int) -> protocol.Bound:
         """Make the call for one batch size and warm it up."""
         loaded = self._ready()
         start = time.perf_counter_ns()
-        call = loaded.bind(request.batch)
+        call = loaded.bind(batch)
         call()
         loaded.synchronize()
         first_ns = time.perf_counter_ns() - start
-        warm = timing.warm_up(call, loaded.synchronize, limit_ns=request.limit_ns)
-        self._calls[request.batch] = call
+        warm = timing.warm_up(call, loaded.synchronize, limit_ns=limit_ns)
+        self._calls[batch] = call
         gc.collect()
         gc.freeze()
         return protocol.Bound(
@@ -157,169 +161,168 @@ class Server:
             notes=protocol.notes(loaded.notes()),
         )
 
-    def write_output(self, request: protocol.WriteOutput) -> protocol.OutputWritten:
-        """Write the outputs of one call; a second call shows whether they repeat."""
+    def output(self, *, batch: int, path: str) -> bool:
+        """Write the outputs of a call to a file; return whether a second call gave the same."""
         import numpy as np
 
         loaded = self._ready()
         twice = []
         for _ in range(2):
-            result = self._calls[request.batch]()
+            result = self._calls[batch]()
             loaded.synchronize()
             twice.append([np.array(array) for array in loaded.outputs(result)])
         first, second = twice
-        same = len(first) == len(second) and all(
+        # Which tokens are no padding: the parent compares at these alone.
+        real = {} if self._real is None else {"real": self._real(batch)}
+        np.savez(path, *first, **real)
+        return len(first) == len(second) and all(
             np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
         )
-        # Which tokens are no padding: the parent compares at these alone.
-        real = {} if self._real is None else {"real": self._real(request.batch)}
-        np.savez(request.path, *first, **real)
-        return protocol.OutputWritten(repeatable=same)
 
     # --- measuring ----------------------------------------------------------------------------
 
-    def time_block(self, request: protocol.TimeBlock) -> protocol.TimedBlock:
+    def block(self, *, batch: int, calls: int) -> protocol.TimedBlock:
         """Time one block, without a profiler."""
         loaded = self._ready()
         generates = loaded.first_token_ns() is not None
         return timing.time_block(
-            self._calls[request.batch],
+            self._calls[batch],
             loaded.synchronize,
-            calls=request.calls,
+            calls=calls,
             on_device=self._target.is_cuda,
             first_token=loaded.first_token_ns if generates else None,
         )
 
-    def calibrate(self, request: protocol.Calibrate) -> protocol.TimedBlock:
-        """Time the fixed calibrator."""
+    def calibrate(self, *, duration_ns: int) -> protocol.TimedBlock:
+        """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
         if self._calibrator is None:
             self._calibrator = _make_calibrator()
             self._calibrator_ns = timing.warm_up(self._calibrator).call_ns
-        calls = timing.calls_for(self._calibrator_ns, request.duration_ns)
+        calls = timing.calls_for(self._calibrator_ns, duration_ns)
         return timing.time_block(self._calibrator, calls=calls)
 
-    def sample(self, request: protocol.Sample) -> Attribution:
-        """Sample the program counter of this thread while the call runs."""
+    def sample(self, *, batch: int, duration_ns: int) -> Attribution:
+        """Sample the program counter of this thread; session and point are left empty."""
         from frameworktax.attribution import attribute_cpu
 
         loaded = self._ready()
         found = attribute_cpu(
-            self._calls[request.batch],
+            self._calls[batch],
             threads=1 if self._target.is_cuda else self._target.threads,
             stretches=1,
-            duration_ns=request.duration_ns,
+            duration_ns=duration_ns,
             settle=loaded.synchronize if self._target.is_cuda else None,
         )
         return protocol.attribution(found)
 
-    def sample_places(self, request: protocol.SamplePlaces) -> Places:
+    def places(self, *, batch: int, by: By, duration_ns: int, stretches: int) -> Places:
         """Sample once more, or profile a device, and find what layer or line each time is of."""
         loaded = self._ready()
-        call, root = self._calls[request.batch], loaded.root()
+        call, root = self._calls[batch], loaded.root()
         if self._target.is_cuda:
             from frameworktax.attribution.device_places import attribute_device_modules
             from frameworktax.attribution.torch_device import TorchDevice
 
             device = TorchDevice(self._target.device)
-            found = attribute_device_modules(call, root, loaded.synchronize, device, by=request.by)
+            found = attribute_device_modules(call, root, loaded.synchronize, device, by=by)
             return protocol.places(found)
         from frameworktax.attribution.layers import attribute_modules
         from frameworktax.attribution.lines import attribute_lines
         from frameworktax.attribution.operators import attribute_operators
 
-        parts, ns = request.stretches, request.duration_ns
-        if request.by == "line":
-            found = attribute_lines(call, stretches=parts, duration_ns=ns)
-        elif request.by == "operator":
-            found = attribute_operators(call, root, stretches=parts, duration_ns=ns)
+        if by == "line":
+            found = attribute_lines(call, stretches=stretches, duration_ns=duration_ns)
         else:
-            found = attribute_modules(call, root, stretches=parts, duration_ns=ns)
+            attribute = attribute_operators if by == "operator" else attribute_modules
+            found = attribute(call, root, stretches=stretches, duration_ns=duration_ns)
         return protocol.places(found)
 
-    def profile_device(self, request: protocol.ProfileDevice) -> Attribution:
-        """Attribute device time: profile of device activity, span by backlog."""
+    def device(self, *, batch: int, calls: int) -> Attribution:
+        """Profile what the device does, and measure its span behind a backlog."""
         from frameworktax.attribution.device import attribute_gpu
 
         loaded = self._ready()
         if not self._target.is_cuda:
             raise UsageError("device attribution needs --device cuda:N")
         found = attribute_gpu(
-            call=self._calls[request.batch],
+            call=self._calls[batch],
             synchronize=loaded.synchronize,
             device=self._target.device,
-            calls=request.calls,
+            calls=calls,
         )
         return protocol.attribution(found)
 
-    def pin(self, request: protocol.Pin) -> protocol.Done:
-        """Pin every thread of this process."""
+    def pin(self, *, cpus: tuple[int, ...]) -> None:
+        """Pin every thread of this process; set-up before it may use the whole machine."""
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
-                os.sched_setaffinity(int(thread.name), request.cpus)
-        return protocol.Done()
+                os.sched_setaffinity(int(thread.name), cpus)
 
-    def read_memory(self, request: protocol.ReadMemory) -> protocol.Memory:
-        """Read how much memory this process holds now."""
+    def memory(self) -> int:
+        """Return how many bytes of memory this process holds now."""
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return protocol.Memory(resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"))
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def list_modules(self, request: protocol.ListModules) -> protocol.Modules:
-        """List the modules imported here."""
-        return protocol.Modules(names=tuple(sorted(sys.modules)))
+    def modules(self) -> tuple[str, ...]:
+        """Return the names of the modules imported here: tests keep this process small."""
+        return tuple(sorted(sys.modules))
 
     # --- proving a deployment -----------------------------------------------------------------
 
-    def draw(self, request: protocol.Draw) -> protocol.Drawn:
-        """Draw inputs and write them with eager's outputs; the model is built once."""
-        from dataclasses import asdict
+    def draw(
+        self,
+        *,
+        workload: Workload,
+        device: str,
+        number: int,
+        inputs: str,
+        outputs: str,
+        live: Any = None,
+    ) -> protocol.Drawn:
+        """Write inputs drawn like the model's own, and what eager makes of them.
 
+        ``number`` 0 is the model's own input; others are drawn from it as seed. The model is built
+        once.
+        """
         import numpy as np
 
         from frameworktax.models.drawing import draw
         from frameworktax.runtimes.eager import Eager
         from frameworktax.runtimes.interface import describe
 
-        if self._drawn is None or self._drawn[0] != request.workload.without_batch():
-            model = _build(request.workload, request.device, request.live)
-            self._drawn = request.workload.without_batch(), model
+        if self._drawn is None or self._drawn[0] != workload.without_batch():
+            self._drawn = workload.without_batch(), _build(workload, device, live)
         model = self._drawn[1]
-        inputs = draw(model, request.batch, request.number)
-        drawn = replace(model, inputs=lambda batch: inputs)
-        target = Target(request.device, request.workload.precision, self._target.threads)
-        loaded = Eager().load(drawn, target, Path())
-        result = loaded.bind(request.batch)()
+        drawn = draw(model, workload.batch, number)
+        target = Target(device, workload.precision, self._target.threads)
+        loaded = Eager().load(replace(model, inputs=lambda batch: drawn), target, Path())
+        result = loaded.bind(workload.batch)()
         loaded.synchronize()
-        tensors = {path: v for path, v in inputs.items() if hasattr(v, "dtype")}
-        np.savez(request.inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
-        np.savez(request.outputs, *loaded.outputs(result))
+        tensors = {path: v for path, v in drawn.items() if hasattr(v, "dtype")}
+        np.savez(inputs, **{path: v.cpu().numpy() for path, v in tensors.items()})
+        np.savez(outputs, *loaded.outputs(result))
         return protocol.Drawn(
             interface=asdict(describe(model, result)),
             sizes=tuple(tuple(v.shape) for v in tensors.values()),
         )
 
-    def serve(self, request: protocol.Serve) -> protocol.Done:
-        """Call the deployment with drawn inputs; it is loaded once."""
+    def serve(self, *, folder: str, inputs: str, outputs: str, on_torch: bool) -> None:
+        """Have the deployment in a folder make outputs of drawn inputs, as its user calls it."""
         import numpy as np
 
         from frameworktax.runtimes import serving
         from frameworktax.runtimes.torch_common import to_arrays
 
         if self._deployment is None:
-            self._deployment = serving.load(request.folder)
-        with np.load(request.inputs, allow_pickle=False) as arrays:
+            self._deployment = serving.load(folder)
+        with np.load(inputs, allow_pickle=False) as arrays:
             given = {path: arrays[path] for path in arrays.files}
-        outputs = self._deployment.on_arrays(given, on_torch=request.on_torch)
-        np.savez(request.outputs, *to_arrays(outputs))
-        return protocol.Done()
+        np.savez(outputs, *to_arrays(self._deployment.on_arrays(given, on_torch=on_torch)))
 
     def _ready(self) -> base.Loaded:
         if self._loaded is None:
             raise UsageError("nothing is loaded yet")
         return self._loaded
-
-
-def _facts(found: Mapping[str, Any]) -> protocol.Facts:
-    return protocol.Facts(**{**found, "notes": protocol.notes(found["notes"])})
 
 
 def _check_device(device: str) -> None:
@@ -396,12 +399,9 @@ def die_with_parent() -> None:
 def serve(channel: int) -> None:
     """Answer requests until the parent closes its end."""
     server = Server()
-    with (
-        os.fdopen(os.dup(channel), encoding="utf-8") as requests,
-        os.fdopen(channel, "wb") as answers,
-    ):
-        for line in requests:
-            answers.write(protocol.encode_answer(server.answer(protocol.decode_request(line))))
+    with os.fdopen(os.dup(channel), "rb") as requests, os.fdopen(channel, "wb") as answers:
+        while requests.peek(1):
+            answers.write(protocol.encode(server.answer(*pickle.load(requests))))
             answers.flush()
 
 

@@ -18,7 +18,8 @@ from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
-from frameworktax.measure.protocol import Draw, Drawn, Prepare, Serve
+from frameworktax.measure.protocol import Drawn
+from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.interface import Interface
@@ -89,20 +90,25 @@ class Prover:
         Raises:
             WorkerError: it failed, crashed or took too long.
         """
-        request = Prepare(
-            workload=workload,
-            runtime=runtime,
-            target=self._target,
-            folder=str(to),
-            batches=tuple(batches),
-            live=self._live,
-        )
+
+        def prepare(worker: Worker) -> None:
+            worker.request(
+                Server.prepare,
+                self._limit_s,
+                workload=workload,
+                runtime=runtime,
+                target=self._target,
+                folder=str(to),
+                batches=tuple(batches),
+                live=self._live,
+            )
+
         try:
-            self._worker("model").request(request, self._limit_s)
+            prepare(self._worker("model"))
         except WorkerError as error:
             if error.status == "timeout":
                 raise
-            self._worker("model", fresh=True).request(request, self._limit_s)
+            prepare(self._worker("model", fresh=True))
 
     def interface(self, workload: Workload) -> tuple[Interface, tuple[tuple[int, ...], ...]]:
         """Return how the module is called, and the sizes of its inputs at the workload's batch."""
@@ -166,25 +172,26 @@ class Prover:
             worker.kill()
 
     def _draw(self, workload: Workload, number: int) -> Drawn:
-        request = Draw(
+        return self._worker("model").request(
+            Server.draw,
+            self._limit_s,
             workload=workload,
             device=self._target.device,
-            batch=workload.batch,
             number=number,
             inputs=str(self._path("inputs")),
             outputs=str(self._path("outputs")),
             live=self._live,
         )
-        return self._worker("model").request(request, self._limit_s)
 
     def _serve(self, folder: Path, number: int) -> None:
-        request = Serve(
+        self._worker("serving").request(
+            Server.serve,
+            self._limit_s,
             folder=str(folder),
             inputs=str(self._path("inputs")),
             outputs=str(self._path("served")),
             on_torch=number % 4 != 3,
         )
-        self._worker("serving").request(request, self._limit_s)
 
     def _path(self, name: str) -> Path:
         return self._scratch / f"{name}.npz"
