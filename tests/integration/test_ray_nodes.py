@@ -39,7 +39,7 @@ TIMINGS = {
     "wall_ns",
     "measuring_ns", "calls_ns",
     "peak_memory_bytes", "warmup_calls", "started", "environment", "session", "notes", "samples",
-    "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes",
+    "detail", "top", "calls", "off_cpu_ns", "queued_ns", "lost", "artifact_bytes", "period_ns",
 }  # fmt: skip
 """What two sessions may differ in."""
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'frameworktax[ray]'")

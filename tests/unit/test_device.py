@@ -1,6 +1,8 @@
 """Device attribution on a fake device: every number is known in advance."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,12 @@ from frameworktax.attribution.torch_device import MARKER
 from frameworktax.errors import TraceError
 from frameworktax.host.nvml import Reading
 from frameworktax.records import Attribution
-from frameworktax.testing import LAUNCH_CALLS, FakeClock, FakeDevice
+from frameworktax.testing import FakeClock
 from frameworktax.traces.events import COPY, DEVICE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from fake_device import LAUNCH_CALLS, FakeDevice
 
 EPOCH = 1_751_410_836_000_000_000
 STEADY = Reading(sm_mhz=1980, memory_mhz=2619, power_mw=500_000, celsius=60, reasons=0)

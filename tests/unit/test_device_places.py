@@ -1,8 +1,10 @@
 """Kernels by module and operator on a fake device: every number is known in advance."""
 
+import sys
 from array import array
 from bisect import bisect_right
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,12 @@ from frameworktax.attribution.device_places import (
 from frameworktax.attribution.device_profile import HEAD_MARKERS
 from frameworktax.errors import TraceError
 from frameworktax.records import Estimate, Module, Places
-from frameworktax.testing import FakeClock, FakeDevice
+from frameworktax.testing import FakeClock
 from frameworktax.traces.events import HOST_CALLS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from fake_device import FakeDevice
 
 EPOCH = 1_751_410_836_000_000_000
 

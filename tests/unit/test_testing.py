@@ -1,5 +1,6 @@
 """The public fakes keep their own promises: they are what other exact tests stand on."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from frameworktax.clock import Clock
 from frameworktax.measure import timing
 from frameworktax.runtimes.base import Target
-from frameworktax.testing import FakeClock, FakeDevice, FakeLoaded, FakeRuntime
+from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 from frameworktax.traces.events import (
     COPY,
     COPY_LAUNCHES,
@@ -20,6 +21,10 @@ from frameworktax.traces.events import (
     MEMSET,
     MEMSET_LAUNCHES,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from fake_device import FakeDevice
 
 
 def launches(trace, *names):

@@ -1,6 +1,6 @@
 """The few things device attribution asks of a device, and how torch does them.
 
-Kept apart so that the arithmetic around them runs, exactly, on ``frameworktax.testing.FakeDevice``.
+Kept apart so that the arithmetic around them runs, exactly, on ``tests/data/fake_device.py``.
 """
 
 from __future__ import annotations
