@@ -18,7 +18,6 @@ from frameworktax.report.growing import WAITING
 from frameworktax.report.words import plus_minus
 from frameworktax.stats import process_interval
 from frameworktax.sweep.local import ENDED
-from frameworktax.sweep.status import PointStatus, StatusCounts
 
 NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
 
@@ -384,19 +383,3 @@ def test_no_thread_refreshes_the_table():
     with ProgressView(console, 60.0) as view:
         view.measured(ASKED[0], PROCESSES)
         assert threading.active_count() == before
-
-
-def test_counts_follow_the_sessions():
-    a, b, c = (Point(workload=Workload(model="m", batch=n), runtime="eager") for n in (1, 2, 4))
-    counts = StatusCounts(
-        {
-            a: PointStatus("measured"),
-            b: PointStatus("open"),
-            c: PointStatus("open", fault="crashed"),
-        }
-    )
-    assert counts.counts == {"measured": 1, "open": 1, "failed": 1}
-    counts.update({b: PointStatus("open"), c: PointStatus("measured")})
-    assert {k: v for k, v in counts.counts.items() if v} == {"measured": 2, "open": 1}
-    counts.update({b: PointStatus("open", fault="failed")})
-    assert counts.counts["failed"] == 1 and counts.counts["open"] == 0

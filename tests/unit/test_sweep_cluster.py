@@ -18,9 +18,8 @@ from frameworktax.store import read
 from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.jobs import AWAY_S
 from frameworktax.sweep.plan import plan, scan
-from frameworktax.sweep.run import Sweep
+from frameworktax.sweep.run import AWAY_S, Sweep
 from frameworktax.sweep.schedule import Group, Queue, Retries, groups, halves
 from frameworktax.sweep.status import find_statuses
 from frameworktax.sweep.study import load

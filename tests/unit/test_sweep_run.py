@@ -239,6 +239,10 @@ class FakeExecutor:
 class Listener(Reporter):
     def __init__(self):
         self.said = []
+        self.counted = []
+
+    def counts(self, counts):
+        self.counted.append(counts)
 
     def session(self, number, total, name, left_s):
         self.said.append(f"{number}/{total} {name}")
@@ -289,7 +293,13 @@ def test_a_crash_is_tried_again_and_then_given_up(tmp_path):
 
 def test_a_plain_failure_is_tried_again_only_by_another_run(tmp_path):
     executor = FakeExecutor(tmp_path, lambda job, p: "failed" if p.workload.batch == 2 else "ok")
-    sweep(tmp_path, executor).run()
+    listener = Listener()
+    sweep(tmp_path, executor, listener=listener).run()
+    assert listener.counted == [
+        {"open": 4},
+        {"measured": 1, "failed": 1, "open": 2},
+        {"measured": 2, "failed": 2},
+    ]
     assert len(executor.jobs) == 2
     executor = FakeExecutor(tmp_path)
     sweep(tmp_path, executor).run()

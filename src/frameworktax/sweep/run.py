@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import store
 from frameworktax.api import DEFAULT_STORE, Results, document, no_collection, pick_device
 from frameworktax.clock import REAL, Clock
-from frameworktax.errors import NothingMeasuredError, UsageError, WorkerError, nearest
+from frameworktax.errors import (
+    NothingMeasuredError,
+    StoreError,
+    UsageError,
+    WorkerError,
+    nearest,
+)
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.shard import open_shard
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.read import point_key
 from frameworktax.sweep.executor import Done, Executor, Job, Platform
-from frameworktax.sweep.jobs import AWAY_S, Nodes, RunningJobs, Submitted
 from frameworktax.sweep.local import LocalExecutor, shard_of, write_ends
 from frameworktax.sweep.plan import SweepPlan, plan, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
-from frameworktax.sweep.status import PointStatus, StatusCounts, find_statuses
+from frameworktax.sweep.status import PointStatus, find_statuses
 from frameworktax.sweep.study import Study, load
 from frameworktax.sweep.words import resumed
 
@@ -36,6 +42,10 @@ UNHURRIED = 5.0
 itself when its intervals are narrow, and only one that hangs or is misjudged meets this end."""
 PATIENCE_S = 10.0
 """How long to wait for the end of a job before looking for nodes that joined or left."""
+REFRESH_S = 5.0
+"""How old the executor's answer about its platforms may be."""
+AWAY_S = 600.0
+"""How long points wait for a platform without a node: a machine starts anew in less."""
 
 
 class SweepResults(Results):
@@ -137,6 +147,16 @@ def platforms_of(name: str, reporter: Reporter) -> Sequence[Platform]:
         return executor.platforms()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A job that the executor has, with what it was made from."""
+
+    job: Job
+    group: Group
+    rank: int
+    host: str
+
+
 class Sweep:
     """One run over a study: submits jobs as nodes are free, and again what failed by chance.
 
@@ -162,31 +182,44 @@ class Sweep:
         clock: Clock = REAL,
     ) -> None:
         self._study = study
+        self._settings = study.settings
         self._folder = folder
+        self._executor = executor
         self._reporter = reporter
         self._command = tuple(command)
         self._resume = resume
         self._clock = clock
-        self._begin_ns = clock.wall_ns()
-        self._nodes = Nodes(executor, clock)
-        self._jobs = RunningJobs(executor, clock)
+        self._begin_ns = self._look_ns = clock.wall_ns()
+        self._platforms: dict[str, Platform] = {}
+        self._away_ns: dict[str, int] = {}
+        """Label without a node → since when."""
+        self._jobs: dict[str, Submitted] = {}
+        """What the executor has, by name."""
+        self._ended: set[str] = set()
+        self._took_s = self._estimated_s = 0.0
+        """Of the sessions so far."""
         self._sessions: set[str] = set()
-        self._counts = StatusCounts({})
+        self._words: dict[Point, str] = {}
+        """The status of each point, in a word."""
 
     def run(self) -> SweepResults:
         """Measure the open points and return everything the store holds of the study."""
-        first = self._plan()
+        only = None if self._resume else self._sessions
+        platforms = tuple(self._look().values())
+        first = plan(self._study, scan(self._folder), only=only, platforms=platforms)
         for text in (*self._study.notes, resumed(first.statuses)):
             if text:
                 self._reporter.say(text)
-        self._counts = StatusCounts(first.statuses)
-        self._reporter.counts(self._counts.counts)
-        self._measure(Queue(first.groups), Retries(first.statuses, self._study.settings.attempts))
+        self._words = {point: one.word for point, one in first.statuses.items()}
+        self._reporter.counts(Counter(self._words.values()))
+        self._measure(Queue(first.groups), Retries(first.statuses, self._settings.attempts))
         has_records = self._folder.is_dir() and any(self._folder.glob("*.jsonl"))
         with no_collection():
             records, notes = store.read(self._folder) if has_records else ([], [])
             counted = [r for r in records if self._resume or r.session in self._sessions]
-            statuses = self._statuses(first.statuses, counted)
+            statuses = find_statuses(
+                first.statuses, counted, self._settings.attempts, self._sessions
+            )
             settled = ("unavailable", "linear")
             asked = [point for point, one in statuses.items() if one.status not in settled]
             results = self._results(records, notes, asked)
@@ -197,115 +230,64 @@ class Sweep:
             raise NothingMeasuredError(f"nothing could be measured; {why}", results)
         return SweepResults(results, first, statuses, wall_ns)
 
-    def _plan(self) -> SweepPlan:
-        only = None if self._resume else self._sessions
-        return plan(self._study, scan(self._folder), only=only, platforms=self._nodes.now())
-
-    def _statuses(
-        self, points: Iterable[Point], records: Iterable[Record]
-    ) -> Mapping[Point, PointStatus]:
-        return find_statuses(points, records, self._study.settings.attempts, self._sessions)
-
-    def _left_s(self) -> float | None:
-        budget = self._study.settings.time_budget
-        spent_s = (self._clock.wall_ns() - self._begin_ns) / 1e9
-        return None if budget is None else budget - spent_s
-
     def _measure(self, queue: Queue, retries: Retries) -> None:
         """Keep every node at work until nothing waits, or time is over."""
+        budget_s = self._settings.time_budget
         while queue or self._jobs:
-            left_s = self._left_s()
+            spent_s = (self._clock.wall_ns() - self._begin_ns) / 1e9
+            left_s = None if budget_s is None else budget_s - spent_s
             if left_s is not None and left_s < LEAST_S:
-                budget = self._study.settings.time_budget
-                reason = f"the time budget of {budget:.0f} s was spent; run the same command again"
-                waiting = [*queue.drain(queue.labels()), *self._jobs.recall(self._jobs.labels())]
-                self._leave_out(waiting, reason)
+                reason = (
+                    f"the time budget of {budget_s:.0f} s was spent; run the same command again"
+                )
+                self._leave_out(queue, {*queue.labels(), *self._labels()}, reason)
             else:
                 self._leave_out_gone(queue)
                 self._submit(queue, left_s)
             if self._jobs:
-                ended = self._jobs.next_done(PATIENCE_S, self._reporter.say)
+                ended = self._next_done()
                 if ended is not None:
                     self._take(*ended, queue, retries)
             elif queue:
                 self._clock.sleep(PATIENCE_S)
 
-    def _submit(self, queue: Queue, left_s: float | None) -> None:
-        """Give every free node the first group that waits for it.
+    # --- nodes --------------------------------------------------------------------------------
 
-        Each gets its share of the time left by its estimate; what one does not use goes to those
-        after it.
-        """
-        platforms = self._nodes.now()
-        while True:
-            free = [one.label for one in platforms if self._jobs.on(one) < one.slots]
-            found = queue.take(free)
-            if found is None:
-                return
-            rank, group = found
-            platform = self._nodes.named(group.platform)
-            mates = [one.label for one in platforms if one.host == platform.host]
-            expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
-            shown_s = self._jobs.scale * expected_s
-            number = queue.total - len(queue)
-            self._reporter.session(
-                number, queue.total, group.name, shown_s if left_s is None else min(left_s, shown_s)
-            )
-            budget_s = _budget_s(group.estimate_s, expected_s, left_s)
-            job = self._job(f"{number} {group.name}", group, budget_s)
-            self._jobs.begin(job, group, rank, platform)
+    def _look(self) -> Mapping[str, Platform]:
+        """Return where jobs can run, by label, as of ``REFRESH_S`` ago at most."""
+        now_ns = self._clock.wall_ns()
+        if now_ns >= self._look_ns:
+            self._platforms = {one.label: one for one in self._executor.platforms()}
+            self._look_ns = now_ns + round(REFRESH_S * 1e9)
+        return self._platforms
 
-    def _job(self, name: str, group: Group, budget_s: float) -> Job:
-        settings = self._study.settings
-        return Job(
-            name=name,
-            points=group.points,
-            platform=group.platform,
-            processes=settings.processes,
-            until=settings.until,
-            budget_s=budget_s,
-            setup_limit_s=settings.setup_limit,
-            twin=settings.twin,
-            stop_when_linear=settings.stop_when_linear,
-        )
-
-    def _take(self, one: Submitted, done: Done, queue: Queue, retries: Retries) -> None:
-        """Read what a job has written, and decide what of it is run again."""
-        self._sessions.add(done.session)
-        shard = shard_of(self._folder, done.session)
-        attempts = self._study.settings.attempts
-        statuses = find_statuses(one.group.points, scan(shard), attempts)
-        self._counts.update(statuses)
-        self._reporter.counts(self._counts.counts)
-        self._reporter.ended()
-        lost = isinstance(done.error, WorkerError)
-        again = retries.after(one.group, statuses, lost=lost)
-        for group in again.now:
-            queue.add(group, one.rank)
-        for group in again.later:
-            queue.add(group)
-        if done.error is not None:
-            text = "; ".join(filter(None, (f"{one.job.name}: {done.error}", again.text)))
-            self._reporter.say(text)
-        if again.blamed is not None and isinstance(done.error, WorkerError):
-            session = store.new_session_id(self._folder)
-            self._sessions.add(session)
-            with open_shard(self._folder, session, self._command) as writer:
-                write_ends(writer, session, [again.blamed], done.error)
+    def _labels(self) -> set[str]:
+        """Return the platforms that have jobs."""
+        return {one.job.platform for one in self._jobs.values()}
 
     def _leave_out_gone(self, queue: Queue) -> None:
         """Leave out what waits for nodes that do not come back."""
-        labels = {*queue.labels(), *self._jobs.labels()}
-        for label in self._nodes.gone(sorted(labels), self._reporter.say):
-            groups = [*queue.drain([label]), *self._jobs.recall([label])]
-            reason = (
-                f"there was no node of platform '{label}' for {AWAY_S:.0f} s; "
-                "run the same command again once there is one"
-            )
-            self._leave_out(groups, reason)
+        platforms, now_ns = self._look(), self._clock.wall_ns()
+        for label in sorted({*queue.labels(), *self._labels()}):
+            if label in platforms and platforms[label].slots > 0:
+                self._away_ns.pop(label, None)
+                continue
+            if label not in self._away_ns:
+                self._away_ns[label] = now_ns
+                text = f"no node of platform '{label}'; its points wait for {AWAY_S:.0f} s"
+                self._reporter.say(text)
+            if now_ns - self._away_ns[label] >= AWAY_S * 1e9:
+                reason = (
+                    f"there was no node of platform '{label}' for {AWAY_S:.0f} s; "
+                    "run the same command again once there is one"
+                )
+                self._leave_out(queue, [label], reason)
 
-    def _leave_out(self, groups: Iterable[Group], reason: str) -> None:
-        """Write why points are not measured; the store says it already of those that failed."""
+    def _leave_out(self, queue: Queue, labels: Collection[str], reason: str) -> None:
+        """Write why what waits for platforms is not measured; of what failed it is written."""
+        begun = [(name, one) for name, one in self._jobs.items() if one.job.platform in labels]
+        recalled = [name for name, _ in begun if self._executor.cancel(name)]
+        groups = [*queue.drain(labels), *(self._jobs.pop(name).group for name in recalled)]
         points = [point for group in groups if not group.failed for point in group.points]
         if not points:
             return
@@ -314,27 +296,116 @@ class Sweep:
             for point in points:
                 shard.write(LeftOut(session=session, point=point, reason=reason))
 
+    # --- jobs ---------------------------------------------------------------------------------
+
+    def _submit(self, queue: Queue, left_s: float | None) -> None:
+        """Give every free node the first group that waits for it.
+
+        Each gets its share of the time left by its estimate; what one does not use goes to those
+        after it.
+        """
+        platforms = self._look()
+        while True:
+            busy = Counter(one.host for one in self._jobs.values())
+            free = [label for label, one in platforms.items() if busy[one.host] < one.slots]
+            found = queue.take(free)
+            if found is None:
+                return
+            rank, group = found
+            platform = platforms[group.platform]
+            mates = [label for label, one in platforms.items() if one.host == platform.host]
+            expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
+            slower = self._took_s / self._estimated_s if self._estimated_s else 1.0
+            shown_s = slower * expected_s
+            if left_s is not None:
+                shown_s = min(left_s, shown_s)  # it ends with the budget
+            number = queue.total - len(queue)
+            self._reporter.session(number, queue.total, group.name, shown_s)
+            job = Job(
+                name=f"{number} {group.name}",
+                points=group.points,
+                platform=group.platform,
+                processes=self._settings.processes,
+                until=self._settings.until,
+                budget_s=_budget_s(group.estimate_s, expected_s, left_s),
+                setup_limit_s=self._settings.setup_limit,
+                twin=self._settings.twin,
+                stop_when_linear=self._settings.stop_when_linear,
+            )
+            self._jobs[job.name] = Submitted(job=job, group=group, rank=rank, host=platform.host)
+            self._executor.submit(job)
+
+    def _next_done(self) -> tuple[Submitted, Done] | None:
+        """Return a job that has ended, None where none did for ``PATIENCE_S``.
+
+        A job that ended before, or is none of this sweep's, is not counted again.
+
+        Raises:
+            StoreError: the executor has no job any more, and this side has.
+        """
+        begin_ns = self._clock.wall_ns()
+        done = next(self._executor.completed(PATIENCE_S), None)
+        if done is None:
+            if self._clock.wall_ns() - begin_ns < PATIENCE_S / 2 * 1e9:
+                raise StoreError("the executor lost a job; run the same command again")
+            return None
+        name = done.job.name
+        if name not in self._jobs:
+            kind = "duplicate" if name in self._ended else "unknown"
+            self._reporter.say(f"{name}: {kind} result ignored")
+            return None
+        one = self._jobs.pop(name)
+        self._ended.add(name)
+        if not isinstance(done.error, WorkerError):
+            self._took_s += done.wall_ns / 1e9
+            self._estimated_s += one.group.estimate_s
+        return one, done
+
+    def _take(self, one: Submitted, done: Done, queue: Queue, retries: Retries) -> None:
+        """Read what a job has written, and decide what of it is run again."""
+        self._sessions.add(done.session)
+        shard = shard_of(self._folder, done.session)
+        statuses = find_statuses(one.group.points, scan(shard), self._settings.attempts)
+        # what a session left open stays as it was
+        ended = {point: known.word for point, known in statuses.items() if known.word != "open"}
+        self._words |= ended
+        self._reporter.counts(Counter(self._words.values()))
+        self._reporter.ended()
+        again = retries.after(one.group, statuses, lost=isinstance(done.error, WorkerError))
+        for group in again.now:
+            queue.add(group, one.rank)
+        for group in again.later:
+            queue.add(group)
+        if done.error is not None:
+            text = "; ".join(filter(None, (f"{one.job.name}: {done.error}", again.text)))
+            self._reporter.say(text)
+        if again.blamed is not None and done.error is not None:
+            session = store.new_session_id(self._folder)
+            self._sessions.add(session)
+            with open_shard(self._folder, session, self._command) as writer:
+                write_ends(writer, session, [again.blamed], done.error)
+
     def _results(
         self, records: Sequence[Record], notes: Sequence[Note], asked: Sequence[Point]
     ) -> Results:
         """Return the document of the study's points alone: a store may hold other things."""
         own = {*self._study.points}
-        foreign: set[str] = set()
-        for record in records:
-            point = getattr(record, "point", None)
-            if isinstance(point, Point) and point.runtime != FLOOR and point not in own:
-                of = replace(point, workload=replace(point.workload, twin=False))
-                if of not in own:
-                    foreign.add(point.key())
+        named = {p for r in records if isinstance(p := getattr(r, "point", None), Point)}
+        foreign = {
+            point.key()
+            for point in named
+            if point.runtime != FLOOR
+            and replace(point, workload=replace(point.workload, twin=False)) not in own
+        }
         # A session that timed nothing (the sweep's own) is no environment of a point.
         timed = {record.session for record in records if isinstance(record, Block)}
         kept = [
             record
             for record in records
-            if not (foreign and point_key(record) in foreign)
+            if point_key(record) not in foreign
             and not (timed and isinstance(record, Session) and record.session not in timed)
         ]
-        run = document(kept, self._study.settings.until, asked)
+        run = document(kept, self._settings.until, asked)
         return Results(replace(run, notes=run.notes + tuple(notes)), self._folder)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
@@ -44,6 +44,11 @@ class PointStatus:
     tries: int = 0
     fault: str | None = None
     cut_off: bool = False
+
+    @property
+    def word(self) -> str:
+        """The status, ``failed`` for an open point that failed: what progress counts."""
+        return "failed" if self.status == "open" and self.fault else self.status
 
 
 @dataclass(slots=True)
@@ -165,29 +170,3 @@ def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> Poi
     target = Target(point.platform, point.workload.precision, point.threads)
     reason = _runtime(point.runtime).missing(target)
     return PointStatus("unavailable", reason) if reason else PointStatus("open")
-
-
-class StatusCounts:
-    """Counts points by status as sessions end; an open point that failed counts as ``failed``."""
-
-    def __init__(self, statuses: Mapping[Point, PointStatus]) -> None:
-        self._words = {point: _word(one) for point, one in statuses.items()}
-        self._counts = Counter(self._words.values())
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of points by status."""
-        return dict(self._counts)
-
-    def update(self, statuses: Mapping[Point, PointStatus]) -> None:
-        """Take over statuses after a session; what it left open stays as it was."""
-        for point, one in statuses.items():
-            word = _word(one)
-            if point in self._words and word != "open":
-                self._counts[self._words[point]] -= 1
-                self._counts[word] += 1
-                self._words[point] = word
-
-
-def _word(one: PointStatus) -> str:
-    return "failed" if one.status == "open" and one.fault else one.status
