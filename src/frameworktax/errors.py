@@ -66,6 +66,9 @@ class WorkerError(FrameworktaxError):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple[type[WorkerError], tuple[Fault, str]]:
+        return type(self), (self.status, str(self))
+
 
 class NothingMeasuredError(FrameworktaxError):
     """Not one point could be measured.

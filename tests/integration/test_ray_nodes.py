@@ -23,12 +23,12 @@ from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep import ray_node
-from frameworktax.sweep.executor import Job, Platform
+from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.local import LocalExecutor
 from frameworktax.sweep.plan import plan_sweep
 from frameworktax.sweep.ray import RayExecutor
 from frameworktax.sweep.ray_cluster import LostError, Node, about_here
-from frameworktax.sweep.ray_node import End, NodeHost
+from frameworktax.sweep.ray_node import NodeHost
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
@@ -137,13 +137,13 @@ def test_executors_give_the_same_records(tmp_path):
     assert not list(tmp_path.glob("frameworktax-node-*"))
 
 
-def listen(host, until: bytes) -> tuple[bytes, End | None]:
+def listen(host, until: bytes) -> tuple[bytes, Done | None]:
     """Return what a host's shard has up to a word, or its end."""
-    data, end = b"", None
-    while until not in data and end is None:
+    data, done = b"", None
+    while until not in data and done is None:
         news = host.take(len(data))
-        data, end = data + news.data, news.end
-    return data, end
+        data, done = data + news.data, news.done
+    return data, done
 
 
 def test_a_host_measures_in_a_folder_of_its_own_and_removes_it(tmp_path):
@@ -151,10 +151,10 @@ def test_a_host_measures_in_a_folder_of_its_own_and_removes_it(tmp_path):
     (folder,) = tmp_path.glob("frameworktax-node-*")
     assert folder.stat().st_mode & 0o077 == 0 and Path.cwd() == folder
     host.begin(a_job(), {"../x.py": ""})
-    assert listen(host, b"no such word")[1].fault == "crashed"
+    assert listen(host, b"no such word")[1].error.status == "crashed"
     host.begin(a_job(), {"own/model.py": "x = 1\n"})
-    data, end = listen(host, b"no such word")
-    assert end.error is None and data.count(b'"record":"outcome"') >= 1
+    data, done = listen(host, b"no such word")
+    assert done.error is None and data.count(b'"record":"outcome"') >= 1
     assert (folder / "own" / "model.py").read_text() == "x = 1\n"
     host.stop()
     assert not folder.exists() and not (tmp_path / "x.py").exists()

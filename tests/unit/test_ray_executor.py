@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import deque
 from dataclasses import replace
 
@@ -24,10 +25,10 @@ from frameworktax.records import (
 )
 from frameworktax.store.shards import FIRST
 from frameworktax.sweep import ray as ray_module
-from frameworktax.sweep.executor import Job
+from frameworktax.sweep.executor import Done, Job
 from frameworktax.sweep.ray import RayExecutor, shipped
 from frameworktax.sweep.ray_cluster import LostError, Node, labels
-from frameworktax.sweep.ray_node import End, News
+from frameworktax.sweep.ray_node import News
 from frameworktax.sweep.study import load
 
 OWN = {"frameworktax": "1", "python": "3.11.7", "torch": "2.13.0"}
@@ -60,13 +61,17 @@ def shard(session=SESSION, of=None) -> bytes:
     return FIRST + b"\n" + b"".join(json.dumps(to_json(r)).encode() + b"\n" for r in records)
 
 
-def news(data=b"", end=None, session=SESSION, phases=()) -> News:
-    return News(session=session if data else "", data=data, phases=phases, said=(), end=end)
+def news(data=b"", done=None, session=SESSION, notes=()) -> News:
+    return News(session=session if data else "", data=data, notes=notes, done=done)
 
 
-WHOLE = [news(shard(), End(wall_ns=7))]
+def end(error=None) -> Done:
+    return Done(job=job(), session="there", wall_ns=7, error=error)
+
+
+WHOLE = [news(shard(), end())]
 BEGUN = news(shard())
-DONE = news(end=End(wall_ns=7))
+DONE = news(done=end())
 
 
 class Cluster:
@@ -199,7 +204,7 @@ def test_records_come_home_however_they_are_cut(made, tmp_path):
     whole = shard()
     for size in (1, 7, 1000):
         script = [news(whole[i : i + size]) for i in range(0, len(whole), size)]
-        cluster = Cluster(script={"a": [*script, news(end=End(wall_ns=7), phases=("measuring",))]})
+        cluster = Cluster(script={"a": [*script, news(done=end(), notes=[("phase", "measuring")])]})
         executor, listener = made(cluster)
         executor.submit(job())
         (got,) = executor.completed()
@@ -214,14 +219,14 @@ def test_records_come_home_however_they_are_cut(made, tmp_path):
 
 
 def test_an_error_of_a_job_keeps_its_kind(made):
-    for end, kind in ((End(error="nothing"), FrameworktaxError),
-                      (End(error="x", fault="out-of-memory"), WorkerError)):  # fmt: skip
-        name = f"20260101T000000-{kind.__name__}"
-        executor, _ = made(Cluster(script={"a": [news(shard(name), end, name)]}))
+    for error in FrameworktaxError("nothing"), WorkerError("out-of-memory", "x"):
+        name = f"20260101T000000-{type(error).__name__}"
+        came = pickle.loads(pickle.dumps(news(shard(name), end(error), name)))
+        executor, _ = made(Cluster(script={"a": [came]}))
         executor.submit(job())
         (got,) = executor.completed()
-        assert type(got.error) is kind and str(got.error).endswith(end.error)
-        assert getattr(got.error, "status", None) == end.fault
+        assert type(got.error) is type(error) and str(got.error).endswith(str(error))
+        assert getattr(got.error, "status", None) == getattr(error, "status", None)
 
 
 def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
@@ -237,14 +242,14 @@ def test_a_lost_node_ends_its_job_and_keeps_what_came(made, tmp_path):
     assert not notes  # whole lines only
     assert cluster.dropped == ["a"]
     again = "20260101T000001-b"
-    cluster.script = {"a": deque([news(shard(again), End(wall_ns=7), again)])}
+    cluster.script = {"a": deque([news(shard(again), end(), again)])}
     executor.submit(job())  # the node is back: a new host is started on it
     (got,) = executor.completed()
     assert got.error is None
 
 
 def test_lines_that_are_no_records_are_for_readers(made, tmp_path):
-    executor, _ = made(Cluster(script={"a": [news(shard() + b"rubbish\n", End(wall_ns=7))]}))
+    executor, _ = made(Cluster(script={"a": [news(shard() + b"rubbish\n", end())]}))
     executor.submit(job())
     (got,) = executor.completed()
     records, notes = store.read(tmp_path / "store")

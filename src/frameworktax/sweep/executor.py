@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from frameworktax.errors import FrameworktaxError
+from frameworktax.errors import Fault, FrameworktaxError, WorkerError
 from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
 from frameworktax.records import Point
 
@@ -100,6 +100,11 @@ class Done:
     session: str
     wall_ns: int
     error: FrameworktaxError | None = None
+
+
+def lost(job: Job, status: Fault, why: str) -> Done:
+    """Return the end of a job that was lost or late."""
+    return Done(job=job, session="", wall_ns=0, error=WorkerError(status, why))
 
 
 def limit_s(job: Job) -> float:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax import models
-from frameworktax.errors import FrameworktaxError, UsageError, WorkerError
+from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point
 from frameworktax.store import Writer
-from frameworktax.sweep.executor import Done, Job, Platform, limit_s
+from frameworktax.sweep.executor import Done, Job, Platform, limit_s, lost
 from frameworktax.sweep.ray_cluster import LostError, Node, about_here
-from frameworktax.sweep.ray_node import End, News
+from frameworktax.sweep.ray_node import News
 
 CHECKED = ("frameworktax", "python", "torch")
 """What must be of one version here and on every node that measures."""
@@ -77,13 +78,13 @@ class RemoteJob:
         """Whether it takes longer than a job may."""
         return self.began is not None and time.monotonic() - self.began > limit_s(self.job)
 
-    def done(self, end: End) -> Done:
-        """Close the shard and return how the job ended."""
+    def done(self, done: Done) -> Done:
+        """Close the shard and return how the job ended here."""
         self.close()
-        error = None if end.error is None else FrameworktaxError(end.error)
-        if end.fault is not None:
-            error = WorkerError(end.fault, f"{self.node}: {end.error}")
-        return Done(job=self.job, session=self._session, wall_ns=end.wall_ns, error=error)
+        error = done.error
+        if isinstance(error, WorkerError):
+            error = WorkerError(error.status, f"{self.node}: {error}")
+        return replace(done, job=self.job, session=self._session, error=error)
 
     def close(self) -> None:
         """Close the shard."""
@@ -296,43 +297,35 @@ class RayExecutor:
             time.sleep(wait_s)
         for promise in self._cluster.ready(list(self._running), wait_s):
             one = self._running.pop(promise)
-            end = self._feed(one, promise)
-            if end is None:
+            done = self._feed(one, promise)
+            if done is None:
                 self._take(one)
-            elif end.fault is not None and one.began is None:
-                self._again(one, str(end.error))
+            elif one.began is None and isinstance(done.error, WorkerError):
+                # it could not begin there: the job was not lost, and waits for another node
+                self._waiting.appendleft((one.job, one.code))
+                self._refuse(one.node, str(done.error))
+                self._asked_at = float("-inf")
             else:
-                self._ended.append(one.done(end))
-        self._say_who_is_busy()
-
-    def _feed(self, one: RemoteJob, promise: Any) -> End | None:
-        """Take what is new of a job; return its end, None if there may be more of it."""
-        try:
-            news: News = self._cluster.answer(promise)
-        except LostError as error:
-            self._let_go(one)
-            return End(error=f"was lost: {error}", fault="crashed")
-        for text in news.phases:
-            self._reporter.phase(f"{one.node}: {text}")
-        for text in news.said:
-            self._reporter.say(f"{one.node}: {text}")
-        one.feed(news)
-        if news.end is None and one.is_late:
-            self._let_go(one)
-            return End(error=f"ended after {limit_s(one.job):.0f} s", fault="timeout")
-        return news.end
-
-    def _say_who_is_busy(self) -> None:
+                self._ended.append(one.done(done))
         for one in self._running.values():
             if one.began is None and time.monotonic() - one.since > BUSY_S:
                 one.since = float("inf")  # once
                 self._reporter.say(f"waiting for {one.node}, which is busy")
 
-    def _again(self, one: RemoteJob, why: str) -> None:
-        """Leave out a node on which a job could not begin; the job was not lost, and waits."""
-        self._waiting.appendleft((one.job, one.code))
-        self._refuse(one.node, why)
-        self._asked_at = float("-inf")
+    def _feed(self, one: RemoteJob, promise: Any) -> Done | None:
+        """Take what is new of a job; return its end, None if there may be more of it."""
+        try:
+            news: News = self._cluster.answer(promise)
+        except LostError as error:
+            self._let_go(one)
+            return lost(one.job, "crashed", f"was lost: {error}")
+        for method, text in news.notes:
+            getattr(self._reporter, method)(f"{one.node}: {text}")
+        one.feed(news)
+        if news.done is None and one.is_late:
+            self._let_go(one)
+            return lost(one.job, "timeout", f"ended after {limit_s(one.job):.0f} s")
+        return news.done
 
     def _let_go(self, one: RemoteJob) -> None:
         """End a host; what has arrived of its job stays."""

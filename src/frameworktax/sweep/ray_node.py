@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from frameworktax.errors import Fault, FrameworktaxError, WorkerError
+from frameworktax.errors import FrameworktaxError
 from frameworktax.host.cache import hold, remove_of_dead
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.executor import Job
+from frameworktax.sweep.executor import Done, Job, lost
 from frameworktax.sweep.local import LocalExecutor
 
 PREFIX = "frameworktax-node-"
@@ -34,50 +35,33 @@ SET_BY_RAY = ("PYTHONBREAKPOINT", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How a job ended: ``executor.Done`` as plain data; ``fault`` where it was a WorkerError."""
-
-    wall_ns: int = 0
-    error: str | None = None
-    fault: Fault | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """What is new of a job.
 
     Attributes:
         session: that it is measured in, empty before it began.
         data: of the shard, from the offset that was asked for; cut anywhere.
-        phases: of the session, and lines for people.
-        end: how it ended, once nothing more follows.
+        notes: methods of ``Reporter`` that the session called, each with its text.
+        done: how it ended, once nothing more follows.
     """
 
     session: str
     data: bytes
-    phases: tuple[str, ...]
-    said: tuple[str, ...]
-    end: End | None
+    notes: Sequence[tuple[Literal["phase", "say"], str]]
+    done: Done | None
 
 
 class _Notes(Reporter):
     """Keeps what a session reports until it is fetched."""
 
     def __init__(self) -> None:
-        self.phases: list[str] = []
-        self.said: list[str] = []
+        self.new: list[tuple[Literal["phase", "say"], str]] = []
 
     def phase(self, text: str) -> None:
-        self.phases.append(text)
+        self.new.append(("phase", text))
 
     def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def taken(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return phases and lines, and forget them."""
-        phases, self.phases = self.phases, []
-        said, self.said = self.said, []
-        return tuple(phases), tuple(said)
+        self.new.append(("say", text))
 
 
 class NodeHost:
@@ -98,7 +82,7 @@ class NodeHost:
         self._executor = LocalExecutor(self._store, "cpu", self._notes, self._command)
         # One thread as long as this lives: what a thread started ends with it.
         self._thread = ThreadPoolExecutor(1)
-        self._end: Future[End] = Future()
+        self._done: Future[Done] = Future()
 
     def begin(self, job: Job, code: Mapping[str, str]) -> None:
         """Begin a job; the one before has ended.
@@ -108,12 +92,12 @@ class NodeHost:
             code: file → source of the user's own models among its points.
         """
         shutil.rmtree(self._store, ignore_errors=True)  # the driver has it
-        self._end = self._thread.submit(self._measure, job, code)
+        self._done = self._thread.submit(self._measure, job, code)
 
     def take(self, at: int) -> News:
         """Return what is new, waiting a little for it; ``at`` is an offset into the shard."""
         until = time.monotonic() + WAIT_S
-        while not (has_ended := self._end.done()) and time.monotonic() < until:
+        while not (has_ended := self._done.done()) and time.monotonic() < until:
             time.sleep(WAIT_S / 4)
         shard = next(self._store.glob("*.jsonl"), None)
         data = b""
@@ -121,13 +105,12 @@ class NodeHost:
             with shard.open("rb") as file:
                 file.seek(at)
                 data = file.read(CHUNK_BYTES)
-        phases, said = self._notes.taken()
+        notes, self._notes.new = self._notes.new, []
         return News(
             session=shard.stem if shard is not None else "",
             data=data,
-            phases=phases,
-            said=said,
-            end=self._end.result() if has_ended and len(data) < CHUNK_BYTES else None,
+            notes=notes,
+            done=self._done.result() if has_ended and len(data) < CHUNK_BYTES else None,
         )
 
     def stop(self) -> None:
@@ -136,20 +119,16 @@ class NodeHost:
             os.close(self._held)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _measure(self, job: Job, code: Mapping[str, str]) -> End:
+    def _measure(self, job: Job, code: Mapping[str, str]) -> Done:
         try:
             self._place(code)
             with host_lock(self._command, self._notes.say):
                 self._raise_priority()
                 self._executor.submit(job)
                 (done,) = self._executor.completed()
+                return done
         except FrameworktaxError as error:  # not begun, or its records cannot be written
-            return End(error=str(error), fault="crashed")
-        return End(
-            wall_ns=done.wall_ns,
-            error=None if done.error is None else str(done.error),
-            fault=done.error.status if isinstance(done.error, WorkerError) else None,
-        )
+            return lost(job, "crashed", str(error))
 
     def _place(self, code: Mapping[str, str]) -> None:
         """Put the user's own models where the measuring processes find them."""
