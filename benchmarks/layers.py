@@ -6,23 +6,34 @@ has beyond the mean of the others, as a share of the processor time of a call, i
 how often a layer without a spin is equal to the mean of the others within its 95 % interval, and
 how much longer a call takes while its modules read the clock.
 
-    python benchmarks/layers.py             eight rounds, 90 s
+Then, on four models, beside torch.profiler: which share of a call each says a class of modules has
+by itself, and how much more processor time a call takes under each.
+
+    python benchmarks/layers.py             eight rounds, 2 minutes
     python benchmarks/layers.py --quick     two rounds, proves nothing
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from common import Bench, Row, options
+from frameworktax import models, runtimes
 from frameworktax.attribution.layers import ModuleClock, attribute_modules
+from frameworktax.records import Workload
+from frameworktax.runtimes.base import Target
 from frameworktax.stats import NORMAL_95, t_quantile
 
 SPINS_US = (0, 100, 300, 1000)
@@ -32,6 +43,13 @@ WITHIN = 0.10
 EQUAL = 0.90
 """Of layers without a spin: 19 of 20 are wanted, which 40 or so cases cannot separate from 18."""
 SLOWER = 0.10
+BESIDE = (
+    Workload(model="bert-tiny", length=32),
+    Workload(model="gpt2", length=32, depth=0.25),
+    Workload(model="resnet-18", image_size=64),
+    Workload(model="mobilenet-v2", image_size=64),
+)
+PROFILED_CALLS = 10
 
 
 class Layer(torch.nn.Module):
@@ -109,17 +127,92 @@ def measure(rounds: int) -> Row:
     return {"back_us": {str(s): v for s, v in back.items()}, "equal": equal, "slower": slower}
 
 
+# --- beside torch.profiler ------------------------------------------------------------------------
+
+
+def beside(workload: Workload, rounds: int) -> Row:
+    """Return what a model's classes of modules have by themselves, by either tool."""
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = runtimes.get("eager").load(models.build(workload, "cpu"), Target(), Path(folder))
+        call, root = loaded.bind(workload.batch), loaded.root()
+        for _ in range(20):
+            call()
+        slower: dict[str, list[float]] = {"clocks": [], "profiler": [], "profiler, modules": []}
+        for _ in range(rounds):
+            plain = cpu_ns(call, PROFILED_CALLS)
+            with ModuleClock(root):
+                slower["clocks"].append(cpu_ns(call, PROFILED_CALLS) / plain)
+            for name, stacks in (("profiler", False), ("profiler, modules", True)):
+                with profile(activities=[ProfilerActivity.CPU], with_stack=stacks):
+                    call()
+                    slower[name].append(cpu_ns(call, PROFILED_CALLS) / plain)
+        ours: Counter[str] = Counter()
+        found = attribute_modules(call, root, duration_ns=DURATION_NS)
+        for stretch in found["ticks"]:
+            for index, _, _, count in stretch:
+                ours[found["modules"][index]["type"] if index >= 0 else ""] += count
+        return {
+            "model": workload.model,
+            "slower": slower,
+            "ours": _shares(ours),
+            "profiler": _shares(profiled(call, Path(folder) / "trace.json")),
+        }
+
+
+def profiled(call: Callable[[], Any], file: Path) -> Counter[str]:
+    """Return class of module → time of its own in a trace of torch.profiler, µs."""
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as recorded:
+        for _ in range(PROFILED_CALLS):
+            call()
+    recorded.export_chrome_trace(str(file))
+    events = [
+        (event["ts"], event["ts"] + event["dur"], event["name"])
+        for event in json.loads(file.read_text())["traceEvents"]
+        if event.get("cat") == "python_function" and event["name"].startswith("nn.Module: ")
+    ]
+    own: Counter[str] = Counter()
+    inside: list[tuple[float, str]] = []  # (end, class) of the modules around
+    for begin, end, name in sorted(events, key=lambda event: (event[0], -event[1])):
+        while inside and inside[-1][0] <= begin:
+            inside.pop()
+        kind = name.removeprefix("nn.Module: ").rpartition("_")[0]
+        if inside:
+            own[inside[-1][1]] -= end - begin
+        own[kind] += end - begin
+        inside.append((end, kind))
+    return own
+
+
+def _shares(own: Counter[str]) -> dict[str, float]:
+    """Return the shares of what modules have, without what lies outside of all."""
+    total = sum(value for kind, value in own.items() if kind)
+    return {kind: value / total for kind, value in own.most_common() if kind}
+
+
 def main() -> int:
     chosen = options(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     rounds = 2 if chosen.quick else 8
-    bench = Bench("layers", chosen, [rounds * 11])
+    bench = Bench("layers", chosen, [rounds * 11, *[10] * len(BESIDE)])
     found = bench.part(
         "layers", f"spins in one of six layers, {rounds} rounds", lambda: measure(rounds)
     )
     if found is not None:
         tell(bench, found)
+    for workload in BESIDE:
+        title = f"{workload.model} beside torch.profiler"
+        row = bench.part(workload.model, title, lambda w=workload: beside(w, 2 * rounds))
+        if row is not None:
+            tell_beside(bench, row)
     return bench.finish()
+
+
+def tell_beside(bench: Bench, row: Row) -> None:
+    slower = ", ".join(f"{tool} {median(v):.2f} ×" for tool, v in row["slower"].items())
+    bench.row(f"{row['model']}, processor time of a call", slower)
+    for kind, share in list(row["ours"].items())[:4]:
+        other = row["profiler"].get(kind, 0.0)
+        bench.row(f"{row['model']}, {kind} by itself", f"{share:.0%}; profiler {other:.0%}")
 
 
 def tell(bench: Bench, found: Row) -> None:
