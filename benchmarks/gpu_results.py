@@ -101,10 +101,10 @@ def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
                 if truth is None or truth.latency_ns is None:
                     continue
                 try:
-                    answers = gpu.answers(start, relatives, question)
+                    answer = gpu.answer(start, relatives, question)
                 except Refused:
                     continue
-                errors[name].append(answers[0].latency.value / truth.latency_ns.value - 1)
+                errors[name].append(answer.latency.value / truth.latency_ns.value - 1)
     return dict(errors)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,3 +120,29 @@ def grid(queues: Queues, devices: Sequence[float], hosts: Sequence[float]) -> li
         for host in sorted(hosts)
         for device in sorted(devices)
     ]
+
+
+def uniform(
+    *, launches: int, host_ns: float, kernel_ns: float, span_ns: float | None, latency_ns: float
+) -> Queues:
+    """Return queues of equal launches and equal kernels, which is all that totals can give.
+
+    Args:
+        launches: N, kernels and copies of a call.
+        host_ns: H, host time until the call returns.
+        kernel_ns: K, union of kernels.
+        span_ns: D, the same queued back to back; None leaves the gap at zero.
+        latency_ns: L; what the queues leave of it, launch latency included, is ``sync_ns``.
+    """
+    gap = 0.0 if span_ns is None or launches < 2 else (span_ns - kernel_ns) / (launches - 1)
+    made = Queues(
+        host_ns=np.full(launches, host_ns / launches),
+        kernel_ns=np.full(launches, kernel_ns / launches),
+        stream=np.zeros(launches, dtype=np.int64),
+        after=np.full(launches, -1, dtype=np.int64),
+        blocked=np.zeros(launches, dtype=np.bool_),
+        extra_ns=np.zeros(launches),
+        late_ns=np.zeros(launches),
+        gap_ns=gap,
+    )
+    return replace(made, sync_ns=latency_ns - replay.run(made).latency_ns)

@@ -189,7 +189,7 @@ def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
 def _answers(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> list[Answer]:
     relatives = [o for o in seen if o.point.family() == m.point.family()]
     if device_of(m.platform) != "cpu":
-        return gpu.answers(m, relatives, asked)
+        return [gpu.answer(m, relatives, asked)]
     return cpu.answers(m, relatives, seen, asked)
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax import api
-from frameworktax.analysis.roofline import DEVICES
-from frameworktax.analysis.whatif import formula_errors, gpu, replay
+from frameworktax.analysis.regime import DEVICES
+from frameworktax.analysis.whatif import gpu, replay
+from frameworktax.analysis.whatif.predict import errors_shown
 from frameworktax.analysis.whatif.replay import Queues
 from frameworktax.analysis.whatif.request import Refused
 from frameworktax.records import Estimate, Measurement
@@ -25,7 +26,7 @@ from frameworktax.report.words import duration
 from frameworktax.reproduce import paper
 from frameworktax.traces import chrome
 from frameworktax.traces.timeline import build
-from machines import MOST, Outlook, grid, outlook
+from machines import MOST, Outlook, grid, outlook, uniform
 from question import ROOT, place, table
 
 VARIABLE = "FRAMEWORKTAX_TREND_STORE"
@@ -100,9 +101,16 @@ def measured(folder: Path) -> Iterator[Subject]:
             if known is None or m.workload.batch < known.workload.batch:
                 first[m.workload.model] = m
     for m in first.values():
-        queues = gpu.totals(m).measured()
+        latency, host, kernel, span = (total.value for total in gpu.totals(m))
+        queues = uniform(
+            launches=m.launches or 0,
+            host_ns=host,
+            kernel_ns=kernel,
+            span_ns=span,
+            latency_ns=latency,
+        )
         title = f"{m.workload.model}, batch {m.workload.batch}, measured on {m.platform}"
-        yield Subject(title, queues, None, replay.UNIFORM, f"From the totals in {folder}.")
+        yield Subject(title, queues, None, gpu.UNIFORM, f"From the totals in {folder}.")
 
 
 def generations(device: str) -> list[tuple[str, float, float]]:
@@ -178,7 +186,7 @@ def _subject(subject: Subject) -> list[str]:
 
 
 def _error(formula: str) -> str:
-    known = formula_errors.table().get(formula)
+    known = errors_shown().get(formula)
     if known is None:
         return (
             "error of this replay: never held against a measurement on a GPU (none was here); "

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from frameworktax import api, store
 from frameworktax.analysis.whatif.cpu import SAME_KERNELS
-from frameworktax.analysis.whatif.formula_errors import ENOUGH, FILE, MEDIAN, P95, distrust
+from frameworktax.analysis.whatif.predict import ENOUGH, FILE, MEDIAN, P95, distrust
 from frameworktax.cli.progress import ProgressView
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import Plan

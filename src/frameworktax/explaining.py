@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.trace.document import document
-from frameworktax.analysis.whatif.predict import predict
+from frameworktax.analysis.whatif.predict import predict, predict_steps
 from frameworktax.analysis.whatif.request import WhatIf, check
 from frameworktax.api import Results, read_store
 from frameworktax.errors import TraceError, UsageError
@@ -169,7 +169,7 @@ class LoadedSource:
             return predict(asked, self.run)
         steps = self.timeline.steps()
         steps = [step for step in steps if len(step)] or steps
-        return predict(asked, steps=steps, subject=self.subject)
+        return predict_steps(asked, steps, self.subject)
 
 
 def load(path: Path, step: str | None = None) -> LoadedSource:

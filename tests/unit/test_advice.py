@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sample_records as data
 from test_where import stack as layer_stack
 
-from frameworktax.analysis.advice import Reading, _place, difference, either, recommend, without
+from frameworktax.analysis.advice import _place, difference, either, recommend, without
 from frameworktax.analysis.document import build
 from frameworktax.records import Block, Estimate, Parity, Point, Subject
 from frameworktax.runtimes import variants
@@ -275,9 +275,9 @@ def test_advice_names_the_place_that_pays_most():
         layers=layers,
         latency_ns=Estimate(value=1555.0, low=1500.0, high=1600.0, n=3),
     )
-    found = _place(Reading(None, m, None))
+    found = _place(m)
     assert found.action.startswith("layers.2 by itself pays 44 % of the tax")
     assert "net.py:7" in found.action
     assert found.gain.value == pytest.approx(1555 / (1555 - 420))
     assert found.kind == "bound"
-    assert _place(Reading(None, replace(m, layers=()), None)) is None
+    assert _place(replace(m, layers=())) is None

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
-from frameworktax.analysis import drift, points
+from frameworktax.analysis import document, points
 from frameworktax.analysis import grouping as gathered
 from frameworktax.records import Calibration, Note, Outcome, Session, Subject
 
@@ -151,7 +151,7 @@ def test_the_interval_of_a_latency_is_that_of_its_own_processes():
 
 
 def drift_of(*calibrator_ns):
-    return drift.host_drift(dict(enumerate(calibrator_ns)))
+    return document.host_drift(dict(enumerate(calibrator_ns)))
 
 
 def test_host_drift_by_hand():

@@ -10,14 +10,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from made_points import device_point, estimate, point
 
-from frameworktax.analysis.whatif import advice as predicted
-from frameworktax.analysis.whatif import formula_errors
+from frameworktax.analysis import advice as predicted
+from frameworktax.analysis.whatif import predict
 from frameworktax.records import Curve
 
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch):
-    monkeypatch.setattr(formula_errors, "table", dict)
+    monkeypatch.setattr(predict, "errors_shown", dict)
 
 
 def curve(values, bound=True):
@@ -66,6 +66,6 @@ def test_a_batch_beyond_the_largest_is_predicted_only_while_that_one_is_free():
 
 def test_a_refused_formula_gives_no_advice(monkeypatch):
     far = {"two-queue replay, equal launches": {"median": 0.2, "p95": 0.5, "n": 5}}
-    monkeypatch.setattr(formula_errors, "table", lambda: far)
+    monkeypatch.setattr(predict, "errors_shown", lambda: far)
     focus = device_point()
     assert predicted.unmeasured(focus, [focus], None) == []

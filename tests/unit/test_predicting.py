@@ -12,7 +12,7 @@ import sample_records as data
 import frameworktax as ft
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import formula_errors
+from frameworktax.analysis.whatif.predict import errors_shown
 from frameworktax.analysis.whatif.request import WhatIf
 from frameworktax.errors import UsageError
 from frameworktax.explaining import explain_run
@@ -50,7 +50,7 @@ def test_an_answer_has_a_formula_an_interval_and_the_error_it_has_shown(folder):
     assert answer.shown_error is None  # never checked, and says so
     assert "never checked" in repr(found)
     assert larger.latency_ns or larger.reason
-    assert larger.shown_error == formula_errors.table().get(larger.formula)
+    assert larger.shown_error == errors_shown().get(larger.formula)
     assert any(p.shown_error for p in found)
     assert found.to_json()[0]["change"] == "--host-speed 2"
     assert len(found.to_json()) == len(found)

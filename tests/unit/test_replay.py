@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from two_queues import Program, busy_ns, play, random_program
 
-from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif import gpu, replay
 from frameworktax.analysis.whatif.replay import Change
+from machines import uniform
 
 
 def queues(host, kernel, **more):
@@ -71,38 +73,6 @@ def test_a_host_that_waits_is_made_faster_by_the_device():
     assert latency(apart, device_speed=4) == 6 + 0.25
 
 
-def test_uniform_gives_the_measured_latency_at_factor_one():
-    q = replay.uniform(launches=10, host_ns=500, kernel_ns=90, span_ns=99, latency_ns=560)
-    assert q.gap_ns == 1
-    assert latency(q) == 560
-    assert latency(q, graphs=True) < latency(q, host_speed=2) < 560
-
-
-@given(
-    host=st.lists(st.floats(0, 1e4), min_size=1, max_size=30),
-    kernel=st.floats(1, 1e4),
-    gap=st.floats(-10, 1e3),
-    graphs=st.booleans(),
-)
-def test_one_stream_at_once_is_one_kernel_after_the_other(host, kernel, gap, graphs):
-    """With a pause that is no pause, the general way is taken; both give the same times."""
-    one = replay.uniform(
-        launches=len(host), host_ns=1.0, kernel_ns=kernel, span_ns=None, latency_ns=1e6
-    )
-    one = replace(one, host_ns=np.array(host), gap_ns=gap, launch_ns=7.0, tail_ns=3.0)
-    one = replay.changed(one, Change(device_speed=2.0, host_speed=3.0, graphs=graphs))
-    apart = replace(one, extra_ns=np.full(len(host), 1e-300))
-    found, wanted = replay.run(one), replay.run(apart)
-    for name in ("latency_ns", "launch_ns", "start_ns", "end_ns"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-9)
-
-
-def test_uniform_of_one_launch_has_no_gap():
-    q = replay.uniform(launches=1, host_ns=5, kernel_ns=90, span_ns=99, latency_ns=100)
-    assert q.gap_ns == 0
-    assert latency(q) == 100
-
-
 PROGRAMS = st.builds(
     lambda seed, launches, host, kernel, streams: random_program(
         np.random.default_rng(seed),
@@ -148,17 +118,19 @@ def test_no_latency_grows_when_a_part_gets_faster(program, slow, more, other):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.integers(1, 2000), st.floats(1, 1e7), st.floats(1, 1e7), st.floats(1, 2), st.floats(0.5, 2)
+    st.integers(1, 1500),
+    st.floats(1, 1e7),
+    st.floats(1, 1e7),
+    st.floats(1, 2),
+    st.builds(Change, device_speed=FACTORS, host_speed=FACTORS, graphs=st.booleans()),
 )
-def test_uniform_properties(launches, host, kernel, spread, excess):
+def test_totals_end_as_the_replay_of_equal_launches_does(launches, host, kernel, spread, change):
     span = kernel * spread
-    measured = max(host, span) * excess
-    q = replay.uniform(
-        launches=launches, host_ns=host, kernel_ns=kernel, span_ns=span, latency_ns=measured
-    )
-    assert latency(q) == pytest.approx(measured)
-    assert latency(q, device_speed=2) <= measured * (1 + 1e-9)
-    assert latency(q, host_speed=2) <= measured * (1 + 1e-9)
+    q = uniform(launches=launches, host_ns=host, kernel_ns=kernel, span_ns=span, latency_ns=0.0)
+    assert latency(q) == pytest.approx(0.0, abs=1e-6)
+    here = gpu._queues_ns(Change(), launches, host, kernel, span)
+    after = gpu._queues_ns(change, launches, host, kernel, span)
+    assert replay.run(replay.changed(q, change)).latency_ns == pytest.approx(after - here, abs=1e-2)
 
 
 def errors(seeds, *, streams=1):

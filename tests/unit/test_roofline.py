@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from frameworktax.analysis import roofline
+from frameworktax.analysis import regime
 from frameworktax.records import Estimate, Measurement, Workload
 
 
@@ -20,7 +20,7 @@ def point(kernel_ns, *, parameters=110_000_000, flops=1_000_000_000, precision="
     )
 
 
-H100 = roofline.device_of({"name": "NVIDIA H100 80GB HBM3"})
+H100 = regime.gpu_peaks({"name": "NVIDIA H100 80GB HBM3"})
 MOVING_NS = 220e6 / 3.35e12 * 1e9
 """Two bytes for each of 110 million weights, at 3.35 TB/s: 66 µs."""
 
@@ -39,7 +39,7 @@ MOVING_NS = 220e6 / 3.35e12 * 1e9
     ],
 )
 def test_devices_by_the_name_that_the_driver_gives(name, bandwidth):
-    assert roofline.device_of({"name": name}).bandwidth == bandwidth
+    assert regime.gpu_peaks({"name": name}).bandwidth == bandwidth
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,18 @@ def test_devices_by_the_name_that_the_driver_gives(name, bandwidth):
     ],
 )
 def test_what_only_sounds_alike_is_not_known(name):
-    assert roofline.device_of({"name": name}) is None
+    assert regime.gpu_peaks({"name": name}) is None
 
 
 @pytest.mark.parametrize("found", ["compute-bound", "kernel-flat"])
 def test_a_device_that_moves_weights_is_memory_bound(found):
-    assert roofline.refine(found, point(MOVING_NS / 0.61), H100) == "memory-bound"
-    assert roofline.refine(found, point(MOVING_NS / 0.59), H100) == found
+    assert regime.refine(found, point(MOVING_NS / 0.61), H100) == "memory-bound"
+    assert regime.refine(found, point(MOVING_NS / 0.59), H100) == found
 
 
 @pytest.mark.parametrize("found", ["framework-bound", "mixed"])
 def test_only_a_busy_device_is_refined(found):
-    assert roofline.refine(found, point(MOVING_NS), H100) == found
+    assert regime.refine(found, point(MOVING_NS), H100) == found
 
 
 def test_what_is_not_known_changes_nothing():
@@ -76,19 +76,19 @@ def test_what_is_not_known_changes_nothing():
         (replace(whole, kernel_ns=None), H100),
         (point(MOVING_NS, precision="fp8"), H100),
     ):
-        assert roofline.refine("compute-bound", m, device) == "compute-bound"
+        assert regime.refine("compute-bound", m, device) == "compute-bound"
 
 
 def test_operations_that_take_longer_than_the_weights_are_compute():
     ridge = MOVING_NS * 1e-9 * 989e12
-    assert roofline.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 1.01)), H100) == (
+    assert regime.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 1.01)), H100) == (
         "compute-bound"
     )
-    assert roofline.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 0.99)), H100) == (
+    assert regime.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 0.99)), H100) == (
         "memory-bound"
     )
 
 
 def test_weights_that_fit_into_the_cache_prove_nothing():
     small = point(1.0, parameters=(50 << 20) // 2)
-    assert roofline.refine("kernel-flat", small, H100) == "kernel-flat"
+    assert regime.refine("kernel-flat", small, H100) == "kernel-flat"

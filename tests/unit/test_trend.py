@@ -7,8 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from frameworktax.analysis.whatif import replay
-from machines import MOST, grid, outlook
+from machines import MOST, grid, outlook, uniform
 
 US = 1_000.0
 
@@ -17,7 +16,7 @@ def call(kernel_us: float, host_us: float = 10.0, launches: int = 100, sync_us: 
     """Equal launches and kernels with no gap; the longer queue and ``sync_us`` are the latency."""
     total = max(host_us, kernel_us) * launches * US
     ends = min(host_us, kernel_us) * US  # the first launch, or the last kernel
-    return replay.uniform(
+    return uniform(
         launches=launches,
         host_ns=host_us * launches * US,
         kernel_ns=kernel_us * launches * US,

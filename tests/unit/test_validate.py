@@ -17,7 +17,7 @@ from two_queues import Program, busy_ns, play, random_program
 import prediction_checks as checks_of
 import validate
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu, gpu, replay
+from frameworktax.analysis.whatif import cpu, gpu
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
 
@@ -231,7 +231,7 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
     checks, refused = judged(gpu_records(seed))
     assert refused == []
     assert {c.formula for c in checks} == {
-        replay.UNIFORM,
+        gpu.UNIFORM,
         gpu.BATCH,
         gpu.WIDTH,
         gpu.RUNTIME,

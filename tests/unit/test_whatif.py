@@ -17,8 +17,9 @@ from made_points import device_point, estimate, point
 from two_queues import play, random_program
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu, formula_errors
-from frameworktax.analysis.whatif.predict import WhatIf, predict
+from frameworktax.analysis.whatif import cpu
+from frameworktax.analysis.whatif import predict as predicting
+from frameworktax.analysis.whatif.predict import WhatIf, predict, predict_steps
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 
@@ -166,7 +167,7 @@ def test_with_both_twins_the_formula_with_the_smaller_error_is_taken(monkeypatch
         cpu.RUNTIME: {"median": 0.04, "p95": 0.1, "n": 9},
         cpu.IN_SITU: {"median": 0.03, "p95": 0.1, "n": 9},
     }
-    monkeypatch.setattr(formula_errors, "table", lambda: better)
+    monkeypatch.setattr(predicting, "errors_shown", lambda: better)
     found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
     assert found[0].formula == cpu.IN_SITU
     # the tax is 400 × 100 / 200 if all of it is the runtime's own, 400 − 200 + 100 if none is
@@ -314,7 +315,7 @@ def test_steps_of_a_trace_are_replayed():
     rng = np.random.default_rng(4)
     programs = [random_program(rng, launches=80, host_ns=9_000, kernel_ns=3_000) for _ in range(5)]
     steps = [play(p) for p in programs]
-    found = predict(WhatIf(host_speed=2, batch=8), steps=steps, subject="step", table=NO_ERRORS)
+    found = predict_steps(WhatIf(host_speed=2, batch=8), steps, "step", NO_ERRORS)
     assert [p.formula for p in found] == ["two-queue replay"] * 2
     truth = np.mean([play(p, host_speed=2).end_ns for p in programs])
     assert found[0].latency_ns.low < truth < found[0].latency_ns.high
@@ -327,7 +328,7 @@ def test_a_step_without_launches_is_refused_in_words():
     rng = np.random.default_rng(4)
     step = play(random_program(rng, launches=5, host_ns=9_000, kernel_ns=3_000))
     blind = replace(step, launch_start_ns=np.full(5, -1))
-    (found,) = predict(WhatIf(host_speed=2), steps=[blind], table=NO_ERRORS)
+    (found,) = predict_steps(WhatIf(host_speed=2), [blind], "step", NO_ERRORS)
     assert "no kernel with its launch" in found.reason
 
 
@@ -346,7 +347,7 @@ def test_the_sample_session_answers_every_change():
 
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
-    from frameworktax.analysis.whatif import gpu, replay
+    from frameworktax.analysis.whatif import gpu
 
     known = {
         cpu.RUNTIME,
@@ -354,13 +355,13 @@ def test_the_committed_table_is_readable_and_names_known_formulas():
         cpu.WIDTH,
         cpu.BATCH,
         cpu.DEPTH,
-        replay.UNIFORM,
+        gpu.UNIFORM,
         gpu.BATCH,
         gpu.WIDTH,
         gpu.RUNTIME,
         "device span, line over batch",  # of benchmarks/prediction_checks.py
     }
-    for name, errors in formula_errors.table().items():
+    for name, errors in predicting.errors_shown().items():
         assert name in known
         assert 0 <= errors["median"] <= errors["p95"] and errors["n"] >= 1
 

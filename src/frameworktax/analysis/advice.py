@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from frameworktax.analysis.bill import TWIN, Bill, detail_share, share_of
+from frameworktax.analysis.bill import TWIN, Bill
 from frameworktax.analysis.curves import FREE
 from frameworktax.analysis.estimates import (
     inverse,
@@ -22,8 +22,9 @@ from frameworktax.analysis.estimates import (
     scaled,
     times,
 )
-from frameworktax.analysis.grouping import PointRecords
-from frameworktax.analysis.whatif.advice import unmeasured
+from frameworktax.analysis.whatif.cpu import SAME_KERNELS
+from frameworktax.analysis.whatif.predict import predict_from
+from frameworktax.analysis.whatif.request import MEASURED, WhatIf
 from frameworktax.analysis.where import where
 from frameworktax.records import (
     FLOOR,
@@ -34,6 +35,7 @@ from frameworktax.records import (
     Measurement,
     Note,
     Parity,
+    Point,
     device_of,
     point_name,
 )
@@ -55,15 +57,8 @@ many times as wide, in logarithms, as the other's: a noisy one is a line of its 
 SURE = 1.25
 """An interval whose ends are at most this factor apart is not noisy."""
 KINDS = ("measured", "predicted", "bound")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A point with everything that was read from its records."""
-
-    records: PointRecords
-    measurement: Measurement
-    bill: Bill | None
+AHEAD = 2
+"""A batch is predicted this many times beyond the largest that was measured."""
 
 
 def without(share: Estimate, method: str) -> Estimate | None:
@@ -76,37 +71,34 @@ def without(share: Estimate, method: str) -> Estimate | None:
     return replace(inverse(one_minus(share)), method=method)
 
 
-def speed_up(reference: Reading, other: Reading) -> Estimate | None:
-    """Return how many times faster ``other`` is, from blocks of the same rounds."""
-    return paired_ratio(reference.measurement, other.measurement)
-
-
 def proven(parity: Parity | None) -> bool:
     """Return whether the outputs were compared with eager and found equal."""
     return parity is not None and parity.within_tolerance is True
 
 
-def unranked(readings: Sequence[Reading]) -> list[Note]:
+def unranked(points: Sequence[Measurement]) -> list[Note]:
     """Return notes naming runtimes that are faster than eager but not ranked, and why.
 
     Args:
-        readings: of one workload, one a runtime.
+        points: of one workload, one a runtime.
     """
-    reference = next((r for r in readings if r.measurement.runtime == REFERENCE), None)
-    others = [r for r in readings if r.measurement.runtime not in (REFERENCE, FLOOR)]
-    notes: list[Note] = []
-    if reference is None:
-        return notes
-    compared = [(r, gain) for r in others if (gain := speed_up(reference, r)) is not None]
+    eager = next((m for m in points if m.runtime == REFERENCE), None)
+    compared = [
+        (m, gain)
+        for m in points
+        if eager is not None
+        and m.runtime not in (REFERENCE, FLOOR)
+        and (gain := paired_ratio(eager, m)) is not None
+    ]
     gains = simultaneous([gain for _, gain in compared])
-    for (reading, _), gain in zip(compared, gains, strict=True):
-        parity = reading.measurement.parity
-        if proven(parity) or gain.low <= 1:
-            continue
-        runtime = reading.measurement.runtime
-        text = f"{runtime} is {times(gain.value)} faster but not ranked: {difference(parity)}"
-        notes.append(Note("not-ranked", text))
-    return notes
+    return [
+        Note(
+            "not-ranked",
+            f"{m.runtime} is {times(gain.value)} faster but not ranked: {difference(m.parity)}",
+        )
+        for (m, _), gain in zip(compared, gains, strict=True)
+        if not proven(m.parity) and gain.low > 1
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,65 +214,63 @@ def _power(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def advise(readings: Sequence[Reading], curves: Sequence[Curve]) -> tuple[list[Advice], list[Note]]:
+def advise(
+    points: Sequence[Measurement], curves: Sequence[Curve], bills: Mapping[Point, Bill]
+) -> tuple[list[Advice], list[Note]]:
     """Return the advice for one model: measured gains first, then predictions, then bounds.
 
     Args:
-        readings: every measured point of one model on one platform, equal but for runtime and
-            batch.
+        points: every measured point of one model on one platform, equal but for runtime and batch.
         curves: their latency curves over batch.
+        bills: of those that have one.
     """
-    measured = [r for r in readings if r.measurement.status == "ok"]
+    measured = [m for m in points if m.status == "ok"]
     if not measured:
         return [], []
-    smallest = min(r.measurement.workload.batch for r in measured)
-    at_first = [r for r in measured if r.measurement.workload.batch == smallest]
-    found = recommend(r.measurement for r in measured)
-    every = sorted({r.measurement.workload.batch for r in measured})
+    smallest = min(m.workload.batch for m in measured)
+    at_first = [m for m in measured if m.workload.batch == smallest]
+    found = recommend(measured)
+    every = sorted({m.workload.batch for m in measured})
     advice: list[Advice | None] = [_use(one, measured, every) for one in found if one.gain]
     fastest = [one.runtimes[0] for one in found if one.gain and smallest in one.batches]
-    best = next((r for r in at_first if r.measurement.runtime in fastest), None)
-    reference = next((r for r in at_first if r.measurement.runtime == REFERENCE), None)
+    best = next((m for m in at_first if m.runtime in fastest), None)
+    reference = next((m for m in at_first if m.runtime == REFERENCE), None)
     for focus in (reference, best):
         if focus is None:
             continue
-        runtime = focus.measurement.runtime
-        same = [r for r in measured if r.measurement.runtime == runtime]
-        curve = next((c for c in curves if c.runtime == runtime), None)
+        same = [m for m in measured if m.runtime == focus.runtime]
+        curve = next((c for c in curves if c.runtime == focus.runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
-        advice += [_packing(focus, at_first), _allocator(same), _place(focus)]
-        advice += unmeasured(focus.measurement, [r.measurement for r in measured], curve)
+        advice += [_packing(focus, at_first, bills), _allocator(same, bills), _place(focus)]
+        advice += unmeasured(focus, measured, curve)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return list(ranked(kept)), unranked(at_first)
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
     """Return advice by its kind, the largest gain first."""
-    return tuple(
-        sorted(
-            advice,
-            key=lambda a: (
-                KINDS.index(a.kind),
-                -(a.gain.high if a.kind == "bound" else a.gain.value),
-            ),
-        )
-    )
+
+    def order(one: Advice) -> tuple[int, float]:
+        return KINDS.index(one.kind), -(one.gain.high if one.kind == "bound" else one.gain.value)
+
+    return tuple(sorted(advice, key=order))
 
 
 def _name(m: Measurement) -> str:
     return f"{m.workload.model}, {m.runtime}"
 
 
-def _use(found: Recommendation, readings: Sequence[Reading], every: Sequence[int]) -> Advice | None:
+# --- measured -----------------------------------------------------------------------------------
+
+
+def _use(
+    found: Recommendation, points: Sequence[Measurement], every: Sequence[int]
+) -> Advice | None:
     """Return the recommendation for some batch sizes as advice."""
     if found.gain is None:
         return None
-    m = next(
-        r.measurement
-        for r in readings
-        if r.measurement.runtime == found.runtimes[0]
-        and r.measurement.workload.batch == found.batches[0]
-    )
+    first = (found.runtimes[0], found.batches[0])
+    m = next(m for m in points if (m.runtime, m.workload.batch) == first)
     return Advice(
         action=f"use {either(found.runtimes)} at batch {batches_text(found.batches, every)}",
         evidence=f"{point_name(m.point, runtime=False, batch=False)}: the fastest with outputs "
@@ -290,9 +280,41 @@ def _use(found: Recommendation, readings: Sequence[Reading], every: Sequence[int
     )
 
 
-def _place(focus: Reading) -> Advice | None:
+def batches_text(batches: Sequence[int], every: Sequence[int]) -> str:
+    """Return ``1 to 8`` for three or more neighbouring batch sizes, else each by itself."""
+    first = every.index(batches[0])
+    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
+        return f"{batches[0]} to {batches[-1]}"
+    return ", ".join(map(str, batches))
+
+
+def _batch(first: Measurement, same: Sequence[Measurement], curve: Curve | None) -> Advice | None:
+    if curve is None or curve.free_batch is None:
+        return None
+    free, smallest = curve.free_batch, first.workload.batch
+    within = [m for m in same if smallest < m.workload.batch <= free.low]
+    largest = max(within, key=lambda m: m.workload.batch, default=None)
+    ratio = paired_ratio(first, largest) if largest is not None else None
+    if largest is None or ratio is None:
+        return None
+    n = largest.workload.batch
+    more = "at least " if curve.free_is_lower_bound else ""
+    return Advice(
+        action=f"batch up to {n} with {first.runtime}: a call takes at most {percent(FREE)} longer",
+        evidence=(
+            f"{_name(first)}: latency stays within 10 % of batch 1 up to {more}"
+            f"{free.value:.1f} ({free.low:.1f} to {free.high:.1f}); the gain is per sample"
+        ),
+        gain=scaled(ratio, n / smallest),
+        kind="measured",
+    )
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+def _place(m: Measurement) -> Advice | None:
     """Return where in the model most of the tax arises, and the most that could be had there."""
-    m = focus.measurement
     first = next(iter(where(m.layers)), None)
     if first is None or not first.source or m.latency_ns is None:
         return None
@@ -313,81 +335,72 @@ def _place(focus: Reading) -> Advice | None:
     )
 
 
-def batches_text(batches: Sequence[int], every: Sequence[int]) -> str:
-    """Return ``1 to 8`` for three or more neighbouring batch sizes, else each by itself."""
-    first = every.index(batches[0])
-    if len(batches) > 2 and tuple(every[first : first + len(batches)]) == tuple(batches):
-        return f"{batches[0]} to {batches[-1]}"
-    return ", ".join(map(str, batches))
-
-
-def _batch(first: Reading, same: Sequence[Reading], curve: Curve | None) -> Advice | None:
-    if curve is None or curve.free_batch is None:
-        return None
-    free = curve.free_batch
-    within = [r for r in same if r.measurement.workload.batch <= free.low]
-    largest = max(within, key=lambda r: r.measurement.workload.batch, default=None)
-    if largest is None or largest.measurement.workload.batch <= first.measurement.workload.batch:
-        return None
-    ratio = speed_up(first, largest)  # L at batch 1 over L at the largest free batch
-    if ratio is None:
-        return None
-    n = largest.measurement.workload.batch
-    more = "at least " if curve.free_is_lower_bound else ""
-    return Advice(
-        action=f"batch up to {n} with {first.measurement.runtime}: a call takes at most "
-        f"{percent(FREE)} longer",
-        evidence=(
-            f"{_name(first.measurement)}: latency stays within 10 % of batch 1 up to {more}"
-            f"{free.value:.1f} ({free.low:.1f} to {free.high:.1f}); the gain is per sample"
-        ),
-        gain=scaled(ratio, n / first.measurement.workload.batch),
-        kind="measured",
-    )
-
-
-def _faster_kernels(reading: Reading) -> Advice | None:
-    m, bill = reading.measurement, reading.bill
-    if bill is None or bill.method == TWIN or bill.share.low <= 0:
+def _faster_kernels(m: Measurement) -> Advice | None:
+    share = m.tax_share
+    if share is None or m.bill_method == TWIN or share.low <= 0:
         return None  # a lower figure of the tax, or one that may be zero, bounds nothing of use
-    share = bill.share
     gain = replace(inverse(share), method="latency / tax")
     cause = "faster math kernels" if device_of(m.platform) == "cpu" else "a faster device"
     return Advice(
         action=f"{cause} would give at most {times(gain.high)} with {m.runtime} "
         f"at batch {m.workload.batch}",
         evidence=f"{_name(m)}: {percent(share.value)} of the latency is outside kernels "
-        f"({bill.method})",
+        f"({m.bill_method})",
         gain=gain,
         kind="bound",
     )
 
 
-def _no_tax(reading: Reading) -> Advice | None:
-    m, bill = reading.measurement, reading.bill
-    if bill is None or bill.method == TWIN:
+def _no_tax(m: Measurement) -> Advice | None:
+    share = m.tax_share
+    if share is None or m.bill_method == TWIN:
         return None  # a twin's tax is a lower figure, so it bounds nothing from above
-    gain = without(bill.share, "latency / kernel time")
+    gain = without(share, "latency / kernel time")
     if gain is None:
         return None
     return Advice(
         action="the same kernels without any framework tax would give at most "
         f"{times(gain.high)} over {m.runtime} at batch {m.workload.batch}",
-        evidence=f"{_name(m)}: kernels take {percent(1 - bill.share.value)} of the latency; "
+        evidence=f"{_name(m)}: kernels take {percent(1 - share.value)} of the latency; "
         "a larger gain needs other kernels",
         gain=gain,
         kind="bound",
     )
 
 
-def _packing(reading: Reading, beside: Sequence[Reading]) -> Advice | None:
-    m = reading.measurement
-    if any(r.measurement.runtime in PREPACKING for r in beside):
-        return None  # what prepacking gives was measured, and nothing is predicted beside it
-    if reading.bill is None or not reading.bill.processes:
+def _allocator(same: Sequence[Measurement], bills: Mapping[Point, Bill]) -> Advice | None:
+    found = [
+        (m, bill.memory)
+        for m in same
+        if (bill := bills.get(m.point)) is not None and bill.memory is not None
+    ]
+    m, share = max(found, key=lambda item: item[1].value, default=(None, None))
+    if m is None or share is None or share.value < ALLOCATOR:
         return None
-    share = detail_share(reading.bill.processes, "packing", "packing share of samples")
-    if share.value < PACKING:
+    gain = without(share, "latency without allocator and page faults")
+    if gain is None:
+        return None
+    return Advice(
+        action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
+        "or preload jemalloc",
+        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
+        "malloc and the operating system behind it (page faults)",
+        gain=gain,
+        kind="bound",  # what of it small blocks cost, no setting takes away
+    )
+
+
+# --- predicted, only for what nothing was measured of -------------------------------------------
+
+
+def _packing(
+    m: Measurement, beside: Sequence[Measurement], bills: Mapping[Point, Bill]
+) -> Advice | None:
+    if any(other.runtime in PREPACKING for other in beside):
+        return None  # what prepacking gives was measured, and nothing is predicted beside it
+    bill = bills.get(m.point)
+    share = bill.packing if bill is not None else None
+    if share is None or share.value < PACKING:
         return None
     gain = without(share, f"latency without the packing ({share.method})")
     if gain is None:
@@ -402,27 +415,48 @@ def _packing(reading: Reading, beside: Sequence[Reading]) -> Advice | None:
     )
 
 
-def _memory_share(reading: Reading) -> Estimate | None:
-    if reading.bill is None or not reading.bill.processes:
-        return None
-    method = "allocator and system share of samples"
-    return share_of(reading.bill.processes, ["allocator", "system"], method)
+def unmeasured(
+    focus: Measurement, measured: Sequence[Measurement], curve: Curve | None
+) -> list[Advice]:
+    """Return advice on runtimes, and on a batch beyond the largest where even that one is free.
+
+    Args:
+        focus: the point it starts from, at the smallest batch.
+        measured: every measured point of its model; what is among them is never predicted.
+        curve: of the focus's runtime over batch.
+    """
+    asked = [WhatIf(runtime=name) for name in (*SAME_KERNELS, "cuda-graph")]
+    if curve is not None and curve.free_is_lower_bound:
+        asked.append(WhatIf(batch=int(AHEAD * curve.values[-1])))
+    known = [m for m in measured if m.latency_ns is not None]
+    found = [_predicted(focus, known, one) for one in asked]
+    return [advice for advice in found if advice is not None]
 
 
-def _allocator(same: Sequence[Reading]) -> Advice | None:
-    found = [(r, share) for r in same if (share := _memory_share(r)) is not None]
-    if not found:
+def _predicted(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> Advice | None:
+    """Return a prediction as advice; None where it was refused, or is no prediction."""
+    w = focus.workload
+    relatives = [m for m in measured if m.point.family() == focus.point.family()]
+    found = predict_from(focus, relatives, measured, asked)
+    if found is None or found.factor is None or found.formula == MEASURED:
         return None
-    reading, share = max(found, key=lambda item: item[1].value)
-    gain = without(share, "latency without allocator and page faults")
-    if share.value < ALLOCATOR or gain is None:
-        return None
-    m = reading.measurement
+    if asked.batch is None:
+        gain, what = found.factor, f"{asked.runtime} at this batch"
+        faster = f"{times(gain.value)} faster than {focus.runtime}"
+        action = f"{asked.runtime}: {faster} at batch {w.batch}"
+    else:
+        gain, what = scaled(found.factor, asked.batch / w.batch), f"batch {asked.batch}"
+        action = f"{what} with {focus.runtime}: {times(gain.value)} per sample"
+    shown = found.shown_error
+    error = (
+        f"off by {shown['median']:.0%} at the median of {shown['n']:.0f} checks"
+        if shown is not None
+        else "never checked on such a machine"
+    )
     return Advice(
-        action=f"keep memory between calls of {m.runtime}: start it with {KEEP}, "
-        "or preload jemalloc",
-        evidence=f"{_name(m)}: {percent(share.value)} of the time at batch {m.workload.batch} is "
-        "malloc and the operating system behind it (page faults)",
+        action=f"try {action}, by prediction",
+        evidence=f"{_name(focus)}, batch {w.batch}: {what} was not measured; "
+        f"{found.formula}, {error}",
         gain=gain,
-        kind="bound",  # what of it small blocks cost, no setting takes away
+        kind="predicted",
     )

@@ -8,10 +8,11 @@ the tax splits into host starvation and device gaps. Every bill adds up to the l
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
+from typing import TypeVar
 
 from frameworktax.analysis.estimates import (
     difference,
@@ -25,6 +26,7 @@ from frameworktax.analysis.estimates import (
 from frameworktax.records import BILL, Attribution, Block, Estimate, Note
 from frameworktax.stats import block_median, mean_interval
 
+K = TypeVar("K", bound=Hashable)
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
@@ -38,8 +40,8 @@ HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system
 class Bill:
     """A latency taken apart; every field in ns or a share, None where it is not known.
 
-    ``shares`` holds each bucket's share of wall time with its interval, ``processes`` what they are
-    from (CPU sampling only).
+    ``packing`` and ``memory`` are the shares of the latency that go into packing weights, and into
+    the allocator with the page faults behind it (CPU sampling only).
     """
 
     method: str
@@ -50,8 +52,8 @@ class Bill:
     span: Estimate | None = None
     detail: Mapping[str, float] | None = None
     symbols: tuple[tuple[str, str, str, float], ...] = ()
-    shares: Mapping[str, Estimate] = field(default_factory=dict)
-    processes: tuple[Sampled, ...] = ()
+    packing: Estimate | None = None
+    memory: Estimate | None = None
     inflation: float | None = None
     launches: int | None = None
     kernel_names: Mapping[str, int] = field(default_factory=dict)
@@ -61,13 +63,13 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class _Sampled:
     """One process's samples, and the latency that the same process was timed at.
 
     Attributes:
         attributions: with samples, all of one sampler.
-        level: latency of this process over the mean of all that were sampled; None where it was
-            not timed.
+        level: latency of this process over the mean of all that were sampled; None for all of
+            them where one was not timed.
         wait: share of its time off the CPU, less what others had of it.
         pace: mean call while sampled over mean call while timed, medians over rounds; None where
             it was not timed.
@@ -79,7 +81,7 @@ class Sampled:
     pace: float | None
 
     @property
-    def sample_weight(self) -> float:
+    def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
         level = 1.0 if self.level is None else self.level
         return level * (1 - self.wait) / sum(sum(s.values()) for s in self.stretches)
@@ -89,16 +91,15 @@ class Sampled:
         """Samples by line, a stretch each."""
         return [s for a in self.attributions for s in a.samples if sum(s.values())]
 
+    def samples_of(self, *lines: str) -> list[int]:
+        """Return how many samples lines of the bill have together, by stretch."""
+        return [sum(s.get(line, 0) for line in lines) for s in self.stretches]
 
-def sampled(
-    attributions: Iterable[Attribution], processes: Iterable[Sequence[Block]] = ()
-) -> list[Sampled]:
-    """Return the samples of each process beside its own latency; those of the first sampler.
 
-    Args:
-        attributions: of one point; those without samples are passed over.
-        processes: the timed blocks of each process.
-    """
+def _sampled(
+    attributions: Iterable[Attribution], processes: Iterable[Sequence[Block]]
+) -> list[_Sampled]:
+    """Return the samples of each process beside its own latency; those of the first sampler."""
     of_process: dict[int, list[Attribution]] = defaultdict(list)
     used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
     for a in used:
@@ -113,7 +114,7 @@ def sampled(
     }
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
     return [
-        Sampled(
+        _Sampled(
             tuple(found),
             levels[p] / mean if mean else None,
             _wait(found),
@@ -141,45 +142,32 @@ def _pace(attributions: Sequence[Attribution], blocks: Sequence[Block]) -> float
     return median(slowed) / median(timed) if timed and slowed else None
 
 
-def share_of(processes: Sequence[Sampled], names: Sequence[str], method: str) -> Estimate:
-    """Return the share of the latency that lines of the bill take together, over processes.
+def _share_of(
+    processes: Sequence[_Sampled], counts: Sequence[Sequence[int]], method: str
+) -> Estimate:
+    """Return the share of the latency that some of the samples take, over processes.
 
-    The value is the mean of the lines' time in a call of each process over the mean of their
-    latencies; the interval Student's t over the processes' residuals (a ratio estimator,
-    linearised). Samples of one process alone give an interval over its stretches, which leaves out
-    the spread between processes, and one stretch that of its counts; the method says which.
+    The value is the mean of their time in a call of each process over the mean of the latencies;
+    the interval Student's t over the processes' residuals (a ratio estimator, linearised). Samples
+    of one process alone give an interval over its stretches, which leaves out the spread between
+    processes, and one count that of a binomial; the method says which.
 
     Args:
         processes: at least one.
-        names: lines of the bill.
+        counts: of each process, by stretch or all of its stretches together.
         method: of the result.
     """
-    counts = [[sum(s.get(n, 0) for n in names) for s in p.stretches] for p in processes]
     if len(processes) > 1:
-        parts = [p.sample_weight * sum(c) for p, c in zip(processes, counts, strict=True)]
-        return _over_processes(processes, parts, method)
-    (process,) = processes
-    totals = [sum(s.values()) for s in process.stretches]
+        parts = [p.weight * sum(c) for p, c in zip(processes, counts, strict=True)]
+        value = fmean(parts)
+        levels = [1.0 if p.level is None else p.level for p in processes]
+        residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
+        return _around(value, residuals, method)
+    totals = [sum(s.values()) for s in processes[0].stretches]
+    if len(counts[0]) == 1:
+        totals = [sum(totals)]
     found = share_interval(counts[0], totals, f"{method}, one process")
-    return scaled(found, 1 - process.wait)
-
-
-def detail_share(processes: Sequence[Sampled], name: str, method: str) -> Estimate:
-    """Return the share of the latency that a part of the kernels takes; see ``share_of``."""
-    counts = [sum(a.detail.get(name, 0) for a in p.attributions) for p in processes]
-    if len(processes) > 1:
-        parts = [p.sample_weight * c for p, c in zip(processes, counts, strict=True)]
-        return _over_processes(processes, parts, method)
-    total = sum(sum(s.values()) for s in processes[0].stretches)
-    found = share_interval(counts, [total], f"{method}, one process")
     return scaled(found, 1 - processes[0].wait)
-
-
-def _over_processes(processes: Sequence[Sampled], parts: Sequence[float], method: str) -> Estimate:
-    value = fmean(parts)
-    levels = [1.0 if p.level is None else p.level for p in processes]
-    residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
-    return _around(value, residuals, method)
 
 
 def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
@@ -210,92 +198,97 @@ def from_samples(
         mean_ns: mean call without a profiler, for the cost of sampling; a median would not do,
             a short call holds either a whole tick or none.
     """
-    found = sampled(attributions, processes)
+    found = _sampled(attributions, processes)
     if not found:
         return None
     used = [a for one in found for a in one.attributions]
     method = f"{SAMPLING} ({used[0].method})"
+
+    def share(*lines: str, name: str = method) -> Estimate:
+        return _share_of(found, [one.samples_of(*lines) for one in found], name)
+
     seen = {"kernel"}.union(*(s for one in found for s in one.stretches))
-    shares = {name: share_of(found, [name], method) for name in BILL if name in seen}
-    lines = {name: share.value * latency.value for name, share in shares.items()}
+    shares = {line: share(line) for line in BILL if line in seen}
+    lines = {line: part.value * latency.value for line, part in shares.items()}
     lines.setdefault("remainder", 0.0)
     if all(a.off_cpu_ns is not None for a in used):
         wait = fmean(one.wait * (1.0 if one.level is None else one.level) for one in found)
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
-    tax_share = one_minus(shares["kernel"])
+    packed = [[sum(a.detail.get("packing", 0) for a in one.attributions)] for one in found]
     mean_call_ns = _own_ns(used) / sum(a.calls for a in used)
     inflation = mean_call_ns / (latency.value if mean_ns is None else mean_ns) - 1
+    kernel, tax = _times(latency, found, shares["kernel"])
     return Bill(
         method=method,
-        lines={name: lines[name] for name in BILL if name in lines},
-        kernel=_kernel_time(latency, found, shares["kernel"]),
-        tax=_tax_time(latency, found, tax_share),
-        share=tax_share,
-        detail=_detail(found, latency.value),
-        symbols=_symbols(found, latency.value),
-        shares=shares,
-        processes=tuple(found),
+        lines={line: lines[line] for line in BILL if line in lines},
+        kernel=kernel,
+        tax=tax,
+        share=one_minus(shares["kernel"]),
+        detail=_spent(found, latency, lambda a: a.detail.items()) or None,
+        symbols=_symbols(found, latency),
+        packing=_share_of(found, packed, "packing share of samples"),
+        memory=share("allocator", "system", name="allocator and system share of samples"),
         inflation=inflation,
         notes=tuple(_sampling_notes(found, len(processes), inflation)),
     )
 
 
-def _kernel_time(latency: Estimate, found: Sequence[Sampled], share: Estimate) -> Estimate:
-    """Return share × latency; over processes from their products, since both vary with them."""
-    levels, parts = _levels(found), _kernel_parts(found)
-    if levels is None:
-        return product(latency, share, share.method)
-    return scaled(_around(share.value, parts, share.method), latency.value)
+def _times(
+    latency: Estimate, found: Sequence[_Sampled], kernel: Estimate
+) -> tuple[Estimate, Estimate]:
+    """Return kernel time and tax, ns: share × latency.
 
-
-def _tax_time(latency: Estimate, found: Sequence[Sampled], share: Estimate) -> Estimate:
-    levels, parts = _levels(found), _kernel_parts(found)
-    if levels is None:
-        return product(latency, share, share.method)
-    taxes = [level - part for level, part in zip(levels, parts, strict=True)]
-    return scaled(_around(share.value, taxes, share.method), latency.value)
-
-
-def _levels(found: Sequence[Sampled]) -> list[float] | None:
+    Over timed processes their intervals are of the products, since both vary with the process.
+    """
+    tax = one_minus(kernel)
     levels = [one.level for one in found if one.level is not None]
-    return levels if len(levels) == len(found) > 1 else None
-
-
-def _kernel_parts(found: Sequence[Sampled]) -> list[float]:
-    return [one.sample_weight * sum(s.get("kernel", 0) for s in one.stretches) for one in found]
+    if len(levels) < len(found) or len(levels) < 2:
+        return product(latency, kernel, kernel.method), product(latency, tax, tax.method)
+    kernels = [one.weight * sum(one.samples_of("kernel")) for one in found]
+    taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
+    return (
+        scaled(_around(kernel.value, kernels, kernel.method), latency.value),
+        scaled(_around(tax.value, taxes, tax.method), latency.value),
+    )
 
 
 def _known(stretch: Mapping[str, int]) -> dict[str, int]:
     """Return the stretch with foreign buckets moved to ``remainder``."""
-    known = {name: count for name, count in stretch.items() if name in BILL}
-    foreign = sum(count for name, count in stretch.items() if name not in BILL)
-    if foreign:
-        known["remainder"] = known.get("remainder", 0) + foreign
+    known: Counter[str] = Counter()
+    for name, count in stretch.items():
+        known[name if name in BILL else "remainder"] += count
     return known
 
 
-def _detail(found: Sequence[Sampled], latency_ns: float) -> dict[str, float] | None:
-    """Return the parts of the kernels, ns in a call."""
-    parts: dict[str, float] = defaultdict(float)
+def _spent(
+    found: Sequence[_Sampled],
+    latency: Estimate,
+    counts: Callable[[Attribution], Iterable[tuple[K, int]]],
+) -> dict[K, float]:
+    """Return what each key of some counts of samples takes, ns in a call."""
+    spent: dict[K, float] = defaultdict(float)
     for one in found:
-        for name, count in (pair for a in one.attributions for pair in a.detail.items()):
-            parts[name] += one.sample_weight * count * latency_ns / len(found)
-    return dict(parts) or None
+        for key, count in (pair for a in one.attributions for pair in counts(a)):
+            spent[key] += one.weight * count * latency.value / len(found)
+    return dict(spent)
 
 
 def _symbols(
-    found: Sequence[Sampled], latency_ns: float
+    found: Sequence[_Sampled], latency: Estimate
 ) -> tuple[tuple[str, str, str, float], ...]:
     """Return (line, library, symbol, ns in a call) of the leaders, most time first."""
-    times: dict[tuple[str, str, str], float] = defaultdict(float)
-    for one in found:
-        for line, library, symbol, count in (top for a in one.attributions for top in a.top):
-            key = (line if line in BILL else "remainder", library, symbol)
-            times[key] += one.sample_weight * count * latency_ns / len(found)
-    return tuple((*key, ns) for key, ns in sorted(times.items(), key=lambda item: -item[1]))
+    spent = _spent(
+        found,
+        latency,
+        lambda a: (
+            ((line if line in BILL else "remainder", library, symbol), count)
+            for line, library, symbol, count in a.top
+        ),
+    )
+    return tuple((*key, ns) for key, ns in sorted(spent.items(), key=lambda item: -item[1]))
 
 
-def _sampling_notes(found: Sequence[Sampled], timed: int, inflation: float) -> list[Note]:
+def _sampling_notes(found: Sequence[_Sampled], timed: int, inflation: float) -> list[Note]:
     notes = []
     used = [a for one in found for a in one.attributions]
     lost = sum(a.lost for a in used)
@@ -381,13 +374,12 @@ def from_device(latency: Estimate, attributions: Sequence[Attribution]) -> Bill 
     else:
         notes.append(Note("starvation-not-split", "no host samples: host starvation is one line"))
     lines["remainder"] = latency.value - sum(lines.values())
-    tax = difference(latency, kernel, DEVICE)
     launches = [count for a in device for count in a.launches]
     return Bill(
         method=DEVICE,
         lines={name: lines[name] for name in BILL if name in lines},
         kernel=kernel,
-        tax=tax,
+        tax=difference(latency, kernel, DEVICE),
         share=one_minus(quotient(kernel, latency, DEVICE)),
         span=span,
         launches=round(median(launches)) if launches else None,

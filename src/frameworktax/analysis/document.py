@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, stdev
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
-from frameworktax.analysis import points, regime, roofline
-from frameworktax.analysis.advice import Reading
+from frameworktax.analysis import points, regime
 from frameworktax.analysis.curves import Blocks, free_batch_interval
-from frameworktax.analysis.drift import host_drift
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of
 from frameworktax.analysis.headline import headline
@@ -41,10 +41,13 @@ from frameworktax.records import (
     device_of,
     sessions_of,
 )
-from frameworktax.stats import UNTIL, block_median, ratio_interval, spread
+from frameworktax.stats import NORMAL_95, UNTIL, block_median, ratio_interval, spread
 
 DRIFT = 0.02
 """Movement of the host from which on it is named: what is under it, an interval of ±3 % hides."""
+
+MIN_STRETCHES = 3
+"""A session has at least so many; with fewer rounds nothing is said of its host's drift."""
 
 
 def build(
@@ -70,31 +73,40 @@ def build(
     grouped = [g for g in grouped if g.measured]
     shown = _shown(grouped)
     slopes = _slopes(shown)
-    readings = _read(shown, grouped, slopes, _gpus(sessions), until)
-    families = _families(readings)
-    curves = [_curves(family, slopes) for family in families]
+    measurements, bills = _measurements(shown, grouped, slopes, _gpus(sessions), until)
+    families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
+    for m in measurements:
+        if m.runtime != FLOOR:  # it is no family's member
+            families[m.point.family()].append(m)
     processors = {s.session: _processors(s.environment) for s in sessions}
-    advised = [
-        ([], [_crowded(family[0])])
-        if any(_is_crowded(reading, processors) for reading in family)
-        else advising.advise(family, found)
-        for family, found in zip(families, curves, strict=True)
-    ]
+    curves, advice = [], []
+    for family in families.values():
+        found = _curves(family, slopes)
+        curves += found
+        crowded = [m for m in family if m.threads > processors.get(m.session or "", m.threads)]
+        if not crowded or device_of(crowded[0].platform) != "cpu":
+            more, about = advising.advise(family, found, bills)
+            advice += more
+            notes += about
+        else:
+            text = (
+                f"{crowded[0].workload.model}: {crowded[0].threads} threads on fewer processors "
+                "wait for each other; no advice is given on such numbers"
+            )
+            notes.append(Note("crowded", text))
     drift = _drift(records, sessions)
-    measurements = tuple(r.measurement for r in readings)
-    all_curves = tuple(curve for found in curves for curve in found)
-    notes += [note for _, more in advised for note in more]
     notes += _session_notes(sessions, drift)
+    floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
         environment=sessions[-1].environment if sessions else None,
-        headline=headline(measurements, all_curves),
-        harness_floor_ns=_floor(readings),
+        headline=headline(measurements, curves),
+        harness_floor_ns=next((floor for floor in floors if floor is not None), None),
         host_drift=drift,
         own_tax=_own_tax([record for record in records if isinstance(record, Effort)]),
         points=_points(measurements, records, asked),
-        measurements=measurements,
-        curves=all_curves,
-        advice=advising.ranked(advice for found, _ in advised for advice in found),
+        measurements=tuple(measurements),
+        curves=tuple(curves),
+        advice=advising.ranked(advice),
         left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -103,22 +115,6 @@ def build(
 def _processors(environment: Environment) -> int:
     """Return how many processors a session could use."""
     return len(environment.affinity) or environment.cores
-
-
-def _is_crowded(reading: Reading, processors: Mapping[str, int]) -> bool:
-    """Return whether a point had more threads than its session had processors."""
-    point, session = reading.records.point, reading.records.session
-    on_cpu = device_of(point.platform) == "cpu"
-    return on_cpu and point.threads > processors.get(session, point.threads)
-
-
-def _crowded(reading: Reading) -> Note:
-    point = reading.records.point
-    text = (
-        f"{point.workload.model}: {point.threads} threads on fewer processors wait for each other; "
-        "no advice is given on such numbers"
-    )
-    return Note("crowded", text)
 
 
 def _own_tax(efforts: Sequence[Effort]) -> OwnTax | None:
@@ -164,6 +160,32 @@ def _drift(records: Sequence[Record], sessions: Sequence[Session]) -> float | No
     )
 
 
+def host_drift(calibrator_ns: Mapping[int, float]) -> float | None:
+    """Return how far the host's speed moved between stretches of a session: half of 95 %, a share.
+
+    It is in no result's interval: those are of their session, and blocks of one round, whose ratio
+    is taken, share what the host did.
+
+    The rounds are divided into stretches of √n neighbours (of n / 3, if that is less); the result
+    is 1.96 standard deviations of the stretches' mean logs. That is the long-run variance by batch
+    means (Flegal and Jones 2010): what disturbs single rounds is averaged out, what neighbours
+    share stays, and more rounds do not make it larger, as they do a range.
+
+    Args:
+        calibrator_ns: round → median of its calls, ns.
+
+    Returns:
+        None where there are fewer than ``MIN_STRETCHES`` rounds.
+    """
+    logs = [math.log(ns) for _, ns in sorted(calibrator_ns.items())]
+    if len(logs) < MIN_STRETCHES:
+        return None
+    size = min(math.isqrt(len(logs)), len(logs) // MIN_STRETCHES)
+    first = len(logs) % size  # what fills no stretch is left out at the beginning
+    stretches = [fmean(logs[i : i + size]) for i in range(first, len(logs), size)]
+    return NORMAL_95 * stdev(stretches)
+
+
 def _session_notes(sessions: Sequence[Session], drift: float | None) -> list[Note]:
     notes = []
     if drift is not None and drift > DRIFT:
@@ -197,28 +219,33 @@ def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
     )
 
 
-def _read(
+def _measurements(
     shown: Sequence[PointRecords],
     grouped: Iterable[PointRecords],
     slopes: Mapping[Point, float | None],
-    gpus: Mapping[tuple[str, str], roofline.Device | None],
+    gpus: Mapping[tuple[str, str], regime.Device | None],
     until: float,
-) -> list[Reading]:
-    """Return a reading of each point shown; twins and eager are found among all of them."""
+) -> tuple[list[Measurement], dict[Point, billing.Bill]]:
+    """Return each point shown, and its bill; twins and eager are found among all of them."""
     twins = {
         replace(g.point, workload=replace(g.point.workload, twin=False)): g
         for g in grouped
         if g.point.workload.twin
     }
     eagers = {_cell(g.point): g for g in shown if g.point.runtime == REFERENCE}
-    readings = []
+    measurements, bills = [], {}
     for records in shown:
         point = records.point
-        eager = eagers.get(_cell(point))
-        reading = _reading(records, twins.get(point), eager, slopes.get(point), until)
+        bill = _bill(records, twins.get(point))
+        if bill is not None:
+            bills[point] = bill
+        m = _measurement(records, bill, twins.get(point), eagers.get(_cell(point)), until)
         device = gpus.get((records.session, device_of(point.platform)))
-        readings.append(_refined(reading, device))
-    return readings
+        found = _regime(bill, slopes.get(point)) if bill is not None else None
+        if found is not None:
+            found = regime.refine(found, m, device)
+        measurements.append(replace(m, regime=found))
+    return measurements, bills
 
 
 def _cell(point: Point) -> tuple[FamilyKey, int]:
@@ -226,17 +253,15 @@ def _cell(point: Point) -> tuple[FamilyKey, int]:
     return point.family(), point.workload.batch
 
 
-def _reading(
+def _measurement(
     records: PointRecords,
+    bill: billing.Bill | None,
     twin: PointRecords | None,
     eager: PointRecords | None,
-    slope: float | None,
     until: float,
-) -> Reading:
+) -> Measurement:
     status, reason = status_of(records)
-    latency, mean = records.latency, points.pipelined(records)
-    warm = twin.latency if twin is not None else None
-    bill = _bill(records, latency, mean, twin, warm) if latency is not None else None
+    latency = records.latency
     notes = points.notes(records, until)
     if bill is not None:
         codes = {note.code for note in notes}
@@ -254,7 +279,7 @@ def _reading(
     between, within = spread(records.block_medians)
     subject, point = records.subject, records.point
     peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
-    measurement = Measurement(
+    return Measurement(
         workload=point.workload,
         runtime=point.runtime,
         paradigm=subject.paradigm,
@@ -263,13 +288,13 @@ def _reading(
         status=status,
         reason=reason,
         latency_ns=latency,
-        pipelined_ns=mean,
+        pipelined_ns=points.pipelined(records),
         enqueue_ns=points.enqueue(records),
         kernel_ns=bill.kernel if bill else None,
         span_ns=bill.span if bill else None,
         tax_ns=bill.tax if bill else None,
         tax_share=bill.share if bill else None,
-        warm_overhead_ns=warm,
+        warm_overhead_ns=twin.latency if twin is not None else None,
         bill_ns=bill.lines if bill else None,
         bill_method=bill.method if bill else None,
         kernel_detail_ns=bill.detail if bill else None,
@@ -294,7 +319,6 @@ def _reading(
         padding_share=subject.padding_share,
         first_token_ns=points.first_token(records),
         per_token_ns=points.per_token(records),
-        regime=_regime(bill, slope) if bill else None,
         parity=records.parity,
         process_spread=between,
         block_spread=within,
@@ -305,7 +329,6 @@ def _reading(
         blocks_ns=tuple((p, r, ns) for (p, r), ns in sorted(records.by_round.items())),
         calibrator_ns=tuple(sorted(records.calibrator.items())),
     )
-    return Reading(records, measurement, bill)
 
 
 def _whole(records: PointRecords) -> Sequence[Attribution]:
@@ -315,22 +338,18 @@ def _whole(records: PointRecords) -> Sequence[Attribution]:
     return [a for a in records.attributions if is_one or a.method == EVERY_THREAD]
 
 
-def _bill(
-    records: PointRecords,
-    latency: Estimate,
-    mean: Estimate | None,
-    twin: PointRecords | None,
-    warm: Estimate | None,
-) -> billing.Bill | None:
-    point = records.point
-    if point.runtime == FLOOR:
-        return None  # it has no kernels: its latency is the harness's own
+def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | None:
+    point, latency = records.point, records.latency
+    if latency is None or point.runtime == FLOOR:
+        return None  # the floor has no kernels: its latency is the harness's own
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
+    mean = points.pipelined(records)
     sampled = billing.from_samples(
         latency, _whole(records), records.by_process, mean.value if mean else None
     )
-    if sampled is not None or twin is None or warm is None:
+    warm = twin.latency if twin is not None else None
+    if sampled is not None or warm is None:
         return sampled
     return billing.from_twin(latency, warm, quotient(warm, latency, billing.TWIN))
 
@@ -345,15 +364,6 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
         return Note("floor", "does nothing: its latency is the harness's own cost per call")
     text = "kernel time was not measured: no breakdown and no regime"
     return Note("no-kernel-time", text)
-
-
-def _families(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Group points that differ in runtime and batch alone; the floor is no family's member."""
-    groups: dict[FamilyKey, list[Reading]] = defaultdict(list)
-    for reading in readings:
-        if reading.measurement.runtime != FLOOR:
-            groups[reading.records.point.family()].append(reading)
-    return list(groups.values())
 
 
 def _slopes(shown: Iterable[PointRecords]) -> dict[Point, float | None]:
@@ -371,10 +381,10 @@ def _slopes(shown: Iterable[PointRecords]) -> dict[Point, float | None]:
     return slopes
 
 
-def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], roofline.Device | None]:
+def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | None]:
     """Return (session, platform) → peak numbers of its device."""
     return {
-        (s.session, f"cuda:{gpu.get('index', i)}"): roofline.device_of(gpu)
+        (s.session, f"cuda:{gpu.get('index', i)}"): regime.gpu_peaks(gpu)
         for s in sessions
         for i, gpu in enumerate(s.environment.gpus)
     }
@@ -388,23 +398,16 @@ def _regime(bill: billing.Bill, slope: float | None) -> Regime:
     return regime.cpu_regime(bill.share)
 
 
-def _refined(reading: Reading, device: roofline.Device | None) -> Reading:
-    found, m = reading.measurement.regime, reading.measurement
-    if found is None or (refined := roofline.refine(found, m, device)) == found:
-        return reading
-    return replace(reading, measurement=replace(m, regime=refined))
-
-
-def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> list[Curve]:
-    rows: dict[str, list[Reading]] = defaultdict(list)
-    for reading in family:
-        if reading.measurement.latency_ns is not None:
-            rows[reading.measurement.runtime].append(reading)
+def _curves(family: Iterable[Measurement], slopes: Mapping[Point, float | None]) -> list[Curve]:
+    rows: dict[str, list[Measurement]] = defaultdict(list)
+    for m in family:
+        if m.latency_ns is not None:
+            rows[m.runtime].append(m)
     curves = []
     for row in rows.values():
-        batches = [float(r.measurement.workload.batch) for r in row]
-        free, bound = free_batch_interval(batches, [_blocks(r.records) for r in row])
-        first = row[0].measurement
+        batches, first = [float(m.workload.batch) for m in row], row[0]
+        blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
+        free, bound = free_batch_interval(batches, blocks)
         curves.append(
             Curve(
                 model=first.workload.model,
@@ -413,20 +416,11 @@ def _curves(family: Iterable[Reading], slopes: Mapping[Point, float | None]) -> 
                 precision=first.workload.precision,
                 axis="batch",
                 values=tuple(batches),
-                latency_ns=tuple(r.measurement.latency_ns for r in row),
+                latency_ns=tuple(m.latency_ns for m in row),
                 free_batch=free,
                 free_is_lower_bound=bound,
-                regimes=tuple(r.measurement.regime for r in row),
-                elasticity=tuple(slopes[r.records.point] for r in row),
+                regimes=tuple(m.regime for m in row),
+                elasticity=tuple(slopes[m.point] for m in row),
             )
         )
     return curves
-
-
-def _blocks(records: PointRecords) -> Blocks:
-    return {((records.session, p), r): ns for (p, r), ns in records.by_round.items()}
-
-
-def _floor(readings: Sequence[Reading]) -> Estimate | None:
-    floors = [r.measurement.latency_ns for r in readings if r.measurement.runtime == FLOOR]
-    return next((floor for floor in floors if floor is not None), None)

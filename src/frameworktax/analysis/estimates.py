@@ -83,12 +83,11 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
     value = function(*values)
     down = up = 0.0
     for i, estimate in enumerate(inputs):
-        moved = [
-            function(*values[:i], end, *values[i + 1 :]) for end in (estimate.low, estimate.high)
-        ]
-        # Where the function turns, both ends may lie on one side: then the other side gets nothing.
-        down = math.hypot(down, max(0.0, value - min(moved)))
-        up = math.hypot(up, max(0.0, max(moved) - value))
+        # where the function turns, both ends may lie on one side: the other then ends at the value
+        ends = (estimate.low, estimate.high)
+        reached = [value, *(function(*values[:i], end, *values[i + 1 :]) for end in ends)]
+        down = math.hypot(down, value - min(reached))
+        up = math.hypot(up, max(reached) - value)
     return Estimate(
         value=value,
         low=value - down,

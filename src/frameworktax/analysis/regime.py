@@ -7,10 +7,12 @@ GPU they overlap, and ρ, kernel time over latency, decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from frameworktax.analysis.curves import FREE, isotonic
-from frameworktax.records import Estimate, Regime
+from frameworktax.records import Estimate, Measurement, Regime
 from frameworktax.stats import LINEAR
 
 CPU_FRAMEWORK = 0.5
@@ -22,6 +24,11 @@ FLAT = 0.1
 IN_SITU_OVER_WARM = 4.0
 """The most that the tax among real kernels was seen to exceed the twin's warm overhead (METHOD,
 section 1: 1.2 to 4 times)."""
+
+MOVING = 0.6
+"""Share of kernel time that reading the weights once at peak bandwidth must account for. Some
+parameters (rows of an embedding that no token asks for) are counted and never read."""
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
 def cpu_regime(share: Estimate) -> Regime:
@@ -77,9 +84,8 @@ def elasticities(values: Sequence[float], latency_ns: Sequence[float | None]) ->
     result: list[float | None] = [None] * len(values)
     if len(known) < 2:
         return result
-    for k, (i, _, _) in enumerate(known):
-        _, n0, l0 = known[max(0, k - 1)]
-        _, n1, l1 = known[min(len(known) - 1, k + 1)]
+    before, after = [known[0], *known[:-1]], [*known[1:], known[-1]]
+    for (i, _, _), (_, n0, l0), (_, n1, l1) in zip(known, before, after, strict=True):
         result[i] = (l1 - l0) / (n1 - n0)
     return result
 
@@ -105,4 +111,82 @@ def linear_from(values: Sequence[float], elasticity: Sequence[float | None]) -> 
         if slope is None or slope <= LINEAR:
             break
         found = n
+    return found
+
+
+# --- memory-bound, by the roofline -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Peak numbers: bytes and operations a second, bytes of the last cache."""
+
+    bandwidth: float
+    single: float
+    half: float
+    cache_bytes: int
+
+
+DEVICES: Mapping[str, Device] = {
+    "H200": Device(4.8e12, 66.9e12, 989e12, 60 << 20),
+    "H100 PCIe": Device(2.0e12, 51.2e12, 756e12, 50 << 20),
+    "H100": Device(3.35e12, 66.9e12, 989e12, 50 << 20),
+    "A100-PCIE-40GB": Device(1.555e12, 19.5e12, 312e12, 40 << 20),
+    "A100-SXM4-40GB": Device(1.555e12, 19.5e12, 312e12, 40 << 20),
+    "A100 80GB PCIe": Device(1.935e12, 19.5e12, 312e12, 40 << 20),
+    "A100-SXM4-80GB": Device(2.039e12, 19.5e12, 312e12, 40 << 20),
+    "L40S": Device(0.864e12, 91.6e12, 362e12, 96 << 20),
+    "NVIDIA L4": Device(0.300e12, 30.3e12, 121e12, 48 << 20),
+    "NVIDIA A10": Device(0.600e12, 31.2e12, 125e12, 6 << 20),
+    "Tesla T4": Device(0.320e12, 8.1e12, 65e12, 4 << 20),
+    "V100-SXM2": Device(0.900e12, 15.7e12, 125e12, 6 << 20),
+    "Quadro RTX 8000": Device(0.672e12, 16.3e12, 130.5e12, 6 << 20),
+    "RTX 4090": Device(1.008e12, 82.6e12, 165e12, 72 << 20),
+    "RTX 3090": Device(0.936e12, 35.6e12, 71e12, 6 << 20),
+}
+"""Part of the name that ``nvidia-smi`` gives → peak numbers; the first that fits is taken.
+
+From the makers' data sheets: dense, without sparsity, at the tensor cores' rate for half precision
+and without TF32 for single. The H200's cache is what the driver reports; its data sheet gives none.
+"""
+
+
+def gpu_peaks(gpu: Mapping[str, Any]) -> Device | None:
+    """Return the peak numbers of a GPU of ``Environment.gpus``, None where they are not known."""
+    name = str(gpu.get("name") or "")
+    for part, device in DEVICES.items():
+        if part in name and not _longer(name, part):
+            return device
+    return None
+
+
+def _longer(name: str, part: str) -> bool:
+    """Return whether the name goes on: an A100 is no A10, a laptop's RTX 4090 no card."""
+    rest = name.split(part, 1)[1]
+    return rest[:1].isalnum() or "Laptop" in rest or "MIG" in rest
+
+
+def refine(found: Regime, m: Measurement, device: Device | None) -> Regime:
+    """Return ``memory-bound`` for a busy device that spends its time moving weights.
+
+    Reading every weight once at peak bandwidth must take longer than the operations at peak rate
+    (the point lies under the slope of the roofline), and account for ``MOVING`` of the kernel
+    time. Weights that fit into the cache may never leave it, and prove nothing.
+
+    Args:
+        found: by ρ and the slope; only ``compute-bound`` and ``kernel-flat`` are refined.
+        m: with kernel time, operations and parameters.
+        device: peak numbers; None changes nothing.
+    """
+    if device is None or found not in ("compute-bound", "kernel-flat"):
+        return found
+    size = BYTES.get(m.workload.precision)
+    if size is None or not m.parameters or not m.flops or m.kernel_ns is None:
+        return found
+    weights = size * m.parameters
+    moving_s = weights / device.bandwidth
+    computing_s = m.flops / (device.single if size == 4 else device.half)
+    explained = moving_s * 1e9 / m.kernel_ns.value if m.kernel_ns.value > 0 else 0.0
+    if weights > device.cache_bytes and moving_s > computing_s and explained >= MOVING:
+        return "memory-bound"
     return found

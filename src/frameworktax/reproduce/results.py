@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import store as stores
-from frameworktax.analysis.roofline import device_of
+from frameworktax.analysis.regime import gpu_peaks
 from frameworktax.api import document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
@@ -236,7 +236,7 @@ def _peaks(environment: Environment | None, platform: str) -> tuple[float | None
     gpu = _gpu(environment, platform)
     words = str(gpu.get("name", "")).split()
     printed = [p.peak_tflops for p in paper.platforms() if p.gpu.split()[-1] in words]
-    device = device_of(gpu)
+    device = gpu_peaks(gpu)
     return (printed[0] if printed else None), (device.single / 1e12 if device else None)
 
 

@@ -7,12 +7,16 @@ has shown larger errors than it may (METHOD, section 9).
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 
 from frameworktax.analysis.estimates import paired_ratio, quotient
-from frameworktax.analysis.whatif import cpu, formula_errors, gpu, replay
+from frameworktax.analysis.whatif import cpu, gpu, replay
 from frameworktax.analysis.whatif.request import (
     MEASURED,
     Answer,
@@ -35,59 +39,75 @@ from frameworktax.records import (
 )
 from frameworktax.traces.timeline import Step
 
-__all__ = ["WhatIf", "predict"]
-
 Table = Mapping[str, Mapping[str, float]]
+"""Formula → the error it has shown: ``{"median", "p95", "n"}``, relative."""
+FILE = "formula_errors.json"
+MEDIAN = 0.05
+"""Median relative error up to which a formula is trusted."""
+P95 = 0.15
+"""The same for the 95th percentile."""
+ENOUGH = 5
+"""Checks below which nothing is refused: one disturbed measurement is no verdict."""
+
+
+@cache
+def errors_shown() -> Table:
+    """Return the errors that formulas have shown, as ``benchmarks/validate.py`` measured them."""
+    text = (resources.files("frameworktax.analysis.whatif") / FILE).read_text(encoding="utf-8")
+    found: Table = json.loads(text)["formulas"]
+    return found
+
+
+def distrust(shown: Mapping[str, float] | None) -> str | None:
+    """Return why a formula is refused: the error it has shown. None where it is trusted.
+
+    A formula that was never checked, or fewer than ``ENOUGH`` times, is not refused; its
+    prediction says so.
+    """
+    if shown is None or shown["n"] < ENOUGH:
+        return None
+    if shown["median"] <= MEDIAN and shown["p95"] <= P95:
+        return None
+    return (
+        f"this formula was off by {shown['median']:.1%} at the median and {shown['p95']:.1%} at "
+        f"the 95th percentile of {shown['n']:.0f} checks; measure, do not predict"
+    )
 
 
 def predict(
-    asked: WhatIf,
-    run: Run | None = None,
-    steps: Sequence[Step] = (),
-    subject: str = "step",
-    table: Table | None = None,
-    *,
-    alone: bool = True,
+    asked: WhatIf, run: Run, table: Table | None = None, *, alone: bool = True
 ) -> tuple[Prediction, ...]:
-    """Return one prediction for each change asked and each subject it can start from.
+    """Return one prediction for each change asked and each point it can start from.
 
     Args:
         asked: the changes; each is answered alone, and those that are replayed also together.
-        run: a document: subjects are its measured points, one a model and runtime, at the
-            smallest batch.
-        steps: of a trace, all of one kind: together they give one interval.
-        subject: what the steps are called.
+        run: a document: it starts from one measured point a model and runtime, at the smallest
+            batch.
         table: errors that formulas have shown; default: the committed table.
         alone: whether each of several changes is answered; otherwise all of them at once only.
 
     Returns:
-        Predictions and refusals, subject by subject.
+        Predictions and refusals, point by point.
 
     Raises:
         UsageError: a factor or batch at or below zero, or nothing asked.
     """
     check(asked)
-    known = formula_errors.table() if table is None else table
-    measured = [
-        m
-        for m in (run.measurements if run is not None else ())
-        if m.latency_ns is not None and m.runtime != FLOOR
-    ]
+    measured = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
     first: dict[tuple[FamilyKey, str], Measurement] = {}
+    families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in measured:
-        key = (m.point.family(), m.runtime)
-        if key not in first or m.workload.batch < first[key].workload.batch:
-            first[key] = m
-    families: dict[FamilyKey, list[Measurement]] = {}
-    for m in measured:
-        families.setdefault(m.point.family(), []).append(m)
-    found = [
-        predict_from(m, families[m.point.family()], measured, one, known)
-        for m in first.values()
+        family = m.point.family()
+        families[family].append(m)
+        smallest = first.setdefault((family, m.runtime), m)
+        if m.workload.batch < smallest.workload.batch:
+            first[family, m.runtime] = m
+    found = (
+        predict_from(m, families[family], measured, one, table)
+        for (family, _), m in first.items()
         for one in (changes(asked) if alone else [asked])
-    ]
-    predictions = [one for one in found if one is not None]
-    return (*predictions, *_of_steps(steps, asked, subject, known))
+    )
+    return tuple(one for one in found if one is not None)
 
 
 def predict_from(
@@ -95,7 +115,7 @@ def predict_from(
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-    table: Table,
+    table: Table | None = None,
 ) -> Prediction | None:
     """Return the prediction of one change from one measured point.
 
@@ -104,34 +124,30 @@ def predict_from(
         relatives: measured points that differ from it in runtime and batch alone, itself included.
         everything: measured points, among which the one that is asked for may be.
         asked: the change.
-        table: errors that formulas have shown.
+        table: errors that formulas have shown; default: the committed table.
 
     Returns:
         None where the change leaves the point as it is.
     """
     if asked.runtime == m.runtime or asked.batch == m.workload.batch:
         return None
-    scaled = scales(asked, on_device=device_of(m.platform) != "cpu")
-    made = Prediction(change=asked.words(), subject=point_name(m.point), formula="", scales=scaled)
+    on_device = device_of(m.platform) != "cpu"
+    made = Prediction(
+        change=asked.words(),
+        subject=point_name(m.point),
+        formula="",
+        scales=scales(asked, on_device=on_device),
+    )
     try:
-        answers = _answers(m, relatives, everything, asked)
+        if measured := _measured(m, everything, asked):
+            answers = [measured]
+        elif on_device:
+            answers = [gpu.answer(m, relatives, asked)]
+        else:
+            answers = cpu.answers(m, relatives, everything, asked)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
     return _prediction(made, answers, m.latency_ns, table)
-
-
-def _answers(
-    m: Measurement,
-    relatives: Sequence[Measurement],
-    everything: Sequence[Measurement],
-    asked: WhatIf,
-) -> list[Answer]:
-    """Answer one change from one point by every formula that can."""
-    if measured := _measured(m, everything, asked):
-        return [measured]
-    if device_of(m.platform) == "cpu":
-        return cpu.answers(m, relatives, everything, asked)
-    return gpu.answers(m, relatives, asked)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
@@ -157,13 +173,14 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
 
 
 def _prediction(
-    made: Prediction, answers: Sequence[Answer], before: Estimate | None, table: Table
+    made: Prediction, answers: Sequence[Answer], before: Estimate | None, table: Table | None
 ) -> Prediction:
     """Return the answer of the formula that has shown the smallest error, or the first one."""
-    answer = min(answers, key=lambda a: table.get(a.formula, {"median": math.inf})["median"])
-    errors = table.get(answer.formula)
+    known = errors_shown() if table is None else table
+    answer = min(answers, key=lambda a: known.get(a.formula, {"median": math.inf})["median"])
+    errors = known.get(answer.formula)
     made = replace(made, formula=answer.formula, shown_error=errors)
-    if reason := formula_errors.distrust(errors):
+    if reason := distrust(errors):
         return replace(made, reason=reason)
     factor = answer.factor
     if factor is None and before is not None:
@@ -171,26 +188,50 @@ def _prediction(
     return replace(made, latency_ns=answer.latency, factor=factor)
 
 
-def _of_steps(
-    steps: Sequence[Step], asked: WhatIf, subject: str, table: Table
-) -> Iterator[Prediction]:
-    if not steps:
-        return
-    formula = replay.RECORDED
+def predict_steps(
+    asked: WhatIf, steps: Sequence[Step], subject: str, table: Table | None = None
+) -> tuple[Prediction, ...]:
+    """Return one prediction for each change asked, from steps of a trace.
+
+    Args:
+        asked: the changes, as for ``predict``.
+        steps: all of one kind: together they give one interval.
+        subject: what the steps are called.
+        table: errors that formulas have shown; default: the committed table.
+
+    Raises:
+        UsageError: a factor or batch at or below zero, or nothing asked.
+    """
+    check(asked)
     try:
         queues = [replay.queues_of(step) for step in steps]
-        beyond = max(abs(q.sync_ns) / max(1.0, replay.run(q).latency_ns) for q in queues)
-        unusable = replay.unexplained(beyond, 1.0)
+        beyond = (replay.unexplained(q.sync_ns, replay.run(q).latency_ns) for q in queues)
+        unusable = next((reason for reason in beyond if reason), None)
     except UsageError as error:
         queues, unusable = [], str(error)
+    found = []
     for one in changes(asked):
-        scaled = scales(one, on_device=True)
-        made = Prediction(change=one.words(), subject=subject, formula=formula, scales=scaled)
-        reason = (gpu.unanswerable_from_trace(one) if queues else None) or unusable
+        made = Prediction(
+            change=one.words(),
+            subject=subject,
+            formula=replay.RECORDED,
+            scales=scales(one, on_device=True),
+        )
+        reason = (_not_in_a_trace(one) if queues else None) or unusable
         if reason is None and one.graphs and any(q.blocked.any() for q in queues):
             reason = "the host waits for the device inside the step; a graph cannot hold that"
         if reason is not None:
-            yield replace(made, reason=reason)
+            found.append(replace(made, reason=reason))
         else:
             before, after = replay.steps_latency(queues, gpu.change_of(one))
-            yield _prediction(made, [Answer(formula, after)], before, table)
+            found.append(_prediction(made, [Answer(replay.RECORDED, after)], before, table))
+    return tuple(found)
+
+
+def _not_in_a_trace(asked: WhatIf) -> str | None:
+    """Return why a trace alone cannot answer, or None."""
+    if asked.batch or asked.width or asked.depth:
+        return "a trace has one size; record the other size too, or measure the model"
+    if asked.runtime and asked.runtime != "cuda-graph":
+        return f"the host time of {asked.runtime} is not in a trace; measure the model"
+    return None

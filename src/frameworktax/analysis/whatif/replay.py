@@ -26,7 +26,6 @@ from frameworktax.traces.timeline import Step
 
 Ns = NDArray[np.float64]
 
-UNIFORM = "two-queue replay, equal launches"
 RECORDED = "two-queue replay"
 QUEUE = 1024
 """Launches that a CUDA queue holds before the host has to wait."""
@@ -103,37 +102,9 @@ class Change:
     kernels: float = 1.0
 
 
-def uniform(
-    *, launches: int, host_ns: float, kernel_ns: float, span_ns: float | None, latency_ns: float
-) -> Queues:
-    """Return queues of equal launches and equal kernels, which is all that totals can give.
-
-    Args:
-        launches: N, kernels and copies of a call.
-        host_ns: H, host time until the call returns.
-        kernel_ns: K, union of kernels.
-        span_ns: D, the same queued back to back; None leaves the gap at zero.
-        latency_ns: L; what the queues leave of it, launch latency included, is ``sync_ns``.
-    """
-    gap = 0.0 if span_ns is None or launches < 2 else (span_ns - kernel_ns) / (launches - 1)
-    made = Queues(
-        host_ns=np.full(launches, host_ns / launches),
-        kernel_ns=np.full(launches, kernel_ns / launches),
-        stream=np.zeros(launches, dtype=np.int64),
-        after=np.full(launches, -1, dtype=np.int64),
-        blocked=np.zeros(launches, dtype=np.bool_),
-        extra_ns=np.zeros(launches),
-        late_ns=np.zeros(launches),
-        gap_ns=gap,
-    )
-    return replace(made, sync_ns=latency_ns - run(made).latency_ns)
-
-
 def run(queues: Queues) -> Played:
     """Play both queues forward."""
     count = queues.kernel_ns.size
-    if 0 < count <= queues.depth and _one_stream_alone(queues):
-        return _run_at_once(queues)
     launch, start, end = np.zeros(count), np.zeros(count), np.zeros(count)
     host, kernel = queues.host_ns.tolist(), queues.kernel_ns.tolist()
     stream, after = queues.stream.tolist(), queues.after.tolist()
@@ -161,33 +132,6 @@ def run(queues: Queues) -> Played:
         done = max(done, ended)
         launch[i], start[i], end[i] = now, begun, ended
     latency = max(done, now + queues.tail_ns) + queues.sync_ns
-    return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
-
-
-def _one_stream_alone(queues: Queues) -> bool:
-    """Return whether only launches and the kernel before hold a kernel back, as in ``uniform``."""
-    return (
-        bool((queues.stream == queues.stream[0]).all())
-        and not (queues.after >= 0).any()
-        and not queues.blocked.any()
-        and not queues.extra_ns.any()
-        and not queues.late_ns.any()
-    )
-
-
-def _run_at_once(queues: Queues) -> Played:
-    """Return what ``run`` does, for all kernels of one stream at once; its queue is never full.
-
-    A kernel starts at s_i = b_i + max over j <= i of (e_j + λ - b_j), where b_i is the sum of k + g
-    before it.
-    """
-    kernel = queues.kernel_ns
-    launch = np.cumsum(queues.host_ns)
-    before = np.concatenate(([0.0], np.cumsum(kernel[:-1] + queues.gap_ns)))
-    start = before + np.maximum.accumulate(launch + queues.launch_ns - before)
-    end = start + kernel
-    done = max(0.0, float(end.max()))  # not before the call began, which is 0
-    latency = max(done, float(launch[-1]) + queues.tail_ns) + queues.sync_ns
     return Played(latency_ns=latency, launch_ns=launch, start_ns=start, end_ns=end)
 
 
