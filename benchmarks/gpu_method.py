@@ -77,7 +77,7 @@ def kernel_ns(gpu: Any, call: Callable[[], Any], calls: int = 10) -> float:
 
 
 def span_ns(gpu: Any, call: Callable[[], Any]) -> float:
-    from frameworktax.attribution.backlog import measure_span
+    from frameworktax.attribution.device import measure_span
 
     found = measure_span(call, gpu, host_ns=round(enqueue_ns(gpu, call)))
     if found.median_ns is None:
@@ -143,7 +143,7 @@ def check_launch_names(gpu: Any) -> list[Row]:
 
 
 def check_spin(gpu: Any) -> list[Row]:
-    from frameworktax.attribution.backlog import calibrate
+    from frameworktax.attribution.device import calibrate
 
     rows = []
     for wanted in (100_000, 2_000_000):

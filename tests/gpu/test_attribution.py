@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from frameworktax.attribution import backlog
-from frameworktax.attribution.device import attribute_gpu, gpu_uuid
+from frameworktax.attribution.device import attribute_gpu, calibrate, gpu_uuid, measure_span
 from frameworktax.attribution.device_places import attribute_device_modules
 from frameworktax.attribution.device_profile import profile_device
 from frameworktax.host.nvml import Nvml
@@ -21,7 +20,7 @@ def profile(gpu, call, calls=5):
 
 
 def span(gpu, call, host_ns=MS, **options):
-    return backlog.measure_span(call, gpu, repeats=5, host_ns=host_ns, **options)
+    return measure_span(call, gpu, repeats=5, host_ns=host_ns, **options)
 
 
 def middle(values):
@@ -62,7 +61,7 @@ def small(gpu):
 
 
 def test_a_spin_kernel_of_known_time_counts_as_kernel(gpu):
-    cycles = round(2 * MS * backlog.calibrate(gpu))
+    cycles = round(2 * MS * calibrate(gpu))
     run = profile(gpu, lambda: gpu.spin(cycles))
     assert run.kernels == run.launches == (1,) * 5
     assert middle(run.kernel_ns) == pytest.approx(2 * MS, rel=0.05)
@@ -78,7 +77,7 @@ def test_kernel_time_of_a_matmul_chain_agrees_with_events(gpu, chain):
 def test_streams_that_overlap_count_once(gpu):
     import torch
 
-    cycles = round(2 * MS * backlog.calibrate(gpu))
+    cycles = round(2 * MS * calibrate(gpu))
     side = torch.cuda.Stream()
 
     def call():
@@ -110,7 +109,7 @@ def test_a_copy_is_a_copy(gpu):
 
 
 def test_host_time_between_kernels_is_in_the_wall_only(gpu):
-    cycles = round(0.2 * MS * backlog.calibrate(gpu))
+    cycles = round(0.2 * MS * calibrate(gpu))
 
     def call():
         gpu.spin(cycles)

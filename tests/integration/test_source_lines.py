@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from frameworktax.attribution import available_samplers, lines
-from frameworktax.attribution.lines import attribute_lines, by_line
+from frameworktax.attribution import available_samplers, layers
+from frameworktax.attribution.layers import attribute_lines, by_line
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
 
@@ -38,14 +38,14 @@ def test_a_sample_goes_to_the_first_signal_that_was_handled_after_it():
         (torch.nn.modules.linear.__file__, True),
         (time.__name__ + ".py", False),
         (threading.__file__, True),
-        (lines.__file__, True),
+        (layers.__file__, True),
         ("<frozen importlib>", True),
         (f"{sysconfig.get_path('purelib')}/transformers/models/bert/modeling_bert.py", False),
         ("/home/user/net.py", False),
     ],
 )
 def test_lines_are_those_of_the_user_and_the_model_library(file, passed):
-    assert lines.is_passed(file) is passed
+    assert layers.is_passed(file) is passed
 
 
 def spin(ns):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from frameworktax.attribution import call_stacks, rtti
+from frameworktax.attribution import call_stacks, operators
 from frameworktax.attribution.call_stacks import BP, PC, SP, Caught, Rule, Unwinder, read_rule
 from frameworktax.attribution.operators import torch_operator
 
@@ -138,7 +138,7 @@ def test_torch_functions_name_operators(symbol, name):
 
 def test_stripped_engines_name_the_classes_of_their_nodes():
     engine = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
-    found = set(rtti.operators(engine.__file__).values())
+    found = set(operators.node_classes(engine.__file__).values())
     assert {"Gemm", "Conv", "Softmax", "LayerNorm", "Gelu"} <= found
     assert "OpKernel" not in found
 
@@ -146,8 +146,8 @@ def test_stripped_engines_name_the_classes_of_their_nodes():
 def test_a_library_that_cannot_be_read_names_nothing(tmp_path):
     file = tmp_path / "broken.so"
     file.write_bytes(b"\x7fELF\x02\x01" + bytes(200))
-    assert rtti.operators(str(file)) == {}
-    assert rtti.operators(str(tmp_path / "none.so")) == {}
+    assert operators.node_classes(str(file)) == {}
+    assert operators.node_classes(str(tmp_path / "none.so")) == {}
 
 
 def test_stacks_are_read_on_one_processor_only(monkeypatch):

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax.attribution import backlog
-from frameworktax.attribution.device import attribute_gpu
+from frameworktax.attribution.device import MIN_SPIN_NS, attribute_gpu, calibrate, measure_span
 from frameworktax.attribution.device_profile import HEAD_CALLS, HEAD_MARKERS, profile_device
 from frameworktax.attribution.torch_device import MARKER
 from frameworktax.errors import TraceError
@@ -354,7 +353,7 @@ def test_one_launch_that_is_not_described_leaves_both_unknown():
 
 def span(clock, device, call, **options):
     options.setdefault("host_ns", 3_000)
-    return backlog.measure_span(call, device, clock=clock, repeats=3, **options)
+    return measure_span(call, device, clock=clock, repeats=3, **options)
 
 
 def test_span_is_kernels_and_gaps_and_not_the_host():
@@ -362,18 +361,18 @@ def test_span_is_kernels_and_gaps_and_not_the_host():
     found = span(clock, device, five_and_a_copy(device, host_ns=5_000))
     assert found.span_ns == (5 * 2_001 + 700 + 6 * 10,) * 3
     assert found.reason is None
-    assert found.spin_ns == backlog.MIN_SPIN_NS + 10
+    assert found.spin_ns == MIN_SPIN_NS + 10
     assert found.median_ns == 5 * 2_001 + 700 + 60
 
 
 def test_calibration_finds_the_rate_whatever_the_launch_costs():
     _, device = make(cycles_per_ns=1.75, launch_latency_ns=1_234)
-    assert backlog.calibrate(device) == pytest.approx(1.75, rel=1e-5)
+    assert calibrate(device) == pytest.approx(1.75, rel=1e-5)
 
 
 def test_calibration_waits_until_the_clock_of_an_idle_device_has_risen():
     _, device = make(cycles_per_ns=1.98, rise_ns=60_000_000, idle_clock=0.2)
-    assert backlog.calibrate(device) == pytest.approx(1.98, rel=1e-5)
+    assert calibrate(device) == pytest.approx(1.98, rel=1e-5)
 
 
 def test_what_two_events_take_is_measured_with_an_empty_call():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frameworktax.traces.nesting import _one_by_one, _open_before, nest
+from frameworktax.traces.intervals import _one_by_one, _open_before, nest
 
 any_spans = st.lists(
     st.tuples(st.integers(0, 14), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=9

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworktax.attribution.occupancy import (
+from frameworktax.attribution.device_profile import (
     Launch,
     Limits,
     blocks_at_once,

@@ -103,11 +103,11 @@ def test_a_refusal_says_what_helps(tmp_path, number, paranoid, words):
 def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
     asked = []
 
-    def refuse(period_ns, *, kernel, **more):
-        asked.append(kernel)
+    def refuse(period_ns, *, flags, **more):
+        asked.append(not flags & perf_event.EXCLUDE_KERNEL)
         raise perf_event.RefusedError(errno.EACCES, "no")
 
-    monkeypatch.setattr(perf_event, "_open", refuse)
+    monkeypatch.setattr(perf_event, "open_event", refuse)
     with pytest.raises(perf_event.RefusedError):
         PerfEventSampler(10**9)
     assert asked == [True, False]

@@ -11,9 +11,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from frameworktax.attribution.process_tree import TreeSamples
+from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
-from frameworktax.programs import calls, launch, notes, observed, running
+from frameworktax.programs import calls, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
 from frameworktax.programs.document import Program, dump
 from frameworktax.report import json_document
@@ -82,7 +82,7 @@ def watched(tmp_path, monkeypatch):
     recorder = module.Recorder(str(tmp_path), "module", False)
     torch = make_torch()
     module.watch_torch(recorder, torch)
-    return torch, clock, lambda: notes.read(tmp_path)[0]
+    return torch, clock, lambda: observed.read_notes(tmp_path)[0]
 
 
 def timed(torch, clock, ms, *inner):
@@ -321,7 +321,7 @@ def test_time_in_a_closure_is_not_the_steps(watched):
 def test_the_cost_of_noting_is_that_of_the_calls_noted(tmp_path):
     cost = observed.measure_cost(tmp_path)
     assert cost.outer_ns > cost.inner_ns  # which one is larger does not depend on the machine
-    assert len(notes.read(tmp_path)[0].roots) == 2
+    assert len(observed.read_notes(tmp_path)[0].roots) == 2
 
 
 # --- what is executed -----------------------------------------------------------------------------

@@ -19,8 +19,14 @@ from frameworktax.integrations import watch as watching
 from frameworktax.integrations import watch_calls
 from frameworktax.integrations.exporters import BOUNDS_S, Labels, OpenTelemetry, Prometheus
 from frameworktax.integrations.watch import watch
-from frameworktax.integrations.watch_calls import Recorder, batch_labels, batch_size
-from frameworktax.integrations.watch_tax import WINDOW_TICKS, Tax, parts_ns
+from frameworktax.integrations.watch_calls import (
+    WINDOW_TICKS,
+    Recorder,
+    Tax,
+    batch_labels,
+    batch_size,
+    parts_ns,
+)
 from frameworktax.testing import FakeClock
 
 KERNEL = Leaf("libtorch_cpu.so", "at::native::gemm")

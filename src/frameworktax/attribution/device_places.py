@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.attribution.device_profile import HEAD_CALLS, begin_session, separated
+from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, separated
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called
 from frameworktax.attribution.torch_device import Device
 from frameworktax.clock import REAL, Clock
@@ -165,44 +165,20 @@ def attribute_device_modules(
     Raises:
         TraceError: the profile does not hold what is needed.
     """
-    marks: list[tuple[int, int]] = []
-    begins: list[int] = []
-    walls: list[int] = []
-
-    def mark() -> None:
-        device.synchronize()
-        before = clock.wall_ns()
-        device.marker()
-        marks.append((before, clock.wall_ns()))
-        device.synchronize()
-
-    def work() -> None:
-        begin_session(call, synchronize, device)
-        for _ in range(calls):
-            mark()
-            begins.append(clock.wall_ns())
-            call()
-            synchronize()
-            walls.append(clock.wall_ns() - begins[-1])
-        mark()
-        call()
-        synchronize()
-
+    calling = Calling(call, synchronize, device, calls, clock)
     with ModuleClock(root, clock.wall_ns) as modules:
-        trace = device.profile(work, by == "operator")
-    stretches = place_calls(trace, device.index, marks, begins, modules.innermost)
+        trace = device.profile(calling, by == "operator")
+    begins, walls = [begin for begin, _ in calling.spans], calling.walls_ns()
+    stretches = place_calls(trace, device.index, calling.marks, begins, modules.innermost)
     # Calls of modules are those of one call, times the calls that count.
     share = calls / (calls + HEAD_CALLS + 1)
-    called = modules_called(modules.modules())
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, (index, _) in enumerate(called)}
+    called, place = modules_called(modules.modules())
     return {
         "method": by,
         "calls": calls,
         "latency_ns": sorted(walls)[len(walls) // 2],
         "wall_ns": sum(walls),
-        "modules": tuple(
-            {**module, "calls": round(module["calls"] * share)} for _, module in called
-        ),
+        "modules": tuple({**module, "calls": round(module["calls"] * share)} for module in called),
         "ticks": tuple(
             tuple((place[index], operator, line, ns) for index, operator, line, ns in ticks)
             for ticks in stretches

@@ -15,20 +15,34 @@ flagged.
 ``__cudaLaunchKernel``, and Kineto before May 2026 writes ``INVALID`` for every runtime call newer
 than CUDA 12.2. A host call that a kernel record points to is a launch. One without a record is a
 lost launch if its name says so, or if the call in the same place of another call launched.
+
+How full a kernel makes the device follows from its launch: blocks, threads, registers, shared
+memory. These are the two columns of the paper's table 3, without a hardware counter:
+
+- *SM activity*: the share of the multiprocessors that get a block, min(1, blocks / SMs).
+- *Warp occupancy*: resident warps over the most that fit. A multiprocessor holds as many blocks as
+  its limits allow (``blocks_at_once``) or as many as there are for it, whichever is less.
+
+Weighted with the time of each kernel and divided by the latency of the call they are what DCGM
+calls ``SM_ACTIVE`` and ``SM_OCCUPANCY``. They are upper ends: the last wave of blocks, and blocks
+that finish early, leave multiprocessors idle that a counter would see.
+
+Source of the limits: ``cuda_occupancy.h`` of the CUDA toolkit and the table of compute capabilities
+in the CUDA programming guide. Kineto's "est. achieved occupancy %" is the same estimate, except
+that it gives 0 to a kernel that asked for more shared memory than the default limit of a block.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.attribution import occupancy
 from frameworktax.attribution.torch_device import MARKER, Device
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
@@ -115,28 +129,58 @@ def profile_device(
     Raises:
         TraceError: the profile holds no device activity, or calls cannot be separated in it.
     """
-    walls: list[int] = []
+    calling = Calling(call, synchronize, device, calls, clock)
+    trace = device.profile(calling)
+    return split_calls(trace, calling.walls_ns(), device.index)
 
-    def mark() -> None:
-        device.synchronize()
-        device.marker()
-        device.synchronize()
 
-    def work() -> None:
-        begin_session(call, synchronize, device)
-        for _ in range(calls):
-            mark()
-            begin = clock.wall_ns()
-            call()
-            synchronize()
-            walls.append(clock.wall_ns() - begin)
-        mark()
-        call()
-        synchronize()
-        device.synchronize()
+@dataclass(slots=True)
+class Calling:
+    """The calls of a profiled session, with markers around those that count.
 
-    trace = device.profile(work)
-    return split_calls(trace, tuple(walls), device.index)
+    Attributes:
+        spans: begin and end of each call that counts.
+        marks: readings of the clock just before and after the launch of each marker that borders
+            one, one more than there are calls.
+    """
+
+    call: Callable[[], Any]
+    synchronize: Callable[[], None]
+    device: Device
+    calls: int
+    clock: Clock
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        """Make them; the first markers and calls are what a profiler may lose."""
+        for _ in range(HEAD_MARKERS):
+            self.device.marker()
+        for _ in range(HEAD_CALLS):
+            self._run()
+        for _ in range(self.calls):
+            self._mark()
+            self.spans.append(self._run())
+        self._mark()
+        self._run()
+        self.device.synchronize()
+
+    def walls_ns(self) -> tuple[int, ...]:
+        """Return how long each took with its synchronise."""
+        return tuple(end - begin for begin, end in self.spans)
+
+    def _run(self) -> tuple[int, int]:
+        begin = self.clock.wall_ns()
+        self.call()
+        self.synchronize()
+        return begin, self.clock.wall_ns()
+
+    def _mark(self) -> None:
+        self.device.synchronize()
+        before = self.clock.wall_ns()
+        self.device.marker()
+        self.marks.append((before, self.clock.wall_ns()))
+        self.device.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +196,6 @@ class Separated:
     markers: Events
     work: Events
     in_call: Ns
-
-
-def begin_session(call: Callable[[], Any], synchronize: Callable[[], None], device: Device) -> None:
-    """Make the markers and calls that a profiler may lose and that do not count."""
-    for _ in range(HEAD_MARKERS):
-        device.marker()
-    for _ in range(HEAD_CALLS):
-        call()
-        synchronize()
 
 
 def separated(trace: Trace, calls: int, device: int) -> Separated:
@@ -372,14 +407,14 @@ def _fullness(
     for i in range(len(kernels)):
         place = (int(kernels.start_ns[i]), int(kernels.device[i]), int(kernels.stream[i]))
         shape = trace.shapes.get(place)
-        limits = occupancy.limits_of(trace.properties.get(place[1], {}))
+        limits = limits_of(trace.properties.get(place[1], {}))
         if shape is None or limits is None:
             return nothing
-        launch = occupancy.Launch(*shape)
+        launch = Launch(*shape)
         took = int(kernels.end_ns[i] - kernels.start_ns[i])
         shares = (
-            occupancy.sm_activity(launch, limits),
-            occupancy.warp_occupancy(launch, limits),
+            sm_activity(launch, limits),
+            warp_occupancy(launch, limits),
         )
         sums[:, in_call[i]] += took * np.array(shares)
     active, warps = np.rint(sums).astype(np.int64)
@@ -414,3 +449,83 @@ def _per_call(in_call: Ns, calls: int) -> tuple[int, ...]:
 
 def _ints(values: NDArray[Any]) -> tuple[int, ...]:
     return tuple(values.tolist())
+
+
+# --- how full a kernel makes the device, from its launch ------------------------------------------
+
+WARP = 32
+"""Threads; 64 on some AMD devices, whose limits are not known here."""
+SIDES = 4
+"""Parts of a multiprocessor, each with its share of the registers."""
+REGISTERS_AT_ONCE = 256
+"""Registers are given to warps in such portions."""
+BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}
+"""Blocks of a multiprocessor at most, by compute capability; 32 on the others from 5.0 on."""
+
+
+class Limits(NamedTuple):
+    """What a multiprocessor holds at once; a NamedTuple because a profile has one a device."""
+
+    multiprocessors: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    capability: tuple[int, int]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor at most."""
+        return BLOCKS.get(self.capability, 32)
+
+
+class Launch(NamedTuple):
+    """How one kernel was launched; ``registers`` are those of a thread."""
+
+    blocks: int
+    threads: int
+    registers: int
+    shared_bytes: int
+
+
+def limits_of(properties: Mapping[str, Any]) -> Limits | None:
+    """Return the limits from an entry of a trace's ``deviceProperties``; None if it lacks some."""
+    names = (
+        "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor",
+        "sharedMemPerMultiprocessor", "computeMajor", "computeMinor",
+    )  # fmt: skip
+    found = [properties.get(name) for name in names]
+    numbers = [value for value in found if isinstance(value, int)]
+    if len(numbers) < len(found) or numbers[0] < 1 or properties.get("warpSize", WARP) != WARP:
+        return None
+    multiprocessors, threads, registers, shared_bytes, major, minor = numbers
+    return Limits(multiprocessors, threads, registers, shared_bytes, (major, minor))
+
+
+def blocks_at_once(launch: Launch, limits: Limits) -> int:
+    """Return how many blocks of a kernel a multiprocessor holds at once; 0 if not even one."""
+    warps = -(-launch.threads // WARP)
+    found = [limits.blocks, limits.threads // WARP // warps]
+    if launch.registers:
+        each = _up(launch.registers * WARP, REGISTERS_AT_ONCE)
+        found.append(SIDES * (limits.registers // SIDES // each) // warps)
+    # From compute capability 8.0 on a block takes 1 KiB more than it asks for.
+    modern = limits.capability >= (8, 0)
+    shared = launch.shared_bytes + (1024 if modern else 0)
+    if shared:
+        found.append(limits.shared_bytes // _up(shared, 128 if modern else 256))
+    return min(found)
+
+
+def sm_activity(launch: Launch, limits: Limits) -> float:
+    """Return the share of the multiprocessors that get a block of the kernel."""
+    return min(1.0, launch.blocks / limits.multiprocessors)
+
+
+def warp_occupancy(launch: Launch, limits: Limits) -> float:
+    """Return the kernel's resident threads over the most that the device holds."""
+    resident = min(launch.blocks / limits.multiprocessors, blocks_at_once(launch, limits))
+    return resident * launch.threads / limits.threads
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,4 +1,4 @@
-"""Which module of a model each sample belongs to: every module's methods read the clock.
+"""Which module of a model, or which line of Python, each sample belongs to.
 
 While a run by place lasts, ``forward`` of every module, and every other public method of a class
 that is not torch's own, is wrapped by two readings of the clock that samples carry too. A sample
@@ -6,28 +6,37 @@ belongs to the module that was entered last and not left. Torch's own hooks are 
 the call 65 % slower; this adds to the call of a module about what the call of an empty one takes.
 
 What does not run in Python is one layer: a scripted module, or one given to ``torch.compile``.
+
+Lines are noted by a signal at every sample, which the kernel sends when it takes it. Python handles
+it where the interpreter next looks: after a call into C has returned, at the start of a function,
+at the end of a loop's turn. So a sample inside a C function goes to the line that called it, and
+one between two calls may go to the next. Frames of torch, of the standard library and of this
+package are passed over: the line is one of the user's code or of the model library's.
 """
 
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
+import sysconfig
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
 
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import Call, drawn_period_ns, sample
+from frameworktax.attribution.sampler import Call, SampleRun, drawn_period_ns, sample
 from frameworktax.attribution.symbols import Leaf
-from frameworktax.clock import REAL, Clock
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 491_000
@@ -224,13 +233,7 @@ def short_path(file: str) -> str:
 
 
 def attribute_modules(
-    call: Call,
-    root: Any,
-    *,
-    stretches: int = 5,
-    duration_ns: int = 500_000_000,
-    min_calls: int = 3,
-    clock: Clock = REAL,
+    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 500_000_000
 ) -> dict[str, Any]:
     """Return which module each sample of a run belongs to, as the fields of ``records.Places``.
 
@@ -241,50 +244,56 @@ def attribute_modules(
         root: the ``torch.nn.Module`` that it calls.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
-        min_calls: made even if they take longer.
-        clock: to be replaced in tests.
 
     Raises:
         WorkerError: this host allows no sampling, or the model was compiled around its modules
             (status ``unavailable``).
     """
-    try:
-        period_ns = drawn_period_ns(PERIOD_NS)
-        sampler = PerfEventSampler(duration_ns // stretches, period_ns=period_ns)
-    except OSError as error:
-        raise WorkerError("unavailable", f"{error.strerror or error}") from error
+    with refused_as_unavailable():
+        sampler = PerfEventSampler(duration_ns // stretches, period_ns=drawn_period_ns(PERIOD_NS))
     with sampler, ModuleClock(root) as modules:
         refuse_compiled(call)
         del modules.events[:]
-        run = sample(
-            call,
-            sampler,
-            stretches=stretches,
-            duration_ns=duration_ns,
-            min_calls=min_calls,
-            clock=clock,
-        )
-    called = modules_called(modules.modules())
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, (index, _) in enumerate(called)}
+        run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns)
+    called, place = modules_called(modules.modules())
+    ticks = tuple(
+        tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
+        for seen in (joined(modules, ticks) for ticks in sampler.timed())
+    )
+    return places("module", run, modules=called, ticks=ticks)
+
+
+@contextmanager
+def refused_as_unavailable() -> Iterator[None]:
+    """Raise the refusal of a sampler as a WorkerError."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError("unavailable", f"{error.strerror or error}") from error
+
+
+def places(method: str, run: SampleRun, **found: Any) -> dict[str, Any]:
+    """Return a run by place as the fields of ``records.Places``, of which ``found`` has some."""
     return {
-        "method": "module",
+        "method": method,
         "calls": run.calls,
         "latency_ns": run.latency_ns,
         "wall_ns": sum(stretch.wall_ns for stretch in run.stretches),
         "period_ns": run.period_ns,
-        "modules": tuple(module for _, module in called),
-        "ticks": tuple(
-            tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
-            for seen in (joined(modules, ticks) for ticks in sampler.timed())
-        ),
+        "modules": (),
         "lost": sum(stretch.ticks.lost for stretch in run.stretches),
         "notes": (),
+        **found,
     }
 
 
-def modules_called(modules: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (index, module) of those that were called."""
-    return [(index, module) for index, module in enumerate(modules) if module["calls"]]
+def modules_called(
+    modules: Sequence[dict[str, Any]],
+) -> tuple[tuple[dict[str, Any], ...], dict[int, int]]:
+    """Return those that were called, and index in ``modules`` → index in these."""
+    called = [index for index, module in enumerate(modules) if module["calls"]]
+    place = {OUTSIDE: OUTSIDE} | {index: at for at, index in enumerate(called)}
+    return tuple(modules[index] for index in called), place
 
 
 def refuse_compiled(call: Call) -> None:
@@ -313,3 +322,101 @@ def _compiled_graphs() -> int:
     """Return how many graphs ``torch.compile`` has made in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+# --- lines of Python ------------------------------------------------------------------------------
+
+SIGNAL = signal.SIGPROF
+OWN = str(Path(__file__).parents[1])
+STANDARD = sysconfig.get_path("stdlib")
+PASSED = ("torch", "frameworktax")
+"""Packages whose frames are passed over."""
+
+Line = tuple[str, int, str]
+"""File, line, function; an empty file where no such frame was there."""
+
+
+class LineNotes:
+    """Notes (time, line) at every signal."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[int, Line]] = []
+        self._passed: dict[str, bool] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[LineNotes]:
+        """Take signals while the block lasts.
+
+        Raises:
+            WorkerError: this is not the main thread, which alone handles signals.
+        """
+        try:
+            before = signal.signal(SIGNAL, self._note)
+        except ValueError as error:
+            raise WorkerError("unavailable", "lines are sampled in the main thread only") from error
+        try:
+            yield self
+        finally:
+            signal.signal(SIGNAL, before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.perf_counter_ns()
+        while frame is not None and self._is_passed(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            self.notes.append((now, ("", 0, "")))
+        else:
+            code = frame.f_code
+            self.notes.append((now, (code.co_filename, frame.f_lineno, code.co_qualname)))
+
+    def _is_passed(self, file: str) -> bool:
+        if file not in self._passed:
+            self._passed[file] = is_passed(file)
+        return self._passed[file]
+
+
+def is_passed(file: str) -> bool:
+    """Return whether a source file is neither the user's nor the model library's."""
+    if file.startswith("<"):
+        return True
+    packages = [f"/site-packages/{name}/" for name in PASSED]
+    inside = "/site-packages/" in file or "/dist-packages/" in file
+    standard = file.startswith(f"{STANDARD}/") and not inside
+    return standard or file.startswith(f"{OWN}/") or any(name in file for name in packages)
+
+
+def by_line(
+    notes: Sequence[tuple[int, Line]], ticks: Sequence[tuple[int, Leaf]]
+) -> Counter[tuple[Line, str]]:
+    """Return samples by line and line of the bill: each goes to the first note after it."""
+    times = [time_ns for time_ns, _ in notes]
+    counts: Counter[tuple[Line, str]] = Counter()
+    for time_ns, leaf in ticks:
+        at = bisect_left(times, time_ns)
+        line = notes[at][1] if at < len(notes) else ("", 0, "")
+        counts[line, classify(leaf)[0]] += 1
+    return counts
+
+
+def attribute_lines(
+    call: Call, *, stretches: int = 5, duration_ns: int = 1_000_000_000
+) -> dict[str, Any]:
+    """Return which line of Python each sample of a run belongs to, as fields of ``records.Places``.
+
+    The arguments are those of ``attribute_modules``.
+
+    Raises:
+        WorkerError: this host allows no sampling, or this is not the main thread.
+    """
+    notes = LineNotes()
+    with notes.listening():
+        with refused_as_unavailable():
+            sampler = PerfEventSampler(duration_ns // stretches, signal=SIGNAL)
+        with sampler:
+            run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns)
+            seen = by_line(notes.notes, [tick for part in sampler.timed() for tick in part])
+    lines = tuple(
+        (short_path(file) if file else "", number, function, bucket, count)
+        for ((file, number, function), bucket), count in seen.most_common()
+    )
+    return places("line", run, lines=lines)

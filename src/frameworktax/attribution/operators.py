@@ -7,30 +7,45 @@
   outermost: ``aten::linear`` has the time of the product in it.
 - A loop that Inductor compiled: its name (``cpp_fused_add_gelu_0``).
 - ONNX Runtime and OpenVINO, which are stripped: the method of the class that carries out a node,
-  known by its virtual function table (``rtti``). Nodes of one class are one operator.
+  known by its virtual function table (``node_classes``). Nodes of one class are one operator.
 
 What none of them called is the module's, the wrapper's or the executor's own, with an empty name:
 the binding that reads an operator's arguments too. Nothing is recorded while calls run, so that the
 call takes what it takes under any sampling, and no samples are an observer's.
+
+``node_classes`` finds the class of a virtual function of a stripped library. A table of virtual
+functions begins with a pointer to the description of its class, which holds the class's name and
+the descriptions of its bases. Of the classes that carry out nodes of a graph, those that derive
+from ``onnxruntime::OpKernel`` or ``ov::intel_cpu::Node``, functions are named. A function in the
+tables of several classes is the one's from which the others derive; where there is no such one
+(equal code is folded), and their names without template arguments differ, it has no name.
+
+Source: Itanium C++ ABI, 2.5 "Virtual Table Layout" and 2.9.5 "RTTI Layout".
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Mapping
+import time
+from collections import Counter, defaultdict
+from collections.abc import Container, Mapping
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from frameworktax.attribution import call_stacks, rtti
+from frameworktax.attribution import call_stacks
 from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.call_stacks import Caught, StackSampler, Unwinder
-from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called, refuse_compiled
+from frameworktax.attribution.layers import (
+    ModuleClock,
+    modules_called,
+    places,
+    refuse_compiled,
+    refused_as_unavailable,
+)
 from frameworktax.attribution.sampler import Call, sample
-from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver, demangle
-from frameworktax.clock import REAL, Clock
+from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver, SymbolTable, demangle
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 737_000
@@ -87,7 +102,7 @@ class Namer:
         if symbol:
             return "operator", torch_operator(symbol)
         start = table.function(place)
-        name = rtti.operators(path).get(start, "") if start is not None else ""
+        name = node_classes(path).get(start, "") if start is not None else ""
         return ("node", name) if name else ("", "")
 
 
@@ -134,13 +149,7 @@ def _inductor_names() -> dict[str, str]:
 
 
 def attribute_operators(
-    call: Call,
-    root: Any,
-    *,
-    stretches: int = 5,
-    duration_ns: int = 1_000_000_000,
-    min_calls: int = 3,
-    clock: Clock = REAL,
+    call: Call, root: Any, *, stretches: int = 5, duration_ns: int = 1_000_000_000
 ) -> dict[str, Any]:
     """Return which operator of which module each sample belongs to, as fields of ``Places``.
 
@@ -153,10 +162,10 @@ def attribute_operators(
     reason = call_stacks.missing()
     if reason:
         raise WorkerError("unavailable", reason)
-    begin = clock.wall_ns()
+    begin = time.perf_counter_ns()
     call()
-    call_ns = clock.wall_ns() - begin
-    try:
+    call_ns = time.perf_counter_ns() - begin
+    with refused_as_unavailable():
         with StackSampler(PERIOD_NS) as tried:
             room = tried.room()
         if room < LEAST_ROOM:
@@ -164,19 +173,14 @@ def attribute_operators(
             raise WorkerError("unavailable", text)
         # Half of the ring is to hold a call: what is lost of a longer one would be its end.
         sampler = StackSampler(max(PERIOD_NS, 2 * call_ns // room))
-    except OSError as error:
-        raise WorkerError("unavailable", f"{error.strerror or error}") from error
 
     def relieved() -> None:
         call()
         sampler.relieve()
 
-    more: dict[str, Any] = {
-        "stretches": stretches, "duration_ns": duration_ns, "min_calls": min_calls, "clock": clock
-    }  # fmt: skip
     with sampler:
         if root is None:
-            run = sample(relieved, sampler, **more)
+            run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
             modules: list[dict[str, Any]] = [{"path": "", "type": "", "calls": run.calls}]
             caught = sampler.caught()
             where = [[0] * len(part) for part in caught]
@@ -184,12 +188,11 @@ def attribute_operators(
             with ModuleClock(root) as entered:
                 refuse_compiled(call)
                 del entered.events[:]
-                run = sample(relieved, sampler, **more)
+                run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
             modules = list(entered.modules())
             caught = sampler.caught()
             where = [entered.innermost([one.time_ns for one in part]) for part in caught]
-    every = modules_called(modules)
-    place = {OUTSIDE: OUTSIDE} | {index: at for at, (index, _) in enumerate(every)}
+    called, place = modules_called(modules)
     resolver = Resolver(judged=is_judged)
     namer = Namer(resolver)
     ticks = []
@@ -204,14 +207,111 @@ def attribute_operators(
             for index, one in zip(indices, part, strict=True)
         )
         ticks.append(tuple((*key, count) for key, count in counts.items()))
-    return {
-        "method": "operator",
-        "calls": run.calls,
-        "latency_ns": run.latency_ns,
-        "wall_ns": sum(stretch.wall_ns for stretch in run.stretches),
-        "period_ns": run.period_ns,
-        "modules": tuple(module for _, module in every),
-        "ticks": tuple(ticks),
-        "lost": sum(stretch.ticks.lost for stretch in run.stretches),
-        "notes": (),
-    }
+    return places("operator", run, modules=called, ticks=tuple(ticks))
+
+
+# --- classes of virtual functions in stripped libraries -------------------------------------------
+
+ROOTS = {
+    "N11onnxruntime8OpKernelE": "",
+    "N2ov9intel_cpu4NodeE": "",
+    "N2ov9intel_cpu20SubgraphBaseExecutorE": "Subgraph",  # its node jumps there and is left
+}
+"""Class, as type information names it, from which those of nodes derive → their common name.
+
+Empty where each has its own.
+"""
+WRAPPERS = ("NodeImpl",)
+"""Classes around those of nodes."""
+_RELATIVE, _ABSOLUTE = 8, 1  # R_X86_64_RELATIVE, R_X86_64_64
+_ONE_BASE, _SEVERAL_BASES = "__si_class_type_info", "__vmi_class_type_info"
+
+
+@cache
+def node_classes(path: str) -> dict[int, str]:
+    """Return start of a function → class of nodes that it belongs to, as ``MatMul``.
+
+    Empty for a library without such classes, and for one that cannot be read.
+    """
+    try:
+        table = SymbolTable(path)
+        return _operators(table)
+    except (OSError, ValueError, IndexError, KeyError):
+        return {}
+
+
+def _operators(table: SymbolTable) -> dict[int, str]:
+    if not any(table.holds(f"{root}\0".encode()) for root in ROOTS):
+        return {}
+    pointers, kinds = _pointers(table)
+    names: dict[int, str] = {}
+    bases: dict[int, list[int]] = {}
+    for start, kind in kinds.items():
+        names[start] = table.text(pointers.get(start + 8, 0)).lstrip("*")
+        if kind == _ONE_BASE:
+            slots = [start + 16]
+        elif kind == _SEVERAL_BASES:
+            count = int.from_bytes(table.code(start + 20, 4), "little")
+            slots = [start + 24 + 16 * at for at in range(count)]
+        else:
+            slots = []
+        bases[start] = [pointers[slot] for slot in slots if slot in pointers]
+    roots = {one: ROOTS[name] for one, name in names.items() if name in ROOTS}
+    nodes = _derived(bases, roots)
+    functions = set(table.functions.tolist())
+    owners: dict[int, set[int]] = defaultdict(set)
+    for at, described in pointers.items():
+        slot = at + 8
+        while described in nodes and (function := pointers.get(slot, 0)) in functions:
+            owners[function].add(described)
+            slot += 8
+    found = {}
+    for function, classes in owners.items():
+        own = {one for one in classes if not classes & nodes[one]} if len(classes) > 1 else classes
+        called = {
+            next((roots[up] for up in nodes[one] if roots.get(up)), "") or _short(names[one])
+            for one in own
+        }
+        if len(called) == 1 and not called & set(WRAPPERS):
+            found[function] = called.pop()
+    return found
+
+
+def _pointers(table: SymbolTable) -> tuple[dict[int, int], dict[int, str]]:
+    """Return address → what the pointer there points to, and class descriptions by their kind."""
+    pointers: dict[int, int] = {}
+    kinds: dict[int, str] = {}
+    for found, symbol in table.relocations():
+        kind = found["info"] & 0xFFFFFFFF
+        relative = found[kind == _RELATIVE]
+        pointers.update(zip(relative["offset"].tolist(), relative["addend"].tolist(), strict=True))
+        absolute = found[kind == _ABSOLUTE]
+        for offset, index, addend in zip(
+            absolute["offset"].tolist(), (absolute["info"] >> 32).tolist(),
+            absolute["addend"].tolist(), strict=True,
+        ):  # fmt: skip
+            name, value = symbol(index)
+            if name.startswith("_ZTVN10__cxxabiv1"):
+                kinds[offset] = name.removeprefix("_ZTVN10__cxxabiv1").lstrip("0123456789")[:-1]
+            elif value:
+                pointers[offset] = value + addend
+    return pointers, kinds
+
+
+def _derived(bases: dict[int, list[int]], roots: Container[int]) -> dict[int, set[int]]:
+    """Return class that derives from a root → all classes that it derives from."""
+    above: dict[int, set[int]] = {}
+
+    def all_above(one: int) -> set[int]:
+        if one not in above:
+            above[one] = set()  # no class derives from itself
+            above[one] = {up for base in bases.get(one, ()) for up in (base, *all_above(base))}
+        return above[one]
+
+    return {one: all_above(one) for one in bases if any(up in roots for up in all_above(one))}
+
+
+def _short(name: str) -> str:
+    """Return ``MatMul`` for the description of ``onnxruntime::MatMul<float>``."""
+    text = demangle(f"_ZTI{name}").removeprefix("typeinfo for ")
+    return re.sub(r"<.*", "", text).rpartition("::")[2]

@@ -23,15 +23,16 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
+
+T = TypeVar("T")
 
 PERIOD_NS = 743_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
@@ -39,19 +40,24 @@ costs 10 to 40 µs on a virtual machine, in kernels and outside them alike (``be
 half as many samples would make the interval of a share 1.4 times as wide."""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
-_TYPE_SOFTWARE, _SW_CPU_CLOCK, _SAMPLE_IP, _SAMPLE_TIME = 1, 0, 1, 4
-_SAMPLE_REGISTERS, _SAMPLE_STACK = 1 << 12, 1 << 13
-_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _USE_CLOCKID = 1, 1 << 5, 1 << 6, 1 << 25
-_ID_ALL, _SWITCHES = 1 << 18, 1 << 26  # each record has its time; each switch is one
+_SOFTWARE, _CPU_CLOCK = 1, 0
+IP, TID, TIME, REGISTERS, STACK = 1, 2, 4, 1 << 12, 1 << 13
+"""What a sample holds (``sample_type``)."""
+DISABLED, INHERIT, EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 1, 1 << 5, 1 << 6
+MMAP, COMM, ENABLE_ON_EXEC, TASK = 1 << 8, 1 << 9, 1 << 12, 1 << 13
+ID_ALL, MMAP2, COMM_EXEC, _USE_CLOCKID, SWITCHES = 1 << 18, 1 << 23, 1 << 24, 1 << 25, 1 << 26
+"""Flags of an event; with ``ID_ALL`` each record ends in its thread and time as a sample has them,
+with ``SWITCHES`` each switch of a thread is a record."""
 _FORMAT_LOST = 1 << 4  # Linux 6.0 and later; older ones refuse it
 _CLOEXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
-_RECORD_LOST, _RECORD_SAMPLE, _RECORD_SWITCH = 2, 9, 14
+LOST, SAMPLE, _SWITCH = 2, 9, 14
+"""Kinds of records."""
 ON, OFF, PREEMPTED = 0, 1, 3
 """What a switch did: the thread got a processor, gave it back, or had it taken away."""
 _SWITCH_BIT = 13
 _SET_SIGNAL, _SET_OWNER, _OWNER_THREAD = 10, 15, 0  # F_SETSIG, F_SETOWN_EX, F_OWNER_TID
-_MODE_MASK, _MODE_KERNEL = 7, 1
+MODE_MASK, MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
 _RECORD_BYTES = 24  # header, program counter, time
 _MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
@@ -99,44 +105,41 @@ def refusal(number: int, root: Path = Path("/"), thread: int = 0) -> str:
     return f"perf_event_open: {os.strerror(number)}"
 
 
-def _open(
+def open_event(
     period_ns: int,
     *,
-    kernel: bool,
-    wakeup: int = 0,
+    flags: int = DISABLED,
+    content: int = IP | TIME,
     thread: int = 0,
+    processor: int = -1,
+    wakeup: int = 0,
     registers: int = 0,
     stack_bytes: int = 0,
-    switches: bool = False,
 ) -> int:
-    """Return a file descriptor that samples a thread (0: the calling one), disabled.
+    """Return a file descriptor that samples a thread (0: the calling one).
 
-    Samples carry the time of ``time.perf_counter_ns``, which is ``CLOCK_MONOTONIC`` on Linux, and
-    with ``stack_bytes`` the registers of the mask and as much of the thread's stack.
+    On ``processor`` alone, or on any (-1). Samples carry the time of ``time.perf_counter_ns``,
+    which is ``CLOCK_MONOTONIC`` on Linux, and with ``STACK`` the registers of the mask and as much
+    of the thread's stack. After ``wakeup`` of them a signal is sent.
+
+    Raises:
+        RefusedError: the kernel does not allow it.
     """
     number = _SYSCALL.get(platform.machine())
     if number is None or platform.system() != "Linux":
-        raise RefusedError(
-            errno.ENOSYS, f"perf_event_open is not known for {platform.system()} on "
-            f"{platform.machine()}"
-        )  # fmt: skip
-    flags = _DISABLED | _EXCLUDE_HYPERVISOR | _USE_CLOCKID | (0 if kernel else _EXCLUDE_KERNEL)
-    flags |= _ID_ALL | _SWITCHES if switches else 0
+        here = f"{platform.system()} on {platform.machine()}"
+        raise RefusedError(errno.ENOSYS, f"perf_event_open is not known for {here}")
+    flags |= _EXCLUDE_HYPERVISOR | _USE_CLOCKID
     libc = ctypes.CDLL(None, use_errno=True)
-    content = _SAMPLE_IP | _SAMPLE_TIME
-    if stack_bytes:
-        content |= _SAMPLE_REGISTERS | _SAMPLE_STACK
     for read_format in (_FORMAT_LOST, 0):
         attributes = ctypes.create_string_buffer(
             _ATTRIBUTES.pack(
-                _TYPE_SOFTWARE, _ATTRIBUTES.size, _SW_CPU_CLOCK, period_ns,
-                content, read_format, flags, wakeup, 0, 0, 0, 0, registers, stack_bytes,
-                time.CLOCK_MONOTONIC,
+                _SOFTWARE, _ATTRIBUTES.size, _CPU_CLOCK, period_ns, content, read_format, flags,
+                wakeup, 0, 0, 0, 0, registers, stack_bytes, time.CLOCK_MONOTONIC,
             ), _ATTRIBUTES.size
         )  # fmt: skip
-        # Any processor, no group.
         fd = libc.syscall(
-            ctypes.c_long(number), attributes, ctypes.c_int(thread), ctypes.c_int(-1),
+            ctypes.c_long(number), attributes, ctypes.c_int(thread), ctypes.c_int(processor),
             ctypes.c_int(-1), ctypes.c_ulong(_CLOEXEC),
         )  # fmt: skip
         if fd >= 0:
@@ -147,10 +150,25 @@ def _open(
     raise RefusedError(number, refusal(number, thread=thread))
 
 
+def kernel_first(opened: Callable[[int], T], kernel: bool | None) -> tuple[T, bool]:
+    """Return what ``opened`` returns for further flags, and whether it samples kernel mode.
+
+    None for ``kernel`` samples it where that is allowed.
+    """
+    if kernel is False:
+        return opened(EXCLUDE_KERNEL), False
+    try:
+        return opened(0), True
+    except RefusedError as refused:
+        if kernel or refused.errno not in (errno.EACCES, errno.EPERM):
+            raise
+        return opened(EXCLUDE_KERNEL), False
+
+
 def probe() -> str | None:
     """Return why this process cannot be sampled, or None if it can; takes microseconds."""
     try:
-        os.close(_open(PERIOD_NS, kernel=False))
+        os.close(open_event(PERIOD_NS, flags=DISABLED | EXCLUDE_KERNEL))
     except RefusedError as refused:
         return str(refused.strerror)
     return None
@@ -168,10 +186,76 @@ class Drained(NamedTuple):
     switches: Sequence[tuple[int, int]] = ()
 
 
-_events: WeakSet[Event] = WeakSet()
+class Ring:
+    """The records of an event; a fork gives it back, as the kernel does not map it there.
+
+    Args:
+        fd: of the event, closed with this, and where this fails.
+        pages: as many as may be locked of these; a power of 2.
+        thread: that is sampled.
+
+    Raises:
+        RefusedError: no memory may be locked, or the thread has ended.
+    """
+
+    def __init__(self, fd: int, pages: int, thread: int = 0) -> None:
+        self._fd, self._page = fd, mmap.PAGESIZE
+        while True:
+            try:
+                self._ring = mmap.mmap(fd, self._page * (1 + pages))
+                break
+            except PermissionError:  # another profiler holds the user's share of locked memory
+                pages //= 2
+                if not pages:
+                    os.close(fd)
+                    raise RefusedError(
+                        errno.ENOBUFS,
+                        "no memory may be locked for samples; raise it with: "
+                        "sudo sysctl kernel.perf_event_mlock_kb=2048",
+                    ) from None
+            except OSError as error:  # mmap keeps a second descriptor
+                os.close(fd)
+                raise RefusedError(
+                    error.errno or 0, refusal(error.errno or 0, thread=thread)
+                ) from error
+        self._size = pages * self._page
+        self._close_file = finalize(self, os.close, fd)
+        _rings.add(self)
+
+    def take(self) -> bytes:
+        """Return the records in the ring and empty it."""
+        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
+        at, size = tail % self._size, head - tail
+        data = self._ring[self._page + at : self._page + min(at + size, self._size)]
+        data += self._ring[self._page : self._page + size - len(data)]
+        struct.pack_into("<Q", self._ring, _HEAD + 8, head)
+        return data
+
+    def is_half_full(self) -> bool:
+        """Return whether half of the ring is waiting to be read."""
+        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
+        return 2 * int(head - tail) > self._size
+
+    def close(self) -> None:
+        """Take no samples any more and give the ring back."""
+        if not self._ring.closed:
+            self._ring.close()
+            self._close_file()
 
 
-class Event:
+_rings: WeakSet[Ring] = WeakSet()
+
+
+def _close_in_child() -> None:
+    """A fork would keep its parent's events alive."""
+    for ring in list(_rings):
+        ring.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class Event(Ring):
     """One sampling event of a thread with its ring buffer, stopped at first.
 
     Attributes:
@@ -206,56 +290,32 @@ class Event:
         switches: bool = False,
     ) -> None:
         self.period_ns = period_ns
-        opened = partial(
-            _open,
-            period_ns,
-            wakeup=int(signal is not None),
-            thread=thread,
-            registers=registers,
-            stack_bytes=stack_bytes,
-            switches=switches,
+        self._counted_lost = self.cpu_ns = 0
+        flags = DISABLED | (ID_ALL | SWITCHES if switches else 0)
+        fd, self.kernel = kernel_first(
+            lambda excluded: open_event(
+                period_ns,
+                flags=flags | excluded,
+                content=IP | TIME | (REGISTERS | STACK if stack_bytes else 0),
+                thread=thread,
+                wakeup=int(signal is not None),
+                registers=registers,
+                stack_bytes=stack_bytes,
+            ),
+            kernel,
         )
-        self.kernel = kernel is not False
-        try:
-            self._fd = opened(kernel=self.kernel)
-        except RefusedError as refused:
-            if not self.kernel or kernel or refused.errno not in (errno.EACCES, errno.EPERM):
-                raise
-            self.kernel = False
-            self._fd = opened(kernel=False)
         if signal is not None:
             owner = struct.pack("ii", _OWNER_THREAD, threading.get_native_id())
-            fcntl.fcntl(self._fd, _SET_OWNER, owner)
-            fcntl.fcntl(self._fd, _SET_SIGNAL, signal)
-            fcntl.fcntl(self._fd, fcntl.F_SETFL, os.O_ASYNC)
-        self._page = mmap.PAGESIZE
+            fcntl.fcntl(fd, _SET_OWNER, owner)
+            fcntl.fcntl(fd, _SET_SIGNAL, signal)
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC)
         # Twice what a stretch should need: a slow call runs past its end.
         record = _RECORD_BYTES + stack_bytes
-        need = 2 * (stretch_ns // period_ns + 1) * record // self._page + 1
+        need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
         most = _MAX_PAGES_OF_STACKS if stack_bytes else _MAX_PAGES
+        # The kernel takes powers of 2, and locks no more than ``most`` of them.
         pages = min(most, max(min_pages, 1 << (need - 1).bit_length()))
-        while True:
-            try:
-                self._ring = mmap.mmap(self._fd, self._page * (1 + pages))
-                break
-            except PermissionError:  # another profiler holds the user's share of locked memory
-                pages //= 2
-                if not pages:
-                    os.close(self._fd)
-                    raise RefusedError(
-                        errno.ENOBUFS,
-                        "no memory may be locked for samples; raise it with: "
-                        "sudo sysctl kernel.perf_event_mlock_kb=2048",
-                    ) from None
-            except OSError as error:  # mmap keeps a second descriptor
-                os.close(self._fd)
-                raise RefusedError(
-                    error.errno or 0, refusal(error.errno or 0, thread=thread)
-                ) from error
-        self._size = pages * self._page
-        self._counted_lost = self.cpu_ns = 0
-        self._close_file = finalize(self, os.close, self._fd)
-        _events.add(self)
+        super().__init__(fd, pages, thread)
 
     def pause(self) -> None:
         """Take no samples from here."""
@@ -273,27 +333,13 @@ class Event:
         user, in_kernel, switches = [], [], []
         data = self.take()
         for kind, value, time_ns, _ in records(data):
-            if kind == _RECORD_SAMPLE:
+            if kind == SAMPLE:
                 user.append((value, time_ns))
-            elif kind == _MODE_KERNEL:
+            elif kind == MODE_KERNEL:
                 in_kernel.append(time_ns)
-            elif kind == _RECORD_SWITCH:
+            elif kind == _SWITCH:
                 switches.append((time_ns, value))
         return Drained(user, in_kernel, self.newly_lost(data), switches)
-
-    def take(self) -> bytes:
-        """Return the records in the ring and empty it."""
-        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
-        at, size = tail % self._size, head - tail
-        data = self._ring[self._page + at : self._page + min(at + size, self._size)]
-        data += self._ring[self._page : self._page + size - len(data)]
-        struct.pack_into("<Q", self._ring, _HEAD + 8, head)
-        return data
-
-    def is_half_full(self) -> bool:
-        """Return whether half of the ring is waiting to be read."""
-        head, tail = struct.unpack_from("<QQ", self._ring, _HEAD)
-        return 2 * int(head - tail) > self._size
 
     def newly_lost(self, data: bytes) -> int:
         """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
@@ -303,15 +349,9 @@ class Event:
         counter = os.read(self._fd, 16)
         self.cpu_ns = struct.unpack_from("<Q", counter)[0]
         if len(counter) < 16:
-            return sum(value for kind, value, *_ in records(data) if kind == _RECORD_LOST)
+            return sum(value for kind, value, *_ in records(data) if kind == LOST)
         before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
         return int(self._counted_lost - before)
-
-    def close(self) -> None:
-        """Take no samples any more and give the ring back."""
-        if not self._ring.closed:
-            self._ring.close()
-            self._close_file()
 
     def __enter__(self) -> Self:
         return self
@@ -320,15 +360,6 @@ class Event:
         if not self._ring.closed:  # as it is in a fork
             self.pause()
         self.close()
-
-
-def _close_in_child() -> None:
-    """A fork would keep its parent's events alive; the kernel does not map rings into it."""
-    for event in list(_events):
-        event.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 class PerfEventSampler(Event):
@@ -390,6 +421,17 @@ class PerfEventSampler(Event):
         return resolver.resolve(address for drained in self._drained for address, _ in drained.user)
 
 
+def raw_records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (kind, mode and flags, position, size) of a ring's records."""
+    at = 0
+    while at + 8 <= len(data):
+        kind, misc, size = struct.unpack_from("<IHH", data, at)
+        if size < 8:
+            raise ValueError(f"damaged record at byte {at} of the sampling ring")
+        yield kind, misc, at, size
+        at += size
+
+
 def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Yield (kind, value, time, position) of a ring's records.
 
@@ -397,19 +439,14 @@ def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     counter, time, …)``, lost ticks ``(2, number, 0, …)``, a switch ``(14, what it did, time, …)``;
     other kinds come with zeros. What else a sample holds begins 24 bytes behind its position.
     """
-    at = 0
-    while at + 8 <= len(data):
-        kind, misc, size = struct.unpack_from("<IHH", data, at)
-        if size < 8:
-            raise ValueError(f"damaged record at byte {at} of the sampling ring")
+    for kind, misc, at, size in raw_records(data):
         value = time_ns = 0
-        if kind == _RECORD_SAMPLE:
+        if kind == SAMPLE:
             value, time_ns = struct.unpack_from("<QQ", data, at + 8)
-            if misc & _MODE_MASK == _MODE_KERNEL:
-                kind = _MODE_KERNEL
-        elif kind == _RECORD_SWITCH:
+            if misc & MODE_MASK == MODE_KERNEL:
+                kind = MODE_KERNEL
+        elif kind == _SWITCH:
             value, time_ns = misc >> _SWITCH_BIT, struct.unpack_from("<Q", data, at + size - 8)[0]
-        elif kind == _RECORD_LOST:
+        elif kind == LOST:
             value = struct.unpack_from("<QQ", data, at + 8)[1]
         yield kind, value, time_ns, at
-        at += size

@@ -6,7 +6,7 @@
 
 In the thread that calls the model, a call costs two readings of the clock and an entry in a buffer
 of that thread; one call in twenty is sampled. A thread of the watch's own reads buffers and rings
-every few seconds and speaks to the exporter, in small portions, because whoever holds the
+every few seconds and speaks to the exporter, in small portions, because a thread that holds the
 interpreter's lock delays the model. So a fault of the exporter cannot reach a call; one of the
 watch itself within a call is caught, counted (``Watch.faults``) and logged once.
 

@@ -226,8 +226,7 @@ class Server:
             device = TorchDevice(self._target.device)
             found = attribute_device_modules(call, root, loaded.synchronize, device, by=by)
             return protocol.places(found)
-        from frameworktax.attribution.layers import attribute_modules
-        from frameworktax.attribution.lines import attribute_lines
+        from frameworktax.attribution.layers import attribute_lines, attribute_modules
         from frameworktax.attribution.operators import attribute_operators
 
         if by == "line":

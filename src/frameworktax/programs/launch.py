@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from shutil import which
 
-from frameworktax.attribution.process_tree import TreeSampler, TreeSamples
+from frameworktax.attribution.threads import TreeSampler, TreeSamples
 from frameworktax.errors import UsageError
 from frameworktax.programs import calls
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from frameworktax.analysis.estimates import duration, percent
 from frameworktax.errors import UsageError
-from frameworktax.programs import launch, notes, observed
+from frameworktax.programs import launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
@@ -56,7 +56,7 @@ def run_program(
     with tempfile.TemporaryDirectory(prefix="frameworktax-run-", ignore_cleanup_errors=True) as at:
         folder = Path(at)
         ended = launch.run(command, folder, by=by, inputs=inputs is not None)
-        noted = notes.read(folder)
+        noted = observed.read_notes(folder)
         with tempfile.TemporaryDirectory() as other:
             cost = observed.measure_cost(Path(other))
     samples = observed.samples_of(ended)
@@ -118,7 +118,7 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
     )
 
 
-def _no_calls(noted: Sequence[notes.ProcessNotes], only: str | None) -> str:
+def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
     if any(thread.rows.size for one in noted for thread in one.threads.values()):
         return f"no name of what was called has '{only}' in it; leave --only out"
     return "no torch.nn.Module was called, or by a Python that ignores PYTHONPATH (-I, -E)"

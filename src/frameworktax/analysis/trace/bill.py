@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from frameworktax.traces import intervals
 from frameworktax.traces.events import CATEGORIES, COPY_LAUNCHES, HOST_CALLS, Events
-from frameworktax.traces.nesting import Index, Nesting, Stretches, nest
+from frameworktax.traces.intervals import Index, Nesting, Stretches, nest
 from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]

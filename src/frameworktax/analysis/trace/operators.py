@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from frameworktax.analysis.trace.bill import LINES, OPERATOR, STARVED, Bill, Thread, computing
 from frameworktax.traces import intervals
-from frameworktax.traces.nesting import Index
+from frameworktax.traces.intervals import Index
 from frameworktax.traces.timeline import Timeline, groups
 
 Ns = NDArray[np.int64]
