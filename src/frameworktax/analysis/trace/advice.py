@@ -10,7 +10,7 @@ import numpy as np
 
 from frameworktax.analysis.advice import WORTH, ranked
 from frameworktax.analysis.estimates import duration, percent, times
-from frameworktax.analysis.trace.findings import slowed
+from frameworktax.analysis.trace.bill import slowed
 from frameworktax.analysis.whatif import replay
 from frameworktax.analysis.whatif.replay import Change
 from frameworktax.errors import UsageError

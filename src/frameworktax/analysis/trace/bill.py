@@ -43,17 +43,8 @@ from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]
 LINES = (
-    "kernel",
-    "copies",
-    "operators",
-    "framework",
-    "python",
-    "launch",
-    "startup",
-    "device_gap",
-    "wait",
-    "unknown",
-    "remainder",
+    *("kernel", "copies", "operators", "framework", "python", "launch", "startup"),
+    *("device_gap", "wait", "unknown", "remainder"),
 )
 """In the order they are shown; they add up to the wall."""
 STARVED = ("framework", "python", "launch", "startup", "remainder")
@@ -75,42 +66,25 @@ COMPILING = re.compile(
 LONG_NS = 10_000_000
 """Any other call of the runtime that takes this long while the device is idle initialises or loads
 something: launches take microseconds."""
-METADATA = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("alias", "as_strided", "broadcast_to", "chunk", "conj", "contiguous", "detach"),
-        *(
-            "diagonal",
-            "empty",
-            "empty_like",
-            "empty_strided",
-            "expand",
-            "expand_as",
-            "flatten",
-            "lift_fresh",
-        ),
-        *("lift_fresh", "movedim", "narrow", "permute", "ravel", "real", "reshape", "resize_"),
-        *(
-            "resolve_conj",
-            "resolve_neg",
-            "result_type",
-            "select",
-            "set_",
-            "slice",
-            "split",
-            "split_with_sizes",
-        ),
-        *("squeeze", "swapaxes", "t", "tensor_split", "to", "_to_copy", "transpose", "unbind"),
-        *("unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as"),
-        *("_reshape_alias", "_unsafe_view", "new_empty", "numpy_T"),
-    )
+_COMPUTING_NOTHING = (
+    "alias as_strided broadcast_to chunk conj contiguous detach diagonal empty empty_like "
+    "empty_strided expand expand_as flatten lift_fresh movedim narrow permute ravel real reshape "
+    "resize_ resolve_conj resolve_neg result_type select set_ slice split split_with_sizes squeeze "
+    "swapaxes t tensor_split to _to_copy transpose unbind unflatten unfold unsafe_chunk "
+    "unsafe_split unsqueeze view view_as _reshape_alias _unsafe_view new_empty numpy_T"
 )
+METADATA = frozenset(f"aten::{name}" for name in _COMPUTING_NOTHING.split())
 """Operators that compute nothing: views, and memory without content. What a copy inside them takes
 is that copy's own time."""
+SLOWED_BY_OPERATORS = 2.0
+SLOWED_BY_FRAMES = 4.0
+"""How much slower the host may be while operators, or Python frames, are recorded: pytorch#82793
+has 1.7; small models on a CPU gave 1.2 to 3 and 1.8 to 4.7."""
 OPERATOR = CATEGORIES.index("cpu_op")
 FRAME = CATEGORIES.index("python_function")
 CALLS = tuple(CATEGORIES.index(c) for c in HOST_CALLS)
-NOTHING = Stretches(*(np.zeros(0, np.int64) for _ in range(3)))
+NONE = np.zeros(0, np.int64)
+NOTHING = Stretches(NONE, NONE, NONE)
 _LINE = {name: i for i, name in enumerate(LINES)}
 
 
@@ -213,24 +187,7 @@ def bill(timeline: Timeline) -> Bill:
     table = np.zeros((len(begin), len(LINES)), np.int64)
     threads = _threads(timeline)
     if len(work):
-        busy_s, busy_e = intervals.merge(work.start_ns, work.end_ns)
-        kernels = timeline.is_kernel
-        table[:, _LINE["kernel"]] = intervals.union_within_ns(
-            work.start_ns[kernels], work.end_ns[kernels], begin, end
-        )
-        busy = intervals.union_within_ns(busy_s, busy_e, begin, end)
-        table[:, _LINE["copies"]] = busy - table[:, _LINE["kernel"]]
-        step, _, idle_s, idle_e = _idle(busy_s, busy_e, begin, end)
-        unseen = _backlog(timeline, begin)
-        hidden = intervals.union_within_ns(*unseen, idle_s, idle_e)
-        np.add.at(table[:, _LINE["unknown"]], step, hidden)
-        known_s, known_e = _without(idle_s, idle_e, *unseen)
-        step = windows.of(known_s)
-        queued_s, queued_e = _queued(timeline)
-        gap = intervals.union_within_ns(queued_s, queued_e, known_s, known_e)
-        np.add.at(table[:, _LINE["device_gap"]], step, gap)
-        free_s, free_e = _without(known_s, known_e, queued_s, queued_e)
-        step = windows.of(free_s)
+        step, free_s, free_e = _idle_for_the_host(timeline, table)
         charged = _charge(timeline, threads, step, free_s, free_e)
     else:
         charged = _charge(timeline, threads, np.arange(len(begin)), begin, end)
@@ -239,6 +196,35 @@ def bill(timeline: Timeline) -> Bill:
     if not len(work):
         _find_elsewhere(table, charged, threads)
     return Bill(table, charged, threads)
+
+
+def _idle_for_the_host(timeline: Timeline, table: Ns) -> tuple[Ns, Ns, Ns]:
+    """Fill in a device's lines, and return (step, start, end) of the time that the host decides."""
+    windows, work = timeline.windows, timeline.work
+    begin, end = windows.begin_ns, windows.end_ns
+    kernels = timeline.is_kernel
+    table[:, _LINE["kernel"]] = intervals.union_within_ns(
+        work.start_ns[kernels], work.end_ns[kernels], begin, end
+    )
+    busy_s, busy_e = intervals.merge(work.start_ns, work.end_ns)
+    busy = intervals.union_within_ns(busy_s, busy_e, begin, end)
+    table[:, _LINE["copies"]] = busy - table[:, _LINE["kernel"]]
+    idle = intervals.gaps(busy_s, busy_e, window=(int(begin[0]), int(end[-1])))
+    step, _, idle_s, idle_e = intervals.overlaps(begin, end, *idle)
+    until = timeline.backlog_until_ns  # devices had work from before the recording
+    before = until is not None and until > begin[0]
+    unseen: tuple[Ns, Ns] = (begin[:1], np.array([until])) if before else (NONE, NONE)
+    hidden = intervals.union_within_ns(*unseen, idle_s, idle_e)
+    np.add.at(table[:, _LINE["unknown"]], step, hidden)
+    known_s, known_e = _without(idle_s, idle_e, *unseen)
+    launched = timeline.call >= 0
+    start, begun = timeline.launch_end_ns[launched], work.start_ns[launched]
+    late = begun > start
+    queued = intervals.merge(start[late], begun[late])  # launched, and not begun
+    gap = intervals.union_within_ns(*queued, known_s, known_e)
+    np.add.at(table[:, _LINE["device_gap"]], windows.of(known_s), gap)
+    free_s, free_e = _without(known_s, known_e, *queued)
+    return windows.of(free_s), free_s, free_e
 
 
 def _threads(timeline: Timeline) -> dict[int, Thread]:
@@ -261,29 +247,6 @@ def _slow(events: Events, work: Events) -> NDArray[np.bool_]:
     )
     slow[slow] = busy < length[slow] / 2
     return slow
-
-
-def _backlog(timeline: Timeline, begin: Ns) -> tuple[Ns, Ns]:
-    """Return, as one interval or none, when devices had work from before the recording."""
-    until = timeline.backlog_until_ns
-    if until is None or until <= begin[0]:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return begin[:1], np.array([until])
-
-
-def _idle(busy_s: Ns, busy_e: Ns, begin: Ns, end: Ns) -> tuple[Ns, Ns, Ns, Ns]:
-    """Return where no device is busy inside the windows, with the number of the window."""
-    low, high = int(begin[0]), int(end[-1])
-    idle_s, idle_e = intervals.gaps(busy_s, busy_e, window=(low, max(low, high)))
-    return intervals.overlaps(begin, end, idle_s, idle_e)
-
-
-def _queued(timeline: Timeline) -> tuple[Ns, Ns]:
-    """Return when something launched had not begun, merged."""
-    known = timeline.call >= 0
-    start, end = timeline.launch_end_ns[known], timeline.work.start_ns[known]
-    late = end > start
-    return intervals.merge(start[late], end[late])
 
 
 def _without(s: Ns, e: Ns, other_s: Ns, other_e: Ns) -> tuple[Ns, Ns]:
@@ -320,8 +283,7 @@ def _charge(
         owner = np.concatenate(([-1], doing.owner, [-1]))[theirs]
         line = np.where(owner >= 0, line[owner], _LINE["remainder"])
         parts.append((step[chosen][mine], np.full(len(mine), number), owner, line, left, right))
-    empty = np.zeros(0, np.int64)
-    columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [empty] * 6
+    columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [NONE] * 6
     return Charged(*columns)
 
 
@@ -385,3 +347,11 @@ def _find_elsewhere(table: Ns, charged: Charged, threads: dict[int, Thread]) -> 
     step = charged.step[bare][mine]
     np.add.at(table[:, _LINE["operators"]], step, right - left)
     np.subtract.at(table[:, _LINE["remainder"]], step, right - left)
+
+
+def slowed(timeline: Timeline) -> float:
+    """Return how much slower the profiler may have made the host, at most."""
+    category = timeline.events.category
+    if (category == FRAME).any():
+        return SLOWED_BY_FRAMES
+    return SLOWED_BY_OPERATORS if (category == OPERATOR).any() else 1.0

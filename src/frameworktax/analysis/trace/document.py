@@ -1,40 +1,66 @@
-"""A recorded trace as a document: the answer, the bill, the steps, the causes, the notes."""
+"""A recorded trace as a document: the answer, the bill, the steps, the causes, the notes.
+
+A regime is given only where nothing that the trace leaves open could change it: start-up calls
+inside a step, work from before the recording, and the profiler's own cost, which lengthens the
+host's part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.estimates import duration, one_minus, percent
+from frameworktax.analysis.estimates import duration, one_minus, percent, scaled
 from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.analysis.trace.advice import advise
-from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED
-from frameworktax.analysis.trace.findings import (
-    Judged,
-    doubts,
-    host_ahead_ns,
-    judge,
-    startup,
-    waits,
-)
-from frameworktax.analysis.trace.operators import causes, operators
-from frameworktax.records import SEED, Estimate, Note, Run
+from frameworktax.analysis.trace.bill import FRAME, LINES, STARVED, slowed
+from frameworktax.analysis.trace.findings import causes, operators, startup, waits
+from frameworktax.records import SEED, Estimate, Note, Regime, Run
 from frameworktax.traces import intervals
 from frameworktax.traces.timeline import Step, Timeline
 
 Ns = NDArray[np.int64]
-NO_REGIME = {
+Open = Literal["no-device", "start-up", "work-before-recording", "profiler"]
+"""Why a trace carries no regime."""
+NO_REGIME: dict[Open, str] = {
     "start-up": "for start-up calls inside the steps could change it",
     "work-before-recording": "for work from before the recording could change it",
     "profiler": "for the profiler's own cost could change it",
     "no-device": "for operators hold kernels and their dispatch alike",
 }
-"""Why a trace carries no regime, in words."""
+NOTES = {
+    "trace-cut-off": "the file is not whole: {}; what came before is used",
+    "records-malformed": "{} records of the file cannot be read and were left out",
+    "records-invalid": "{} records have impossible times and were not counted",
+    "records-repeated": "{} records repeat another one exactly and count once",
+    "coarse-clock": "this profiler writes times in steps of {} ns",
+    "no-device-records": "no record of a device: operators hold kernels and their dispatch alike, "
+    "so that neither tax nor regime is known; frameworktax measure separates them",
+    "no-steps": "no step marks: the whole trace is one step, set-up and pauses included; call "
+    "profiler.step() after each",
+    "other-annotations": "not taken as steps: {}; choose with --step REGEX",
+    "steps-overlap": "{} step marks overlap another and were left out",
+    "no-python-frames": "no Python frames: time of the host between operators is in the remainder; "
+    "profile with with_stack=True",
+    "under-profiler": "recorded under a profiler, which slows the host: shares show where to look, "
+    "walls are no latency",
+    "work-before-recording": "devices had work from before the recording for its first {}: where "
+    "nothing recorded runs, that time is unknown and not idle",
+    "clocks-skewed": "device {} before their launch: its clock was moved by that much",
+    "launches-without-kernels": "{} launches have no record on any device: records were lost, "
+    "device time is too low",
+    "kernels-without-launch": "{} kernels have no launch: what the host did for them is not known",
+    "steps-without-device": "{} steps have no record of a device",
+    "records-outside-steps": "{} records of a device belong to no step; they count in the device's "
+    "total",
+    "kernels-overlap": "{} kernels begin before the one ahead of them on their stream has ended",
+}
+"""Code → what cannot be trusted, with the number or words that it is about."""
 DRAWS = 1000
 MIN_STEPS = 5
 """Steps from which the share of the device has an interval; fewer are given as they are."""
@@ -42,16 +68,15 @@ MIN_STEPS = 5
 
 def document(timeline: Timeline, name: str) -> Run:
     """Return the document of one trace; ``name`` is its file's, for the headline."""
-    bill, recorded = trace_bill.bill(timeline), timeline.trace
+    bill, recorded, windows = trace_bill.bill(timeline), timeline.trace, timeline.windows
     starved_by, leaders = causes(timeline, bill)
-    found = timeline.steps()
-    windows = timeline.windows
-    doubt = doubts(timeline, windows.begin_ns.tolist(), windows.end_ns.tolist())
-    ahead = [host_ahead_ns(timeline, step) for step in found]
+    steps = timeline.steps()
+    doubt = _doubts(timeline)
+    ahead = [_host_ahead_ns(timeline, step) for step in steps]
     walls = windows.end_ns - windows.begin_ns
     total = bill.table.sum(axis=0)
     share = _tax_share(bill.table, walls) if len(timeline.work) else None
-    judged = _judged(timeline, total, share, int(doubt.sum()), found, ahead)
+    regime, no_regime = _regime(timeline, total, share, int(doubt.sum()), steps, ahead)
     trace: dict[str, Any] = {
         "source": recorded.source,
         "events": recorded.records,
@@ -59,11 +84,11 @@ def document(timeline: Timeline, name: str) -> Run:
         "graph_launches": int((timeline.is_launch & timeline.is_graph).sum()),
         "devices": _devices(timeline),
         "wall_ns": int(walls.sum()),
-        "busy_ns": _busy(total),
+        "busy_ns": _sum(total, "kernel", "copies"),
         "tax_share": asdict(share) if share is not None else None,
         **_bill(total, timeline),
-        "regime": judged.regime,
-        "no_regime": judged.because,
+        "regime": regime,
+        "no_regime": no_regime,
         "operators": operators(timeline, bill),
         "starved_by": starved_by,
         "startup": startup(timeline, bill),
@@ -71,28 +96,27 @@ def document(timeline: Timeline, name: str) -> Run:
         "resolution_ns": recorded.resolution_ns,
         "cut": recorded.cut,
         "marked": windows.marked,
-        "steps": _steps(timeline, bill.table, leaders, found, ahead, doubt),
+        "steps": _steps(timeline, bill.table, leaders, steps, ahead, doubt),
     }
     return Run(
-        headline=headline(trace, name),
+        headline=_headline(trace, name),
         trace=trace,
-        advice=advise(timeline, trace, found),
+        advice=advise(timeline, trace, steps),
         notes=tuple(_notes(timeline)),
     )
 
 
-def headline(trace: dict[str, Any], name: str) -> str:
+def _headline(trace: dict[str, Any], name: str) -> str:
     """Return the answer in a sentence."""
-    steps, wall = trace["steps"], trace["wall_ns"]
+    steps, wall, idle = trace["steps"], trace["wall_ns"], trace["idle_ns"]
     if trace["marked"]:
         median = duration(float(np.median([s["wall_ns"] for s in steps])))
         many = f"{len(steps)} steps of {median}, in the median"
         said = [many if len(steps) > 1 else f"1 step of {median}"]
     else:
         said = [f"one stretch of {duration(wall)}, no steps"]
-    if trace["idle_ns"] is not None:
-        busy = trace["busy_ns"] / wall if wall else 0.0
-        said.append(f"a device is busy {100 * busy:.1f} % of it")
+    if idle is not None:
+        said.append(f"a device is busy {100 * _part(trace['busy_ns'], wall):.1f} % of it")
     ahead = [s["host_ahead_ns"] for s in steps if s["host_ahead_ns"] is not None]
     if trace["regime"]:
         said.append(str(trace["regime"]))
@@ -100,40 +124,36 @@ def headline(trace: dict[str, Any], name: str) -> str:
         said.append(f"no regime, {NO_REGIME[trace['no_regime']]}")
     if ahead:
         said.append(f"the host is {duration(min(ahead))} ahead: a faster host gains nothing")
-    elif trace["idle_ns"] is None:
-        said += _computing(trace)
+    elif idle is None:
+        work = percent(_part(trace["bill_ns"].get("operators", 0), wall))
+        said.append(f"operators that compute take {work}, their dispatch included")
+        first = next((one for one in trace["operators"] if not one["tax_ns"]), None)
+        if first is not None:
+            share = percent(_part(first["self_ns"], wall))
+            said.append(f"above all {first['name'][:120]}, {share}")
     else:
         said += _rest(trace)
     return f"{name}: " + "; ".join(said)
 
 
-def _computing(trace: dict[str, Any]) -> list[str]:
-    """Return what a trace without a device says."""
-    work, wall = trace["bill_ns"].get("operators", 0), max(1, trace["wall_ns"])
-    said = [f"operators that compute take {percent(work / wall)}, their dispatch included"]
-    first = next((one for one in trace["operators"] if not one["tax_ns"]), None)
-    if first is not None:
-        said.append(f"above all {first['name'][:120]}, {percent(first['self_ns'] / wall)}")
-    return said
+def _part(ns: int, wall_ns: int) -> float:
+    """Return a time as a share of the wall; a trace without length has no part."""
+    return ns / wall_ns if wall_ns else 0.0
 
 
 def _rest(trace: dict[str, Any]) -> list[str]:
     """Return what the largest part of a device's idle time is, and whose."""
-    first, ns = max(
-        ((k, v) for k, v in trace["bill_ns"].items() if k not in ("kernel", "copies")),
-        key=lambda item: item[1],
-        default=("", 0),
-    )
-    if not ns:
+    lines = {line: ns for line, ns in trace["bill_ns"].items() if line not in ("kernel", "copies")}
+    first = max(lines, key=lambda line: lines[line], default=None)
+    if first is None:
         return []
-    said = [
-        f"most of the rest is {first.replace('_', ' ')}, {percent(ns / max(1, trace['wall_ns']))}"
-    ]
+    share = percent(_part(lines[first], trace["wall_ns"]))
+    said = f"most of the rest is {first.replace('_', ' ')}, {share}"
     inside = [call for call in trace["startup"] if call["in_steps_ns"]]
     if first == "startup" and inside:
-        return [*said, f"above all {max(inside, key=lambda c: c['in_steps_ns'])['name'][:120]}"]
+        return [said, f"above all {max(inside, key=lambda c: c['in_steps_ns'])['name'][:120]}"]
     leaders = trace["starved_by"]["python"] or trace["starved_by"]["operator"]
-    return [*said, f"above all in {leaders[0]['name'][:120]}"] if leaders else said
+    return [said, f"above all in {leaders[0]['name'][:120]}"] if leaders else [said]
 
 
 def _devices(timeline: Timeline) -> dict[str, dict[str, Any]]:
@@ -169,7 +189,7 @@ def _steps(
         start, end = step.device_start_ns, step.device_end_ns
         on_device = int(windows.device_ns[n])
         share = _tax_share(table[n : n + 1], np.array([step.wall_ns])) if len(step) else None
-        judged = _judged(timeline, table[n], share, int(doubt[n]), [step], [ahead[n]])
+        regime, no_regime = _regime(timeline, table[n], share, int(doubt[n]), [step], [ahead[n]])
         found.append(
             {
                 "name": step.name,
@@ -187,50 +207,15 @@ def _steps(
                 **_bill(table[n], timeline),
                 "starved_by": leaders[n],
                 "host_ahead_ns": ahead[n],
-                "regime": judged.regime,
-                "no_regime": judged.because,
+                "regime": regime,
+                "no_regime": no_regime,
             }
         )
     return found
 
 
-def _judged(
-    timeline: Timeline,
-    row: Ns,
-    share: Estimate | None,
-    doubt_ns: int,
-    steps: Sequence[Step],
-    ahead: Sequence[int | None],
-) -> Judged:
-    """Return the regime of steps; where the host was ahead throughout, of the device's own span.
-
-    Args:
-        timeline: of the trace.
-        row: the steps' bill.
-        share: the steps' tax share, None where nothing ran on a device.
-        doubt_ns: idle time of the steps in which unrecorded work may have run.
-        steps: themselves.
-        ahead: how far the host was ahead in each, ns.
-    """
-    own = [(step, lead) for step, lead in zip(steps, ahead, strict=True) if len(step)]
-    if own and all(lead is not None for _, lead in own):
-        start = np.concatenate([step.device_start_ns for step, _ in own])
-        end = np.concatenate([step.device_end_ns for step, _ in own])
-        span = int(end.max() - start.min())
-        return Judged(gpu_regime(_exactly(intervals.union_ns(start, end) / max(1, span))), None)
-    if share is None:
-        if not len(timeline.work):
-            return Judged(None, "no-device")
-        return Judged(None, "work-before-recording" if row[LINES.index("unknown")] else None)
-    return judge(timeline, row, one_minus(share), doubt_ns)
-
-
 def _sum(row: Ns, *lines: str) -> int:
     return int(sum(row[LINES.index(line)] for line in lines))
-
-
-def _busy(row: Ns) -> int:
-    return _sum(row, "kernel", "copies")
 
 
 def _bill(row: Ns, timeline: Timeline) -> dict[str, Any]:
@@ -246,6 +231,95 @@ def _bill(row: Ns, timeline: Timeline) -> dict[str, Any]:
     }
 
 
+# --- the regime ---------------------------------------------------------------------------------
+
+
+def _regime(
+    timeline: Timeline,
+    row: Ns,
+    tax_share: Estimate | None,
+    doubt_ns: int,
+    steps: Sequence[Step],
+    ahead: Sequence[int | None],
+) -> tuple[Regime | None, Open | None]:
+    """Return the regime of steps, or why there is none.
+
+    Args:
+        timeline: of the trace.
+        row: the steps' bill, ns by line of ``LINES``.
+        tax_share: of the steps, None where nothing ran on a device.
+        doubt_ns: idle time of the steps in which unrecorded work may have run, besides the line
+            ``unknown``.
+        steps: themselves; where the host was ahead throughout, the regime is of the device's span.
+        ahead: how far the host was ahead in each, ns.
+    """
+    own = [(step, lead) for step, lead in zip(steps, ahead, strict=True) if len(step)]
+    if own and all(lead is not None for _, lead in own):
+        start = np.concatenate([step.device_start_ns for step, _ in own])
+        end = np.concatenate([step.device_end_ns for step, _ in own])
+        span = int(end.max() - start.min())
+        return gpu_regime(_exactly(_part(intervals.union_ns(start, end), span))), None
+    wall, startup_ns, unknown = int(row.sum()), _sum(row, "startup"), _sum(row, "unknown")
+    if tax_share is None:
+        if not len(timeline.work):
+            return None, "no-device"
+        return None, "work-before-recording" if unknown else None
+    if startup_ns > wall / 2:
+        return None, "start-up"  # what is left is no picture of a warm step
+    seen = unseen = one_minus(tax_share)
+    if unknown:  # the interval is what of it may be busy, and no noise
+        seen, unseen = (
+            replace(seen, value=end, low=end, high=end) for end in (seen.low, seen.high)
+        )
+    more = _part(doubt_ns, wall)
+    host = _sum(row, *STARVED) - startup_ns
+    others: dict[Open, Estimate] = {
+        "start-up": _without(seen, wall, startup_ns),
+        "work-before-recording": replace(
+            unseen, value=unseen.value + more, low=unseen.low + more, high=unseen.high + more
+        ),
+        "profiler": _without(seen, wall, host * (1 - 1 / slowed(timeline))),
+    }
+    regime = gpu_regime(seen)
+    because = next((why for why, other in others.items() if gpu_regime(other) != regime), None)
+    return (regime if because is None else None), because
+
+
+def _without(share: Estimate, wall: int, part: float) -> Estimate:
+    """Return a share of the wall as it is without a part of the wall; a whole one leaves 1 ns."""
+    return scaled(share, wall / (wall - part) if part < wall else float(wall))
+
+
+def _host_ahead_ns(timeline: Timeline, step: Step) -> int | None:
+    """Return how far the host was ahead of the device throughout a step; None where it was not.
+
+    The least time from a launch's return to the start of its work, where that is far beyond the
+    usual launch latency: the device never waited for the host, and a faster host gains nothing.
+    """
+    if not len(step) or not (step.launch_start_ns >= 0).all():
+        return None
+    least = int((step.device_start_ns - step.launch_end_ns).min())
+    return least if least > timeline.late_ns else None
+
+
+def _doubts(timeline: Timeline) -> Ns:
+    """Return, per step, idle time in which unrecorded work may have run, line ``unknown`` apart.
+
+    Before the first launch or synchronise of the recording, and after a launch whose kernels were
+    lost.
+    """
+    work, begin, end = timeline.work, timeline.windows.begin_ns, timeline.windows.end_ns
+    first, last = int(begin[0]), int(end[-1])
+    seen_s, seen_e = work.start_ns, work.end_ns
+    if (until := timeline.backlog_until_ns) is not None and until > first:
+        seen_s, seen_e = np.append(seen_s, first), np.append(seen_e, until)
+    idle = intervals.gaps(seen_s, seen_e, (first, last))
+    known = timeline.known_from_ns
+    lost = int(timeline.calls.start_ns[timeline.lost].min(initial=2**62))
+    before = intervals.union_within_ns(*idle, begin, np.clip(known, begin, end))
+    return before + intervals.union_within_ns(*idle, np.clip(max(lost, known), begin, end), end)
+
+
 def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     """Return the share of the wall in which no device was busy; an interval from 5 steps on.
 
@@ -257,22 +331,16 @@ def _tax_share(table: Ns, walls: Ns) -> Estimate | None:
     seen = walls - unknown
     if not seen.sum():
         return None
-    value = 1 - float(busy.sum() / seen.sum())
-    if len(walls) < MIN_STEPS:
-        found = _exactly(value)
-    else:
+    found = _exactly(1 - float(busy.sum() / seen.sum()))
+    if len(walls) >= MIN_STEPS:
         rng = np.random.default_rng(SEED)
-        drawn = np.array(
-            [
-                1 - busy[rows].sum() / max(1, seen[rows].sum())
-                for rows in (rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS))
-            ]
-        )
-        ends = [float(end) for end in np.percentile(drawn, [2.5, 97.5])]
-        found = Estimate(
-            value=value,
-            low=min(ends[0], value),
-            high=max(ends[1], value),
+        rows = [rng.integers(0, len(walls), len(walls)) for _ in range(DRAWS)]
+        drawn = [1 - _part(busy[chosen].sum(), seen[chosen].sum()) for chosen in rows]
+        low, high = (float(end) for end in np.percentile(drawn, [2.5, 97.5]))
+        found = replace(
+            found,
+            low=min(low, found.value),
+            high=max(high, found.value),
             method="steps (bootstrap)",
             n=len(walls),
         )
@@ -290,107 +358,41 @@ def _exactly(value: float) -> Estimate:
 
 
 def _notes(timeline: Timeline) -> list[Note]:
-    """Return the trust notes of a trace: of the file, of the devices, of the host."""
-    trace, windows, found = timeline.trace, timeline.windows, []
-
-    def note(code: str, text: str) -> None:
-        found.append(Note(code, text))
-
-    if trace.cut:
-        note("trace-cut-off", f"the file is not whole: {trace.cut}; what came before is used")
-    if trace.malformed:
-        text = f"{trace.malformed} records of the file cannot be read and were left out"
-        note("records-malformed", text)
-    if trace.invalid:
-        text = f"{trace.invalid} records have impossible times and were not counted"
-        note("records-invalid", text)
-    if timeline.duplicates:
-        text = f"{timeline.duplicates} records repeat another one exactly and count once"
-        note("records-repeated", text)
-    if trace.resolution_ns >= 1000 and len(timeline.work):
-        note("coarse-clock", f"this profiler writes times in steps of {trace.resolution_ns} ns")
-    if len(timeline.work):
-        found += _device_notes(timeline)
-    else:
-        note(
-            "no-device-records",
-            "no record of a device: operators hold kernels and their dispatch alike, so that "
-            "neither tax nor regime is known; frameworktax measure separates them",
-        )
-    if not windows.marked:
-        note(
-            "no-steps",
-            "no step marks: the whole trace is one step, set-up and pauses included; call "
-            "profiler.step() after each",
-        )
-    elif windows.others:
-        listed = ", ".join(f"{n} ({count})" for n, count in windows.others.items())
-        note("other-annotations", f"not taken as steps: {listed}; choose with --step REGEX")
-    if windows.overlapping:
-        text = f"{windows.overlapping} step marks overlap another and were left out"
-        note("steps-overlap", text)
-    if not (timeline.events.category == FRAME).any():
-        note(
-            "no-python-frames",
-            "no Python frames: time of the host between operators is in the remainder; profile "
-            "with with_stack=True",
-        )
-    note(
-        "under-profiler",
-        "recorded under a profiler, which slows the host: shares show where to look, walls are "
-        "no latency",
-    )
-    return found
-
-
-def _device_notes(timeline: Timeline) -> list[Note]:
-    steps = len(timeline.windows.names)
-    alone = int(((timeline.call < 0) & timeline.is_kernel).sum())
-    empty = steps - len(np.unique(timeline.step_of[timeline.step_of >= 0]))
-    outside = int((timeline.step_of < 0).sum())
-    crossed = _crossed(timeline)
-    until = timeline.backlog_until_ns
-    begin = int(timeline.windows.begin_ns[0])
-    backlog = []
-    if until is not None and until > begin:
-        text = (
-            f"devices had work from before the recording for its first {duration(until - begin)}: "
-            "where nothing recorded runs, that time is unknown and not idle"
-        )
-        backlog.append(Note("work-before-recording", text))
-    counted = (
-        (
-            timeline.idle_calls,
-            "launches-without-kernels",
-            "launches have no record on any device: records were lost, device time is too low",
-        ),
-        (
-            alone,
-            "kernels-without-launch",
-            "kernels have no launch: what the host did for them is not known",
-        ),
-        (empty, "steps-without-device", f"of {steps} steps have no record of a device"),
-        (
-            outside,
-            "records-outside-steps",
-            "records of a device belong to no step; they count in the device's total",
-        ),
-        (
-            crossed,
-            "kernels-overlap",
-            "kernels begin before the one ahead of them on their stream has ended",
-        ),
-    )
-    skewed = [
-        Note(
-            "clocks-skewed",
-            f"device {device} stamps kernels up to {ns} ns before their launch: its clock was "
-            "moved by that much",
-        )
-        for device, ns in timeline.shift_ns.items()
+    """Return what is to know of the file, its devices and the host."""
+    trace, windows, has_device = timeline.trace, timeline.windows, bool(len(timeline.work))
+    listed = ", ".join(f"{n} ({count})" for n, count in windows.others.items())
+    found: list[tuple[str, object]] = [
+        ("trace-cut-off", trace.cut),
+        ("records-malformed", trace.malformed),
+        ("records-invalid", trace.invalid),
+        ("records-repeated", timeline.duplicates),
+        ("coarse-clock", trace.resolution_ns if trace.resolution_ns >= 1000 and has_device else 0),
+        *(_of_devices(timeline) if has_device else [("no-device-records", True)]),
+        ("no-steps", not windows.marked),
+        ("other-annotations", listed if windows.marked else ""),
+        ("steps-overlap", windows.overlapping),
+        ("no-python-frames", not (timeline.events.category == FRAME).any()),
+        ("under-profiler", True),
     ]
-    kept = [Note(code, f"{count} {text}") for count, code, text in counted if count]
-    return backlog + skewed + kept
+    return [Note(code, NOTES[code].format(value)) for code, value in found if value]
+
+
+def _of_devices(timeline: Timeline) -> list[tuple[str, object]]:
+    steps, until = len(timeline.windows.names), timeline.backlog_until_ns
+    empty = steps - len(np.unique(timeline.step_of[timeline.step_of >= 0]))
+    backlog = until - int(timeline.windows.begin_ns[0]) if until is not None else 0
+    return [
+        ("work-before-recording", duration(backlog) if backlog > 0 else ""),
+        *(
+            ("clocks-skewed", f"{device} stamps kernels up to {ns} ns")
+            for device, ns in timeline.shift_ns.items()
+        ),
+        ("launches-without-kernels", timeline.idle_calls),
+        ("kernels-without-launch", int(((timeline.call < 0) & timeline.is_kernel).sum())),
+        ("steps-without-device", f"{empty} of {steps}" if empty else ""),
+        ("records-outside-steps", int((timeline.step_of < 0).sum())),
+        ("kernels-overlap", _crossed(timeline)),
+    ]
 
 
 def _crossed(timeline: Timeline) -> int:

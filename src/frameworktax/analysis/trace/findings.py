@@ -1,23 +1,15 @@
-"""What a trace shows beside its bill: start-up calls, calls that make the host wait, the regime.
-
-A regime is given only where nothing that the trace leaves open could change it: start-up calls
-inside a step, work from before the recording, and the profiler's own cost, which lengthens the
-host's part.
-"""
+"""What a trace shows beside its bill: what keeps its devices idle, and calls that wait."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.analysis.regime import gpu_regime
 from frameworktax.analysis.trace.bill import (
-    FRAME,
     LINES,
     LOADING,
     MEMORY,
@@ -25,22 +17,164 @@ from frameworktax.analysis.trace.bill import (
     STARVED,
     Bill,
     Thread,
+    computing,
 )
-from frameworktax.records import Estimate, Regime
 from frameworktax.traces import intervals
-from frameworktax.traces.timeline import Step, Timeline, is_wait
+from frameworktax.traces.intervals import Index
+from frameworktax.traces.timeline import Timeline, groups, is_wait
 
 Ns = NDArray[np.int64]
 SHOWN = 20
 """Kept of each kind."""
 SHORTEST_NS = 1_000_000
 """Start-up calls of a name that take less together are not listed."""
-SLOWED_BY_OPERATORS = 2.0
-SLOWED_BY_FRAMES = 4.0
-"""How much slower the host may be while operators, or Python frames, are recorded: pytorch#82793
-has 1.7; small models on a CPU gave 1.2 to 3 and 1.8 to 4.7."""
-Open = Literal["no-device", "start-up", "work-before-recording", "profiler"]
-"""Why a trace carries no regime."""
+VIEWS: Mapping[str, Callable[[Thread], Index]] = {
+    "python": lambda thread: thread.frame,
+    "module": lambda thread: thread.module,
+    "operator": lambda thread: thread.operator,
+}
+"""What a piece of time is put on: per event of a thread, the event of that kind at or around it."""
+
+
+def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
+    """Return operators by tax, the time a device idled for them; without a device by own time.
+
+    With a device an operator is the outermost of a nest (what the model's code called), and its
+    ``kernel_ns`` is the union of what was launched from inside it, all of its calls together.
+    Without one it is each operator: ``self_ns`` is its own time, ``tax_ns`` the same where it does
+    not compute, and ``kernel_ns`` is null.
+    """
+    if not len(timeline.work):
+        return _by_own_time(timeline, bill)
+    name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
+    tax = _totals(name[chosen], bill.charged.ns[chosen])
+    busy = _launched(timeline, bill.threads)
+    calls: Counter[int] = Counter()
+    host: Counter[int] = Counter()
+    for thread in bill.threads.values():
+        events = thread.events
+        outermost = (events.category == OPERATOR) & (thread.operator == np.arange(len(events)))
+        counted = events.where(outermost & (timeline.windows.of(events.start_ns) >= 0))
+        calls.update(counted.name.tolist())
+        host.update(_totals(counted.name, counted.end_ns - counted.start_ns))
+    found: list[dict[str, Any]] = [
+        {
+            "name": timeline.events.names[name],
+            "tax_ns": tax.get(name, 0),
+            "calls": calls[name],
+            "host_ns": host[name],
+            "kernel_ns": busy.get(name, 0),
+        }
+        for name in host
+    ]
+    found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
+    return found[:SHOWN]
+
+
+def _by_own_time(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
+    computes = computing(bill.threads, len(timeline.events.names))
+    calls: Counter[int] = Counter()
+    host: Counter[int] = Counter()
+    own: Counter[int] = Counter()
+    for thread in bill.threads.values():
+        events = thread.events
+        inside = (events.category == OPERATOR) & (timeline.windows.of(events.start_ns) >= 0)
+        calls.update(events.name[inside].tolist())
+        host.update(_totals(events.name[inside], (events.end_ns - events.start_ns)[inside]))
+        own.update(_totals(events.name[inside], thread.own_ns[inside]))
+    return [
+        {
+            "name": timeline.events.names[name],
+            "self_ns": ns,
+            "tax_ns": 0 if computes[name] else ns,
+            "calls": calls[name],
+            "host_ns": host[name],
+            "kernel_ns": None,
+        }
+        for name, ns in own.most_common(SHOWN)
+    ]
+
+
+def causes(
+    timeline: Timeline, bill: Bill
+) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any] | None]]:
+    """Return what kept the device waiting: lines of Python, modules and operators.
+
+    Returns:
+        For the whole trace each of the three, most first; and per step what cost it most, of the
+        first of the three that the step has: ``{"kind", "name", "ns"}``, None for nothing.
+    """
+    names, width = timeline.events.names, len(timeline.events.names)
+    whole: dict[str, list[dict[str, Any]]] = {}
+    leaders: list[dict[str, Any] | None] = [None] * len(timeline.windows.names)
+    lines = STARVED if len(timeline.work) else ("framework", "python")
+    for kind, view in VIEWS.items():
+        name, chosen = _on(bill, view, lines)
+        name, step, ns = name[chosen], bill.charged.step[chosen], bill.charged.ns[chosen]
+        ranked = sorted(_totals(name, ns).items(), key=lambda item: -item[1])[:SHOWN]
+        whole[kind] = [{"name": names[n], "ns": total} for n, total in ranked if total > 0]
+        per_step = _totals(step * width + name, ns)
+        for key, total in sorted(per_step.items(), key=lambda item: item[1]):  # largest last
+            n, leader = divmod(key, width)
+            before = leaders[n]
+            if total > 0 and (before is None or before["kind"] == kind):
+                leaders[n] = {"kind": kind, "name": names[leader], "ns": total}
+    return whole, leaders
+
+
+def _on(
+    bill: Bill, view: Callable[[Thread], Index], lines: Sequence[str]
+) -> tuple[Ns, NDArray[np.bool_]]:
+    """Return, per charged piece, the name that the view puts it on, and whether it counts.
+
+    It does where it is on one of these lines of the bill and the view has a name for it.
+    """
+    charged = bill.charged
+    name = np.full(len(charged.ns), -1, np.int64)
+    for number, thread in bill.threads.items():
+        mine = np.flatnonzero(charged.thread == number)
+        name[mine] = _names(thread, view, charged.event[mine])
+    return name, np.isin(charged.line, [LINES.index(line) for line in lines]) & (name >= 0)
+
+
+def _names(thread: Thread, view: Callable[[Thread], Index], event: Index) -> Ns:
+    """Return, per event of a thread (-1: none), the name that the view puts it on; -1 for none."""
+    name = np.full(len(event), -1, np.int64)
+    known = np.flatnonzero(event >= 0)
+    at = view(thread)[event[known]]
+    name[known] = np.where(at >= 0, thread.events.name[at], -1)
+    return name
+
+
+def _totals(keys: Ns, ns: Ns) -> dict[int, int]:
+    """Return the sum of each key's times, keys ascending."""
+    found, group = np.unique(keys, return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, group, ns)
+    return dict(zip(found.tolist(), total.tolist(), strict=True))
+
+
+def _launched(timeline: Timeline, threads: dict[int, Thread]) -> dict[int, int]:
+    """Return, by name of the outermost operator around the launch, the union of device time."""
+    name = np.full(len(timeline.calls), -1, np.int64)
+    for number, thread in threads.items():
+        mine = np.flatnonzero(timeline.calls.thread == number)
+        doing = thread.nesting.stretches()
+        if not len(mine) or not len(doing.start_ns):
+            continue
+        at = np.searchsorted(doing.start_ns, timeline.calls.start_ns[mine], side="right") - 1
+        owner = np.where(at >= 0, doing.owner[at], -1)
+        name[mine] = _names(thread, VIEWS["operator"], owner)
+    known = (timeline.call >= 0) & (timeline.step_of >= 0)
+    of = name[timeline.call[known]]
+    work = timeline.work.where(known)
+    return {
+        number: intervals.union_ns(work.start_ns[rows], work.end_ns[rows])
+        for number, rows in groups(of)
+    }
+
+
+# --- calls that keep the host ------------------------------------------------------------------
 
 
 def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
@@ -135,91 +269,3 @@ def _waited_for(timeline: Timeline, busy: tuple[Ns, Ns], start: int, end: int) -
     work = timeline.work
     ended = np.flatnonzero((work.end_ns > start) & (work.end_ns <= end))
     return work.name_of(int(ended[np.argmax(work.end_ns[ended])])) if len(ended) else None
-
-
-def host_ahead_ns(timeline: Timeline, step: Step) -> int | None:
-    """Return how far the host was ahead of the device throughout a step; None where it was not.
-
-    The least time from a launch's return to the start of its work, where that is far beyond the
-    usual launch latency: the device never waited for the host, and a faster host gains nothing.
-    """
-    launched = step.launch_start_ns >= 0
-    if not len(step) or not launched.all():
-        return None
-    least = int((step.device_start_ns - step.launch_end_ns).min())
-    return least if least > timeline.late_ns else None
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A regime, or why there is none."""
-
-    regime: Regime | None
-    because: Open | None
-
-
-def judge(timeline: Timeline, row: Ns, rho: Estimate, doubt_ns: int) -> Judged:
-    """Return the regime of a step or of all of them, where the trace carries one.
-
-    Args:
-        timeline: of the trace.
-        row: ns by line of ``LINES``.
-        rho: time in which a device was busy, over wall time.
-        doubt_ns: idle time in which unrecorded work may have run, besides the line ``unknown``.
-    """
-    if not len(timeline.work):
-        return Judged(None, "no-device")
-    wall = int(row.sum())
-    line = {name: int(ns) for name, ns in zip(LINES, row.tolist(), strict=True)}
-    host = sum(line[name] for name in STARVED) - line["startup"]
-    seen = rho
-    if line["unknown"]:  # its interval is what of it may be busy, and no noise
-        seen = replace(rho, value=rho.low, high=rho.low)
-    unseen = replace(rho, value=rho.high, low=rho.high) if line["unknown"] else rho
-    others: dict[Open, Estimate] = {
-        "start-up": _shifted(seen, factor=_over(wall, line["startup"])),
-        "work-before-recording": _shifted(unseen, more=doubt_ns / max(1, wall)),
-        "profiler": _shifted(seen, factor=_over(wall, host * (1 - 1 / slowed(timeline)))),
-    }
-    if line["startup"] > wall / 2:
-        return Judged(None, "start-up")  # what is left is no picture of a warm step
-    regime = gpu_regime(seen)
-    because = next((why for why, other in others.items() if gpu_regime(other) != regime), None)
-    return Judged(regime if because is None else None, because)
-
-
-def slowed(timeline: Timeline) -> float:
-    """Return how much slower the profiler may have made the host, at most."""
-    category = timeline.events.category
-    if (category == FRAME).any():
-        return SLOWED_BY_FRAMES
-    return SLOWED_BY_OPERATORS if (category == OPERATOR).any() else 1.0
-
-
-def doubts(timeline: Timeline, begin: Sequence[int], end: Sequence[int]) -> Ns:
-    """Return, per window, idle time in which unrecorded work may have run, line ``unknown`` apart.
-
-    Before the first launch or synchronise of the recording, and after a launch whose kernels were
-    lost.
-    """
-    work, b, e = timeline.work, np.asarray(begin, np.int64), np.asarray(end, np.int64)
-    seen_s, seen_e = work.start_ns, work.end_ns
-    if (until := timeline.backlog_until_ns) is not None and until > b[0]:
-        seen_s, seen_e = np.append(seen_s, b[0]), np.append(seen_e, until)
-    idle_s, idle_e = intervals.gaps(seen_s, seen_e, (int(b[0]), int(max(e[-1], b[0]))))
-    known = timeline.known_from_ns
-    lost = int(timeline.calls.start_ns[timeline.lost].min(initial=2**62))
-    before = intervals.union_within_ns(idle_s, idle_e, b, np.clip(known, b, e))
-    return before + intervals.union_within_ns(idle_s, idle_e, np.clip(max(lost, known), b, e), e)
-
-
-def _over(wall: int, part: float) -> float:
-    """Return by how much a share grows when a part of the whole goes away."""
-    return wall / (wall - part) if part < wall else float(wall)
-
-
-def _shifted(share: Estimate, *, factor: float = 1.0, more: float = 0.0) -> Estimate:
-    value, low, high = (
-        min(1.0, end * factor + more) for end in (share.value, share.low, share.high)
-    )
-    return replace(share, value=value, low=low, high=high)
