@@ -24,7 +24,7 @@ WHAT = {
 
 def pages() -> dict[str, str]:
     """Return the page and the schemas under their names."""
-    from frameworktax.cli.schema import DOCUMENTS, describe
+    from frameworktax.cli.lists import DOCUMENTS, describe
 
     found, parts = {}, []
     for name in DOCUMENTS:

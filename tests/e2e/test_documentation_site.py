@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "browser"))
 import report_pages
 
 import frameworktax
-from frameworktax.cli.schema import DOCUMENTS
+from frameworktax.cli.lists import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 FETCHED = {

@@ -21,7 +21,6 @@ from frameworktax.cli import (  # noqa: F401 - verbs register
     report,
     reproduce,
     run,
-    schema,
     store,
     sweep,
 )

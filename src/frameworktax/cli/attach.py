@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, check_suffix, console
-from frameworktax.cli.endings import ENDINGS
+from frameworktax.cli.endings import ended_softly
 from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
 from frameworktax.sweep.values import seconds
 
 if TYPE_CHECKING:
-    from frameworktax.cli.attach_view import View
+    from frameworktax.cli.progress import AttachView
     from frameworktax.programs.attach import Observation
 
 UPDATE_S = 1.0
@@ -52,7 +49,7 @@ def attach_command(
 
       frameworktax attach 4711 --duration 30s --json tax.json --report tax.html
     """
-    from frameworktax.cli.attach_view import View
+    from frameworktax.cli.progress import AttachView
     from frameworktax.programs.attach import Observation
     from frameworktax.programs.blocks import collapsed, program_blocks
     from frameworktax.programs.document import dump
@@ -63,7 +60,7 @@ def attach_command(
     limit_s = None if duration is None else seconds(duration, "--duration")
     out = Output(json_file, report, output, quiet=quiet, verbose=verbose)
     with ended_softly() as came, Observation(number) as observed:
-        _observe(observed, limit_s, came, View(console(stderr=True), quiet=quiet))
+        _observe(observed, limit_s, came, AttachView(console(stderr=True), quiet=quiet))
         found = observed.finish()
     out.document(dump(found))
     blocks = program_blocks(found)
@@ -79,31 +76,9 @@ def attach_command(
         raise typer.Exit(128 + came[0])
 
 
-@contextmanager
-def ended_softly() -> Iterator[list[int]]:
-    """Collect the first signal that asks to end; the second does what it always does."""
-    came: list[int] = []
-
-    def first(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        restore()
-
-    def restore() -> None:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    before = {
-        one: signal.getsignal(one) for one in ENDINGS if signal.getsignal(one) != signal.SIG_IGN
-    }
-    for one in before:
-        signal.signal(one, first)
-    try:
-        yield came
-    finally:
-        restore()
-
-
-def _observe(observed: Observation, limit_s: float | None, came: list[int], view: View) -> None:
+def _observe(
+    observed: Observation, limit_s: float | None, came: list[int], view: AttachView
+) -> None:
     """Show what is known every second until it is to end."""
     begin = updated = time.monotonic()
     with view:

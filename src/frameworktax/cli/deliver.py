@@ -191,17 +191,22 @@ class Output:
     def measuring(
         self, store: Path, *then: str, budget_s: float = 0.0, partial: bool = False
     ) -> Iterator[ProgressView | None]:
-        """Show progress; after Ctrl-C say what to do and leave.
+        """Show progress of a session of ``budget_s``; for the rest see ``ending``."""
+        with self.ending(store, *then, partial=partial), self.view(budget_s) as view:
+            yield view
+
+    @contextmanager
+    def ending(self, store: Path, *then: str, partial: bool = False) -> Iterator[None]:
+        """After Ctrl-C say what to do and leave.
 
         Args:
             store: that keeps what was measured.
             then: what to do next, a step each.
-            budget_s: of the session, for its estimate.
             partial: whether results that are not whole are delivered before.
         """
         try:
-            with ends_once(), self.view(budget_s) as view:
-                yield view
+            with ends_once():
+                yield
         except KeyboardInterrupt as ended:
             from frameworktax.api import Interrupted
 

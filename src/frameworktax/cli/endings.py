@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Ctrl-C, a scheduler or a shutdown, a terminal that is closed, Ctrl-\\."""
+Handler = Callable[[int, FrameType | None], None]
 
 
 class Ended(KeyboardInterrupt):
@@ -21,35 +22,58 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
 
+def handle(handler: Handler, always: Collection[int] = ()) -> Callable[[], None]:
+    """Let a handler have the signals that end a command; return what gives them back.
+
+    What is ignored stays so, but for ``always``: nohup is a wish that the closing of a terminal
+    ends nothing.
+    """
+    before = {
+        one: signal.getsignal(one)
+        for one in ENDINGS
+        if one in always or signal.getsignal(one) != signal.SIG_IGN
+    }
+    for one in before:
+        signal.signal(one, handler)
+
+    def restore() -> None:
+        for one, earlier in before.items():
+            signal.signal(one, earlier)
+
+    return restore
+
+
+@contextmanager
+def ended_softly() -> Iterator[list[int]]:
+    """Collect the first signal that asks to end; the second does what it always does."""
+    came: list[int] = []
+
+    def first(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        restore()
+
+    restore = handle(first)
+    try:
+        yield came
+    finally:
+        restore()
+
+
 @contextmanager
 def ends_once() -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM end what is measured, the second not disturb the ending."""
     came: list[int] = []
 
-    def first(number: int, frame: FrameType | None) -> None:
+    def ending(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        for one in before:
-            signal.signal(one, second)
-        raise Ended(number)
-
-    def second(number: int, frame: FrameType | None) -> None:
+        if len(came) == 1:
+            raise Ended(number)
         restore()  # a third one ends a sweep that hangs
         if writable(2):  # not print: this may be in the middle of one
             with suppress(OSError):
                 os.write(2, b"ending the measuring processes\n")
 
-    def restore() -> None:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-    # What is ignored stays so: nohup is a wish that the closing of a terminal ends nothing.
-    before = {
-        one: signal.getsignal(one)
-        for one in ENDINGS
-        if one == signal.SIGINT or signal.getsignal(one) != signal.SIG_IGN
-    }
-    for one in before:
-        signal.signal(one, first)
+    restore = handle(ending, [signal.SIGINT])
     try:
         yield
     except Ended:

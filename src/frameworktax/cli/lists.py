@@ -1,16 +1,20 @@
-"""`frameworktax list`, `env` and `doctor`: what can be measured, with what, and where."""
+"""`list`, `env`, `doctor` and `schema`: what can be measured, with what, where, written how."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from frameworktax.cli.app import app, group
 from frameworktax.cli.deliver import print_list
 from frameworktax.cli.options import AsJson, Device
+from frameworktax.errors import UsageError, nearest
+
+DOCUMENTS = ("run", "comparison", "program", "study")
 
 lister = group("list", "List models, runtimes and studies, and what is missing.")
 environments_app = group(
@@ -191,3 +195,36 @@ def doctor(
         ["check", "", "found", "remedy"],
         [[c.code, c.status, c.text, c.remedy or ""] for c in checks],
     )
+
+
+@app.command()
+def schema(
+    document: Annotated[
+        str, typer.Argument(help="run (measure), comparison, program (run, attach) or study.")
+    ] = "run",
+) -> None:
+    """Print the JSON Schema of a document that --json writes, or of a study.
+
+    Example:
+
+      frameworktax schema study
+    """
+    if document not in DOCUMENTS:
+        raise UsageError(
+            f"no document '{document}'{nearest(document, DOCUMENTS)}; have {', '.join(DOCUMENTS)}"
+        )
+    print(json.dumps(describe(document), indent=1))
+
+
+def describe(document: str) -> dict[str, Any]:
+    """Return the JSON Schema of one of ``DOCUMENTS``."""
+    from frameworktax.analysis.compare.comparison import Comparison
+    from frameworktax.programs.document import Program
+    from frameworktax.records import Run
+    from frameworktax.report import json_document
+    from frameworktax.sweep import study
+
+    if document == "study":
+        return study.schema()
+    described = {"run": Run, "comparison": Comparison, "program": Program}
+    return json_document.schema(described[document])

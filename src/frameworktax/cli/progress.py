@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -26,6 +27,9 @@ from frameworktax.report.growing import Growing
 from frameworktax.report.render_terminal import drawn
 from frameworktax.sweep.local import ENDED
 from frameworktax.sweep.values import duration
+
+if TYPE_CHECKING:
+    from frameworktax.programs.document import Program
 
 LOG_EVERY_S = 10.0
 """In a log, a line this often."""
@@ -46,8 +50,9 @@ def drawable(console: Console) -> bool:
 
 def briefly(names: str) -> str:
     """Return ``bert-base and 6 more (2 of 2)`` for a list of names with commas between."""
-    listed, part = re.fullmatch(r"(.*?)( \(\d+ of \d+\))?", names, re.DOTALL).groups("")  # type: ignore[union-attr] # matches any text
-    first, *others = listed.split(", ")
+    found = re.search(r" \(\d+ of \d+\)$", names)
+    part = found[0] if found else ""
+    first, *others = names.removesuffix(part).split(", ")
     return f"{first}{f' and {len(others)} more' if others else ''}{part}"
 
 
@@ -278,3 +283,53 @@ class ProgressView(Reporter):
 def _text(text: str, style: str = "") -> Text:
     indent = " " * (len(text) - len(text.lstrip()))
     return Text(indent + flat(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+class AttachView:
+    """What is known of an attached process by now; use as a context manager.
+
+    It is drawn in place on a terminal; a log gets a line now and then.
+
+    Args:
+        out: to draw on, or to print to.
+        quiet: show nothing.
+    """
+
+    def __init__(self, out: Console, *, quiet: bool) -> None:
+        self._out = out
+        self._quiet = quiet
+        self._logged = time.monotonic()
+        self._live: Live | None = None
+        if not quiet and drawable(out):
+            self._live = Live(console=out, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> AttachView:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, found: Program) -> None:
+        """Show it, or not: a log has a line every ten seconds."""
+        if self._live:
+            self._live.update(Group(*self._picture(found)), refresh=True)
+        elif not self._quiet and time.monotonic() - self._logged >= LOG_EVERY_S:
+            self._logged = time.monotonic()
+            self._out.print(flat(found.headline), markup=False, soft_wrap=True)
+
+    def _picture(self, found: Program) -> Iterator[Text]:
+        from frameworktax.programs.blocks import load, symbol_table, thread_table
+
+        first = found.processes[0]
+        yield Text(f"{flat(found.headline)}; {load(first)}", style="bold")
+        rows = max(
+            2, (self._out.height - 12) // 2
+        )  # small as a terminal may be, something is shown
+        yield drawn(thread_table("Threads", found.sections[:rows]), self._out)
+        tax = [one for one in first.symbols_ns if one[0] != "kernel"]
+        if tax:
+            yield drawn(symbol_table("Where the tax is", tax[:rows], first.cpu_ns), self._out)
+        yield Text("Ctrl-C ends the observation, not the process", style="dim")

@@ -1,16 +1,15 @@
-"""`frameworktax sweep`: a study, resumable."""
+"""`frameworktax sweep` and `init`: a study, resumable, and one to start from."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import Output, console, leave, this_command
-from frameworktax.cli.endings import Ended, ends_once
+from frameworktax.cli.deliver import Output, console, this_command
 from frameworktax.cli.options import (
     STORE,
     DryRun,
@@ -20,7 +19,7 @@ from frameworktax.cli.options import (
     Store,
     Verbose,
 )
-from frameworktax.errors import NothingMeasuredError, flat
+from frameworktax.errors import UsageError, flat
 
 
 @app.command()
@@ -57,47 +56,58 @@ def sweep(
       frameworktax sweep study.toml --engine ray
     """
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
-    options: dict[str, Any] = {"store": store, "resume": resume}
+    words = overrides or []
     if dry_run:
-        _dry_run(study, overrides or [], engine, options, out)
+        from frameworktax.cli.progress import ProgressView
+        from frameworktax.sweep.plan import plan_sweep
+        from frameworktax.sweep.run import platforms_of
+        from frameworktax.sweep.words import plan_blocks
+
+        platforms = platforms_of(engine, ProgressView(console(stderr=True)))
+        plan = plan_sweep(study, *words, store=store, resume=resume, platforms=platforms)
+        out.document(plan.as_data())
+        out.blocks(plan_blocks(plan))
         return
     from frameworktax.sweep.run import sweep as run_sweep
     from frameworktax.sweep.words import summary
 
-    try:
-        with ends_once():
-            with out.view() as view:
-                results = run_sweep(
-                    study,
-                    *(overrides or []),
-                    allow_code=allow_code,
-                    engine=engine,
-                    reporter=view,
-                    command=sys.argv[1:],
-                    **options,
-                )
-            out.results(results)
-            if not quiet:
-                aside = console(stderr=json_file == "-")
-                for line in summary(results):
-                    aside.print(flat(line), soft_wrap=True, markup=False)
-    except NothingMeasuredError as error:
-        out.files(error.results.run)  # with every status and reason
-        raise
-    except Ended as ended:
-        see = f"See it: frameworktax report {store}"
-        leave(ended, store, see, f"go on: {this_command('--no-resume')}")
+    then = f"See it: frameworktax report {store}", f"go on: {this_command('--no-resume')}"
+    with out.ending(store, *then, partial=True):
+        with out.view() as view:
+            results = run_sweep(
+                study,
+                *words,
+                store=store,
+                resume=resume,
+                allow_code=allow_code,
+                engine=engine,
+                reporter=view,
+                command=sys.argv[1:],
+            )
+        out.results(results)
+        if not quiet:
+            aside = console(stderr=json_file == "-")
+            for line in summary(results):
+                aside.print(flat(line), soft_wrap=True, markup=False)
 
 
-def _dry_run(
-    study: Path, overrides: list[str], engine: str, options: dict[str, Any], out: Output
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("study.toml"),
 ) -> None:
-    from frameworktax.cli.progress import ProgressView
-    from frameworktax.sweep.plan import plan_sweep
-    from frameworktax.sweep.run import platforms_of
-    from frameworktax.sweep.words import plan_blocks
+    """Write a commented study for `frameworktax sweep`; nothing is overwritten.
 
-    platforms = platforms_of(engine, ProgressView(console(stderr=True)))
-    plan = plan_sweep(study, *overrides, platforms=platforms, **options)
-    out.document(plan.as_data())
-    out.blocks(plan_blocks(plan))
+    Example:
+
+      frameworktax init study.toml
+    """
+    from frameworktax.sweep.study import TEMPLATE
+
+    try:
+        with file.open("x", encoding="utf-8") as output:
+            output.write(TEMPLATE.read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists; name another file") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; name another file") from error
+    print(f"written: {file}; next: frameworktax sweep {file} --dry-run")
