@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -148,30 +148,27 @@ def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bo
     """Read twice: first which points there are, then what belongs to those that are meant."""
     matches = where.matcher()
     keys: dict[bytes, str] = {}
-    sessions: dict[str, tuple[str, str]] = {}
+    started: dict[str, str] = {}
     meant: set[str] = set()
     for shard in found:
         for record, _ in shards.records(shard, [], _describes):
             if isinstance(record, Session):
-                sessions[record.session] = session_order(record.session, record.started)
+                started[record.session] = record.started
             elif isinstance(record, Subject | LeftOut) and matches(record.point):
                 key = record.point.key()
                 keys[key.encode()] = key
                 meant.add(record.session)
-    if last and meant:
-        chosen = _timed(found, keys) or meant
-        meant = {max(chosen, key=lambda s: sessions.get(s, session_order(s)))}
 
     def wanted(line: bytes, kind: str) -> bool:
         named = NAMED(line)
         return named is None or named[2] in keys
 
     known = {None, *keys.values()}
-    return [
-        record
-        for record in unique(found, faults, wanted)
-        if record.session in meant and point_key(record) in known
-    ]
+    records = [r for r in unique(found, faults, wanted) if point_key(r) in known]
+    if last and meant:
+        timed = {r.session for r in records if isinstance(r, Block)} or meant
+        meant = {max(timed, key=lambda s: session_order(s, started.get(s, "")))}
+    return [record for record in records if record.session in meant]
 
 
 def _describes(line: bytes, kind: str) -> bool:
@@ -182,25 +179,6 @@ def point_key(record: Record) -> str | None:
     """Return the key of a record's point; a session and a calibration have none."""
     point = getattr(record, "point", None)
     return point.key() if isinstance(point, Point) else point
-
-
-def _timed(found: Sequence[Path], keys: Collection[bytes]) -> set[str]:
-    """Return the sessions that timed one of the points."""
-    timed: set[bytes] = set()
-    sessions: set[str] = set()
-
-    def wanted(line: bytes, kind: str) -> bool:
-        named = NAMED(line)
-        if kind != "block" or named is None:
-            return kind == "block"
-        return named[2] in keys and named[1] not in timed
-
-    for shard in found:
-        for record, _ in shards.records(shard, [], wanted):
-            if isinstance(record, Block) and record.point.encode() in keys:
-                sessions.add(record.session)
-                timed.add(record.session.encode())
-    return sessions
 
 
 def clock_notes(records: Sequence[Record]) -> list[Note]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from frameworktax.errors import StoreError
 from frameworktax.host.files import atomic_path
 from frameworktax.records import (
+    RECORDS,
     Block,
-    LeftOut,
     Outcome,
     Record,
     Session,
@@ -29,31 +29,12 @@ from frameworktax.store.shards import Fault
 from frameworktax.store.write import in_use, stamp_of
 
 KEY = re.compile(r"[0-9a-f]{16}")
-
-
-class Deduplicator:
-    """Remembers the identity of every record and a fingerprint of its line."""
-
-    def __init__(self) -> None:
-        self._lines: dict[tuple[Any, ...], int] = {}
-
-    def add(self, record: Record, line: bytes) -> Literal["new", "same", "different"]:
-        """Return what a record is to those added before; the first one is remembered.
-
-        ``different``: one identity, and lines that are not equal byte by byte.
-        """
-        identity, fingerprint = record_id(record), hash(line.strip())
-        before = self._lines.get(identity)
-        if before is None:
-            self._lines[identity] = fingerprint
-            return "new"
-        return "same" if before == fingerprint else "different"
-
-
-def described(record: Record) -> str:
-    """Return a record's identity in words."""
-    kind, session, *rest = record_id(record)
-    return f"{kind} of session {session}" + (f" ({', '.join(map(str, rest))})" if rest else "")
+REFERRING = tuple(
+    kind for kind, cls in RECORDS.items() if cls.__annotations__.get("point") == "str"
+)
+"""Kinds of records that name a point by its key, which a subject of their session describes."""
+Pair = tuple[str, str]
+"""A session and a point's key."""
 
 
 # --- check ----------------------------------------------------------------------------------------
@@ -83,39 +64,28 @@ def check(folder: Path) -> Health:
         StoreError: there is no store, or it holds no shard.
     """
     found = shards.find(folder)
-    seen = Deduplicator()
     faults: list[Fault] = []
     damage: list[str] = []
-    remarks = [f"{shard.name}: a session is writing it" for shard in found if in_use(shard)]
-    kinds: Counter[str] = Counter()
+    seen: dict[tuple[Any, ...], int] = {}
+    """Identity of a record → fingerprint of its line."""
     copies: Counter[str] = Counter()
-    references = _References()
     for shard in found:
         try:
             for record, line in shards.records(shard, faults):
-                match seen.add(record, line):
-                    case "new":
-                        kinds[record.kind] += 1
-                        references.add(record)
-                    case "same":
-                        copies[shard.name] += 1
-                    case "different":
-                        damage.append(
-                            f"{shard.name}: {described(record)} differs from an earlier one; "
-                            "the earlier one counts"
-                        )
+                identity, fingerprint = record_id(record), hash(line.strip())
+                if identity not in seen:
+                    seen[identity] = fingerprint
+                elif seen[identity] == fingerprint:
+                    copies[shard.name] += 1
+                else:
+                    kind, session, *rest = identity
+                    of = f" ({', '.join(map(str, rest))})" if rest else ""
+                    damage.append(
+                        f"{shard.name}: {kind} of session {session}{of} differs from an earlier "
+                        "one; the earlier one counts"
+                    )
         except StoreError as error:
             damage.append(f"{error} (none of its records is read)")
-    remarks += [
-        f"{name}: {count} records are copies of others; they are read once"
-        for name, count in copies.items()
-    ]
-    remarks += [
-        f"{fault.shard}: line {fault.line} is torn: its writer was killed, or the copy was cut; "
-        "one record at most is lost of it"
-        for fault in faults
-        if fault.kind == "torn"
-    ]
     lost = [
         f"{fault.shard}: line {fault.line} is no record; what it was is lost"
         for fault in faults
@@ -123,51 +93,43 @@ def check(folder: Path) -> Health:
     ]
     return Health(
         shards=len(found),
-        records=dict(kinds),
-        damage=(*lost, *damage, *references.dangling()),
-        remarks=tuple(remarks),
+        records=dict(Counter(kind for kind, *_ in seen)),
+        damage=(*lost, *damage, *_dangling(seen)),
+        remarks=(
+            *(f"{shard.name}: a session is writing it" for shard in found if in_use(shard)),
+            *(
+                f"{name}: {count} records are copies of others; they are read once"
+                for name, count in copies.items()
+            ),
+            *(
+                f"{fault.shard}: line {fault.line} is torn: its writer was killed, or the copy was "
+                "cut; one record at most is lost of it"
+                for fault in faults
+                if fault.kind == "torn"
+            ),
+        ),
     )
 
 
-class _References:
-    """What records refer to, and which of it is missing."""
-
-    def __init__(self) -> None:
-        self._sessions: set[str] = set()
-        self._described: set[tuple[str, str]] = set()
-        self._of_session: Counter[str] = Counter()
-        self._of_point: Counter[tuple[str, str, str]] = Counter()
-
-    def add(self, record: Record) -> None:
-        if isinstance(record, Session):
-            self._sessions.add(record.session)
-            return
-        self._of_session[record.session] += 1
-        if isinstance(record, Subject):
-            self._described.add((record.session, record.point.key()))
-        elif not isinstance(record, LeftOut) and (point := getattr(record, "point", None)):
-            self._of_point[record.kind, record.session, point] += 1
-
-    def dangling(self) -> list[str]:
-        """Return a line for each reference to a record that is missing."""
-        found = [
-            f"session {session}: {count} records, but not where and how they were made; "
-            "its environment is lost"
-            for session, count in self._of_session.items()
-            if session not in self._sessions
-        ]
-        for (kind, session, point), count in self._of_point.items():
-            if not KEY.fullmatch(point):
-                found.append(
-                    f"session {session}: {count} {kind} records of '{point[:40]}', which is no "
-                    "point's key (16 hex digits); they are not shown"
-                )
-            elif (session, point) not in self._described:
-                found.append(
-                    f"session {session}: {count} {kind} records of point {point}, which nothing "
-                    "describes; they are not shown"
-                )
-        return found
+def _dangling(seen: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    """Yield a line for each reference to a record that is missing, by identities of records."""
+    sessions = {identity[1] for identity in seen if identity[0] == Session.kind}
+    of_session = Counter(identity[1] for identity in seen)
+    for session, count in of_session.items():
+        if session not in sessions:
+            yield (
+                f"session {session}: {count} records, but not where and how they were made; "
+                "its environment is lost"
+            )
+    described = {identity[1:3] for identity in seen if identity[0] == Subject.kind}
+    referring = Counter(identity[:3] for identity in seen if identity[0] in REFERRING)
+    for (kind, session, point), count in referring.items():
+        said = f"session {session}: {count} {kind} records of"
+        if not KEY.fullmatch(point):
+            why = "which is no point's key (16 hex digits)"
+            yield f"{said} '{point[:40]}', {why}; they are not shown"
+        elif (session, point) not in described:
+            yield f"{said} point {point}, which nothing describes; they are not shown"
 
 
 # --- prune ----------------------------------------------------------------------------------------
@@ -220,9 +182,24 @@ def prune(folder: Path, rules: Rules, now: datetime, *, dry_run: bool = False) -
         StoreError: there is no store, a shard cannot be read, or there is no writing.
     """
     found = shards.find(folder)
-    sessions, failed, running = _survey(found)
-    gone, kept = _old(sessions, rules, now)
-    lost = {pair for pair in failed if rules.failed and pair[0] not in gone}
+    started: dict[str, str] = {}
+    timed: set[Pair] = set()
+    failed: set[Pair] = set()
+    running: set[str] = set()
+    for shard in found:
+        busy = in_use(shard)
+        for record, _ in shards.records(shard, []):
+            started.setdefault(record.session, "")
+            if busy:
+                running.add(record.session)
+            if isinstance(record, Session):
+                started[record.session] = record.started
+            elif isinstance(record, Block):
+                timed.add((record.session, record.point))
+            elif isinstance(record, Outcome) and record.status != "ok" and not record.process:
+                failed.add((record.session, record.point))
+    gone, kept = _old(started, rules, now)
+    lost = {pair for pair in failed - timed if rules.failed and pair[0] not in gone}
     for session in sorted(running & (gone | {session for session, _ in lost})):
         kept.append(f"session {session} is running; prune it once it has ended")
     gone -= running
@@ -246,37 +223,13 @@ def prune(folder: Path, rules: Rules, now: datetime, *, dry_run: bool = False) -
     )
 
 
-Pair = tuple[str, str]
-"""A session and a point's key."""
-
-
-def _survey(found: Sequence[Path]) -> tuple[dict[str, str], set[Pair], set[str]]:
-    """Return session → when it says it started, what failed, and the sessions that run."""
-    sessions: dict[str, str] = {}
-    timed: set[Pair] = set()
-    failed: set[Pair] = set()
-    running: set[str] = set()
-    for shard in found:
-        busy = in_use(shard)
-        for record, _ in shards.records(shard, []):
-            sessions.setdefault(record.session, "")
-            if busy:
-                running.add(record.session)
-            if isinstance(record, Session):
-                sessions[record.session] = record.started
-            elif isinstance(record, Block):
-                timed.add((record.session, record.point))
-            elif isinstance(record, Outcome) and record.status != "ok" and not record.process:
-                failed.add((record.session, record.point))
-    return sessions, failed - timed, running
-
-
-def _old(sessions: dict[str, str], rules: Rules, now: datetime) -> tuple[set[str], list[str]]:
-    order = sorted(sessions, key=lambda s: session_order(s, sessions[s]))
+def _old(started: Mapping[str, str], rules: Rules, now: datetime) -> tuple[set[str], list[str]]:
+    """Return the sessions that are too old, and lines on those whose age is unknown."""
+    order = sorted(started, key=lambda s: session_order(s, started[s]))
     gone: set[str] = set()
     kept = []
     if rules.keep_last is not None:
-        gone.update(order[: max(0, len(order) - rules.keep_last)])
+        gone.update(order[: -rules.keep_last or None])
     if rules.older_than is not None:
         for session in order:
             began = stamp_of(session)
