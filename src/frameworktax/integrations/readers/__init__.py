@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from frameworktax.analysis import curves, regime
 from frameworktax.analysis.estimates import difference, median_interval, one_minus, quotient
-from frameworktax.integrations.readers import latency_csv, optimum_benchmark, pytest_benchmark
+from frameworktax.integrations.readers import latency_csv, reports
 from frameworktax.integrations.readers.rows import WHOLE, Row, Table
 from frameworktax.records import Curve, Estimate, Measurement, Note, Regime, Run, Workload
 from frameworktax.stats import mean_interval, t_quantile
@@ -47,8 +48,8 @@ def read(path: str | Path) -> Run | None:
     Raises:
         UsageError: it is such a file, and cannot be read; one line that names the place.
     """
-    for reader in (latency_csv, optimum_benchmark, pytest_benchmark):
-        found = reader.rows(Path(path))
+    for reader in (latency_csv.rows, reports.optimum_benchmark, reports.pytest_benchmark):
+        found = reader(Path(path))
         if found is not None:
             return _document(found)
     return None
@@ -160,13 +161,12 @@ def _measurement(row: Row) -> Measurement:
 
 
 def _workload(row: Row, phase: str) -> Workload:
-    known = {
+    known: dict[str, Any] = {
         name: int(value) if name in WHOLE else value
         for name, value in row.values.items()
         if name in FIELDS
     }
-    # Which of them are whole numbers is known by name, not by type.
-    return Workload(model=row.model, precision=row.precision, phase=phase, **known)  # type: ignore[arg-type]
+    return Workload(model=row.model, precision=row.precision, phase=phase, **known)
 
 
 def _curves(
