@@ -209,7 +209,7 @@ def test_a_spin_comes_back_as_that_layers_time():
     others = sum(counts[path] for path in "01345") / 5
     assert counts["2"] / others == pytest.approx(3, rel=0.25)
     assert max(counts[path] for path in "01345") < 1.6 * others
-    assert counts[None] < 0.05 * sum(counts.values())
+    assert counts[None] < 0.1 * sum(counts.values())
     source = found["modules"][0]
     assert os.path.basename(source["file"]) == os.path.basename(__file__)
     assert source["line"] == sys.modules[__name__].Spin.forward.__code__.co_firstlineno

@@ -17,6 +17,7 @@ package are passed over: the line is one of the user's code or of the model libr
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 import sysconfig
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from statistics import median
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -43,6 +45,9 @@ PERIOD_NS = 491_000
 """A third of the breakdown's: a layer has few samples, and latency is not taken from this run."""
 OUTSIDE = -1
 """Index of no module."""
+STRETCH_NS, LONGEST_NS = 100_000_000, 4_000_000_000
+"""Of a program's own runs: sampled time of a stretch, and of all of them."""
+COMPILED = "its modules are part of a compiled function, which has no layers"
 
 
 class ModuleClock:
@@ -255,12 +260,17 @@ def attribute_modules(
         refuse_compiled(call)
         del modules.events[:]
         run = sample(call, sampler, stretches=stretches, duration_ns=duration_ns)
+    return places("module", run, **_by_module(modules, sampler))
+
+
+def _by_module(modules: ModuleClock, sampler: PerfEventSampler) -> dict[str, Any]:
+    """Return the modules that were called, and the samples of each stretch by module."""
     called, place = modules_called(modules.modules())
     ticks = tuple(
         tuple((place[index], "", bucket, count) for (index, bucket), count in seen.items())
         for seen in (joined(modules, ticks) for ticks in sampler.timed())
     )
-    return places("module", run, modules=called, ticks=ticks)
+    return {"modules": called, "ticks": ticks}
 
 
 @contextmanager
@@ -306,8 +316,7 @@ def refuse_compiled(call: Call) -> None:
     for _ in range(2):  # what notices the change, notices it here
         call()
     if _compiled_graphs() != compiled:
-        text = "its modules are part of a compiled function, which has no layers"
-        raise WorkerError("unavailable", text)
+        raise WorkerError("unavailable", COMPILED)
 
 
 def joined(modules: ModuleClock, ticks: Sequence[tuple[int, Leaf]]) -> Counter[tuple[int, str]]:
@@ -322,6 +331,84 @@ def _compiled_graphs() -> int:
     """Return how many graphs ``torch.compile`` has made in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+class RunClock:
+    """Which module the samples of a program's own runs belong to.
+
+    Until ``LONGEST_NS`` of runs were sampled, which bounds the memory that it takes. A run for
+    which a function around the modules is compiled anew is the last: such modules are no layers.
+
+    Attributes:
+        refused: why there are no layers; empty where there are.
+
+    Args:
+        root: a ``torch.nn.Module`` that the runs call, in the thread that makes this.
+        sampler: of the calling thread, with the times of samples.
+    """
+
+    def __init__(self, root: Any, sampler: PerfEventSampler) -> None:
+        self.refused = ""
+        self._modules = ModuleClock(root)
+        self._sampler = sampler
+        self._latencies: list[int] = []
+        self._process = os.getpid()
+        self._lock = threading.Lock()  # another thread may ask what was found
+        self._is_running = False
+        self._sampled_ns = self._stretch_ns = self._begin_ns = self._graphs = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further runs are to be sampled."""
+        return not self.refused and self._sampled_ns < LONGEST_NS
+
+    def begin(self) -> None:
+        """Begin a run."""
+        with self._lock:
+            self._is_running = True
+        self._graphs = _compiled_graphs()
+        self._modules.__enter__()
+        self._sampler.resume()
+        self._begin_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """End a run."""
+        took_ns = time.perf_counter_ns() - self._begin_ns
+        self._modules.__exit__(None, None, None)
+        if self._process != os.getpid():  # a child forked within the run; it has no sampler
+            return
+        self._sampler.pause()
+        if _compiled_graphs() != self._graphs:
+            self.refused = COMPILED
+        with self._lock:
+            self._is_running = False
+            self._latencies.append(took_ns)
+            self._sampled_ns += took_ns
+            self._stretch_ns += took_ns
+            if self._stretch_ns >= STRETCH_NS:
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        self._sampler.stop()
+        self._stretch_ns = 0
+
+    def places(self) -> dict[str, Any] | None:
+        """Return what was found as ``attribute_modules`` does; None where there are no layers."""
+        with self._lock:
+            if self._stretch_ns and not self._is_running:
+                self._set_aside()
+            if self.refused or not self._latencies:
+                return None
+            return {
+                "method": "module",
+                "calls": len(self._latencies),
+                "latency_ns": round(median(self._latencies)),
+                "wall_ns": self._sampled_ns,
+                "period_ns": self._sampler.period_ns,
+                "lost": sum(seen.lost for seen in self._sampler.ticks()),
+                "notes": (),
+                **_by_module(self._modules, self._sampler),
+            }
 
 
 # --- lines of Python ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import threading
 from array import array
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from frameworktax.attribution.sampler import (
     Pausable,
@@ -21,8 +21,13 @@ from frameworktax.attribution.sampler import (
 )
 from frameworktax.clock import Clock
 
+if TYPE_CHECKING:
+    from frameworktax.attribution.layers import RunClock
+
 STRETCH_NS = 100_000_000
 """Sampled time after which samples are set aside, so that the spread gives an interval."""
+PLACED = 0.25
+"""Share of runs, beyond the first two, that show layers where those are asked for."""
 RING_NS = 2_000_000_000
 """The longest run whose samples the ring buffer holds; what is lost of a longer one is counted."""
 
@@ -40,14 +45,18 @@ class InlineProfiler:
     refused: str | None
     coin: random.Random = field(default_factory=lambda: random.Random(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
+    layers: RunClock | None = None
     depth: int = 0
     sampling: bool = False
+    placing: bool = False
     running: bool = False
     final: SampleRun | None = None
     thread: threading.Thread = field(default_factory=threading.current_thread)
     process: int = field(default_factory=os.getpid)
     plain: array[int] = field(default_factory=lambda: array("q"))
     sampled: array[int] = field(default_factory=lambda: array("q"))
+    placed: array[int] = field(default_factory=lambda: array("q"))
+    """Runs in which modules read the clock; no source of latency."""
     stretches: list[tuple[int, int, int, int | None]] = field(default_factory=list)
     calls: int = 0
     wall_ns: int = 0
@@ -64,6 +73,13 @@ class InlineProfiler:
         # The first run is sampled, the second is not: two runs already give both.
         runs = len(self.plain) + len(self.sampled)
         first = (True, False)[runs] if runs < 2 else self.coin.random() < 0.5
+        self.placing = False
+        if self.layers is not None and self.layers.is_open and runs > 1:
+            self.placing = self.coin.random() < PLACED
+            if self.placing:
+                self.begin = self.clock.wall_ns(), 0, None
+                self.layers.begin()
+                return
         self.sampling = self.sampler is not None and first
         if self.sampling and self.sampler is not None:
             with self.lock:
@@ -78,9 +94,16 @@ class InlineProfiler:
         """End the run, if it is the outermost."""
         now = self.clock.wall_ns()
         self.depth -= 1
-        if self.depth or self.process != os.getpid():  # the rest of a parent's run, forked in it
+        if self.depth:
+            return
+        if self.placing and self.layers is not None:
+            self.layers.end()
+        if self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
         begin, cpu, queued = self.begin
+        if self.placing:
+            self.placed.append(now - begin)
+            return
         if not self.sampling or self.sampler is None:
             self.plain.append(now - begin)
             return
@@ -141,6 +164,7 @@ class Ended:
 
     plain: array[int] = field(default_factory=lambda: array("q"))
     sampled: array[int] = field(default_factory=lambda: array("q"))
+    placed: array[int] = field(default_factory=lambda: array("q"))
     stretches: list[Stretch] = field(default_factory=list)
     last: SampleRun | None = None
     refused: str | None = None
@@ -150,6 +174,7 @@ class Ended:
         profiler.close()
         self.plain.extend(profiler.plain)
         self.sampled.extend(profiler.sampled)
+        self.placed.extend(profiler.placed)
         self.refused = self.refused or profiler.refused
         if profiler.final is None:
             return
