@@ -47,8 +47,8 @@ class Compared:
         return json_document.dump(self.comparison)
 
     def text(self, form: str) -> str:
-        """Return it in one of the formats of ``report.compare_export``, ``markdown`` for one."""
-        from frameworktax.report.compare_export import text
+        """Return it in one of the formats of ``report.compare_blocks``, ``markdown`` for one."""
+        from frameworktax.report.compare_blocks import text
 
         return text(self.comparison, form)
 

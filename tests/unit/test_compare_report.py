@@ -21,7 +21,8 @@ from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.document import build
 from frameworktax.comparing import Compared
 from frameworktax.errors import UsageError
-from frameworktax.report import compare_export, html, json_document
+from frameworktax.report import compare_blocks as shown
+from frameworktax.report import html, json_document
 from frameworktax.report.compare_blocks import compare_blocks
 from frameworktax.report.render_terminal import print_blocks
 
@@ -65,7 +66,7 @@ def test_one_reason_for_many_points_is_said_once():
 
 
 def test_markdown_is_a_table_with_reasons_folded(found):
-    text = compare_export.comment(found)
+    text = shown.comment(found)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(found.points)
     assert {line.count("|") - line.count("\\|") for line in lines} == {6}
@@ -74,7 +75,7 @@ def test_markdown_is_a_table_with_reasons_folded(found):
 
 
 def test_junit_has_a_failure_and_a_skip(found):
-    suite = ElementTree.fromstring(compare_export.junit(found))
+    suite = ElementTree.fromstring(shown.junit(found))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
     cases = {case.get("name").split(", ")[1]: case for case in suite}
     assert "+10.1 %" in cases["eager"].find("failure").get("message")
@@ -84,7 +85,7 @@ def test_junit_has_a_failure_and_a_skip(found):
 
 
 def test_benchmark_action_gets_numbers_that_are_better_smaller(found):
-    rows = json.loads(compare_export.benchmark(found))
+    rows = json.loads(shown.benchmark(found))
     assert len(rows) == 3
     assert all(set(row) == {"name", "unit", "value", "range", "extra"} for row in rows)
     eager = next(row for row in rows if "eager" in row["name"])
@@ -123,13 +124,13 @@ def test_html_holds_no_element_from_a_name(hostile):
 
 
 def test_junit_with_hostile_names_is_still_xml(hostile):
-    suite = ElementTree.fromstring(compare_export.junit(hostile).encode())
+    suite = ElementTree.fromstring(shown.junit(hostile).encode())
     assert len(suite) == 3
     assert "<script>" in suite[0].get("name")  # text again, once it is read
 
 
 def test_markdown_with_hostile_names_keeps_its_table(hostile):
-    text = compare_export.comment(hostile)
+    text = shown.comment(hostile)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(hostile.points)
     assert not any(line.lstrip().startswith("# h") for line in text.splitlines())
@@ -142,11 +143,11 @@ def test_terminal_is_not_driven_by_a_name(hostile):
 
 def test_formats_by_name_and_suffix(found):
     compared = Compared(found)
-    assert compared.text("junit") == compare_export.junit(found)
+    assert compared.text("junit") == shown.junit(found)
     assert compared.exit_code == 1 and "beyond the gate" in repr(compared)
     assert "<table>" in compared._repr_html_()
     with pytest.raises(UsageError, match="did you mean 'junit'"):
         compared.text("junti")
-    assert compare_export.form_of(Path("a.md")) == "markdown"
+    assert shown.form_of(Path("a.md")) == "markdown"
     with pytest.raises(UsageError, match="--format"):
-        compare_export.form_of(Path("a.txt"))
+        shown.form_of(Path("a.txt"))

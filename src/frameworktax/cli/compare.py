@@ -58,21 +58,20 @@ def compare_command(
       frameworktax compare results --runtime eager=onnxruntime
     """
     from frameworktax import comparing
-    from frameworktax.report import compare_export
-    from frameworktax.report.compare_blocks import compare_blocks
+    from frameworktax.report import compare_blocks
     from frameworktax.runtimes.deployment import MANIFEST
 
     files = output or []
     out = Output(json_file, None, *files, save_baseline, quiet=quiet, verbose=verbose)
-    if form is not None and form not in compare_export.FORMATS:
-        raise UsageError(f"no --format '{form}'; choose {', '.join(compare_export.FORMATS)}")
+    if form is not None and form not in compare_blocks.FORMATS:
+        raise UsageError(f"no --format '{form}'; choose {', '.join(compare_blocks.FORMATS)}")
     if save_baseline is not None:
         if b is not None:
             raise UsageError("--save-baseline saves one side; give A only, and compare later")
         saved = comparing.save_baseline(a, save_baseline)
         out.line(f"written: {save_baseline}, {len(saved.measurements)} points")
         return 0
-    forms = [form or compare_export.form_of(path) for path in files]
+    forms = [form or compare_blocks.form_of(path) for path in files]
     limit = None if gate is None else share(gate, "--gate")
     if b is None and (Path(a) / MANIFEST).is_file():
         with out.view(comparing.AGAIN_S) as view:
@@ -93,7 +92,7 @@ def compare_command(
     for path, name in zip(files, forms, strict=True):
         path.write_text(found.text(name), encoding="utf-8")
     if form is None or files:
-        out.blocks(compare_blocks(found.comparison))
+        out.blocks(compare_blocks.compare_blocks(found.comparison))
     elif json_file != "-":  # asked for by name: not silenced by --quiet
         print(found.text(form), end="")
     return found.exit_code

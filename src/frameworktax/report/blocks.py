@@ -14,15 +14,17 @@ template of the HTML page) know blocks only, and nothing of documents. So
   ``short`` form where a table would be wider than the page; Markdown shows a cell's ``exact`` form
   and no bar; HTML has room for all of them.
 
-``table`` builds a ``Table`` of strings and cells, ``right`` a column of numbers.
+``table`` builds a ``Table`` of strings and cells, ``listed`` one whose rows are things of one kind,
+``right`` a column of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
 Severity = Literal["info", "warning", "error"]
 Align = Literal["left", "right"]
 
@@ -202,3 +204,21 @@ def table(
         key=tuple(key),
         folded=folded,
     )
+
+
+def listed(
+    title: str,
+    things: Iterable[T],
+    columns: Mapping[Column, Callable[[T], Cell | str]],
+    **more: Any,
+) -> Table:
+    """Return a table with a row a thing.
+
+    Args:
+        title: of the table.
+        things: in order.
+        columns: head → the cell of a thing under it.
+        **more: those of ``table``.
+    """
+    rows = [[cell(thing) for cell in columns.values()] for thing in things]
+    return table(title, list(columns), rows, **more)

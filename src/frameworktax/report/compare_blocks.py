@@ -1,24 +1,31 @@
-"""A comparison as blocks: its answer, a row a point, reasons, what else to know."""
+"""A comparison as blocks, and for other programs: a pull request, a dashboard, a test report."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
 
 from frameworktax.analysis.compare.comparison import Change, Comparison, share, signed
-from frameworktax.errors import flat
+from frameworktax.errors import UsageError, flat, nearest
 from frameworktax.records import Estimate, point_name
+from frameworktax.report import json_document
 from frameworktax.report.blocks import (
     Block,
     Cell,
+    Column,
     Heading,
     Note,
     Notes,
     Severity,
     Table,
+    listed,
     right,
-    table,
 )
-from frameworktax.report.words import milliseconds, time_text
+from frameworktax.report.render_markdown import markdown
+from frameworktax.report.words import NONE, milliseconds, plus_minus, time_text
 
 MARKS = {"slower": "▲", "faster": "▼", "same": "=", "cannot tell": "?"}
 FEW = 3
@@ -38,44 +45,42 @@ def compare_blocks(comparison: Comparison) -> list[Block]:
 def changes(comparison: Comparison) -> Table:
     """Return a row a point: both sides, the change, the verdict."""
     metric = comparison.metric
-    rows = [
-        [
-            Cell(change_name(change)),
-            Cell(value(change.before, metric)),
-            Cell(value(change.after, metric)),
-            Cell(change_text(change), style=change.verdict if change.ratio else "dim"),
-            Cell(
-                f"{MARKS[change.verdict]} {verdict(change)}",
-                style=change.verdict,
-                short=f"{MARKS[change.verdict]}{' gate' if change.gate == 'regressed' else ''}",
-            ),
-        ]
-        for change in comparison.points
-    ]
-    heads = (right("before"), right("after"), right("change (95 % interval)"))
     verdicts = {change.verdict for change in comparison.points}
-    key = [(mark, meaning) for meaning, mark in MARKS.items() if meaning in verdicts]
-    return table("", [metric, *heads, "verdict"], rows, key=key)
+    return listed(
+        "",
+        comparison.points,
+        {
+            Column(metric): change_name,
+            right("before"): lambda c: value(c.before, metric),
+            right("after"): lambda c: value(c.after, metric),
+            right("change (95 % interval)"): lambda c: Cell(
+                change_text(c), style=c.verdict if c.ratio else "dim"
+            ),
+            Column("verdict"): lambda c: Cell(
+                f"{MARKS[c.verdict]} {verdict(c)}",
+                style=c.verdict,
+                short=f"{MARKS[c.verdict]}{' gate' if c.gate == 'regressed' else ''}",
+            ),
+        },
+        key=[(mark, meaning) for meaning, mark in MARKS.items() if meaning in verdicts],
+    )
 
 
 def places(comparison: Comparison) -> list[Table]:
     """Return where in the model the tax changed, a table a point that says."""
     return [
-        table(
+        listed(
             f"Where the tax changed, ms in a call: {change_name(change)}",
-            ["layer, without the modules inside it", *map(right, ("before", "after", "change"))],
-            [
-                (
-                    one.name,
-                    milliseconds(one.before.value),
-                    milliseconds(one.after.value),
-                    Cell(
-                        f"{one.change.value / 1e6:+.3f}",
-                        note=f"({one.change.low / 1e6:+.3f} to {one.change.high / 1e6:+.3f})",
-                    ),
-                )
-                for one in change.moved
-            ],
+            change.moved,
+            {
+                Column("layer, without the modules inside it"): lambda one: one.name,
+                right("before"): lambda one: milliseconds(one.before.value),
+                right("after"): lambda one: milliseconds(one.after.value),
+                right("change"): lambda one: Cell(
+                    f"{one.change.value / 1e6:+.3f}",
+                    note=f"({one.change.low / 1e6:+.3f} to {one.change.high / 1e6:+.3f})",
+                ),
+            },
             hint="intervals are those within each result; how sessions differ is not in them",
         )
         for change in comparison.points
@@ -100,7 +105,7 @@ def change_text(change: Change) -> str:
     """Return ``+10.3 % (+8.1 to +12.5)``; a dash where there is no ratio."""
     e = change.ratio
     if e is None:
-        return "–"
+        return NONE
     low, high = (signed(x).removesuffix(" %") for x in (e.low, e.high))
     ends = f" ({low} to {high})" if low != high else ""
     return f"{signed(e.value)}{ends}"
@@ -111,16 +116,11 @@ def verdict(change: Change) -> str:
     return f"{change.verdict}, beyond the gate" if change.gate == "regressed" else change.verdict
 
 
-def reason(change: Change) -> str:
-    """Return why the verdict is what it is, in one line."""
-    return flat(change.reason)
-
-
 def _reasons(comparison: Comparison) -> list[Note]:
     """Return what the table does not show, the same of several points once."""
     reasons: dict[str, list[Change]] = defaultdict(list)
     for change in comparison.points:
-        parts = reason(change).split("; ")
+        parts = flat(change.reason).split("; ")
         if change.ratio is not None:  # the change itself and "within" stand in the table
             parts = parts[2 if change.verdict == "same" else 1 :]
         parts += [f"{name} {old} → {new}" for name, (old, new) in (change.counts or {}).items()]
@@ -158,3 +158,101 @@ def _footers(comparison: Comparison) -> list[Note]:
         )
         notes.append(Note("family-error", text))
     return notes
+
+
+# --- for other programs ---------------------------------------------------------------------------
+
+
+def comment(comparison: Comparison) -> str:
+    """Return Markdown for a pull request: headline, table, what to know folded away."""
+    _, *tables, notes = compare_blocks(comparison)
+    title = Heading(comparison.headline, 3)  # within a page of comments
+    answer, more = markdown([title, *tables]), markdown([notes])
+    folded = f"\n<details><summary>Reasons and notes</summary>\n\n{more}\n</details>\n"
+    return answer + folded if more.strip() else answer
+
+
+def junit(comparison: Comparison) -> str:
+    """Return JUnit XML: a regression is a failure, an open verdict is skipped with its reason.
+
+    Names may hold anything; what XML cannot hold is left out.
+    """
+    states = [_state(change, comparison) for change in comparison.points]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"frameworktax compare {comparison.metric}",
+        tests=str(len(states)),
+        failures=str(states.count("failure")),
+        skipped=str(states.count("skipped")),
+        errors="0",
+    )
+    for change, state in zip(comparison.points, states, strict=True):
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=f"frameworktax.{flat(change.workload.model)}",
+            name=change_name(change),
+            time=f"{change.after.value / 1e9:.9f}"
+            if change.after is not None and comparison.metric != "launches"
+            else "0",
+        )
+        if state:
+            ElementTree.SubElement(case, state, message=flat(change.reason))
+    ElementTree.indent(suite)
+    text = ElementTree.tostring(suite, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _state(change: Change, comparison: Comparison) -> str:
+    if change.gate == "regressed":
+        return "failure"
+    is_open = change.gate == "undecided" if comparison.gate else change.verdict == "cannot tell"
+    return "skipped" if is_open else ""
+
+
+def benchmark(comparison: Comparison) -> str:
+    """Return the side after for github-action-benchmark, tool ``customSmallerIsBetter``."""
+    rows = [
+        {
+            "name": f"{change_name(change)}, {comparison.metric}",
+            "unit": "launches" if comparison.metric == "launches" else "ms",
+            "value": change.after.value / (1 if comparison.metric == "launches" else 1e6),
+            "range": plus_minus(change.after),
+            "extra": f"{verdict(change)}: {flat(change.reason)}",
+        }
+        for change in comparison.points
+        if change.after is not None
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "markdown": comment,
+    "junit": junit,
+    "github-action-benchmark": benchmark,
+    "json": json_document.text,
+}
+SUFFIXES = {".md": "markdown", ".xml": "junit", ".json": "github-action-benchmark"}
+
+
+def text(comparison: Comparison, form: str) -> str:
+    """Return the comparison in a format.
+
+    Raises:
+        UsageError: no such format.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"no format '{form}'{nearest(form, FORMATS)}; choose {', '.join(FORMATS)}")
+    return FORMATS[form](comparison)
+
+
+def form_of(path: Path) -> str:
+    """Return the format that a file's suffix names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if path.suffix not in SUFFIXES:
+        known = ", ".join(f"{suffix} {form}" for suffix, form in SUFFIXES.items())
+        raise UsageError(f"unknown format of '{path.name}'; give --format, or {known}")
+    return SUFFIXES[path.suffix]

@@ -73,13 +73,15 @@ class Family:
         return rows
 
     @property
-    def notes(self) -> list[tuple[str, str]]:
-        """(who, text) of the trust notes, equal ones together."""
+    def notes(self) -> list[tuple[str, str, str]]:
+        """(who, code, text) of the trust notes, those of equal text together."""
         groups: dict[str, list[Measurement]] = defaultdict(list)
+        codes = {}
         for m in self.measured:
             for note in m.notes:
                 groups[note.text].append(m)
-        return [(_who(points, self), text) for text, points in groups.items()]
+                codes[note.text] = note.code
+        return [(_who(points, self), codes[text], text) for text, points in groups.items()]
 
 
 def latency_of(m: Measurement) -> Estimate:

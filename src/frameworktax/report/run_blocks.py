@@ -1,13 +1,17 @@
-"""A run as blocks: its answer, each family's latencies and breakdown, advice, trust."""
+"""A run as blocks: its answer, each family's latencies and breakdown, advice, trust.
+
+A function of a family returns its tables; one without rows is not shown.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.estimates import scaled, times, times_range
-from frameworktax.analysis.where import MOST, OperatorSum, Where, by_operator, most_of, where
+from frameworktax.analysis.estimates import inverse, scaled, times, times_range
+from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
 from frameworktax.records import (
     BILL,
     Advice,
@@ -30,15 +34,18 @@ from frameworktax.report.blocks import (
     Notes,
     Table,
     Text,
+    listed,
     right,
     table,
 )
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.trace_blocks import prediction_blocks, trace_blocks
 from frameworktax.report.words import (
+    NONE,
     REGIME_MARKS,
     TWIN,
     duration,
+    factor,
     has_interval,
     interval,
     is_reference,
@@ -51,6 +58,7 @@ from frameworktax.report.words import (
     plus_minus,
     points_text,
     size_text,
+    tax,
     time_text,
 )
 
@@ -71,7 +79,8 @@ OUTPUTS = {
     "?": ("unproven", "not compared", "outputs not compared with eager's"),
 }
 """Mark of the outputs against eager's → style of the cell, its text, what the mark means."""
-NONE = "–"
+MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
+UNKNOWN = Cell(NONE, style="dim")
 
 
 def run_blocks(run: Run) -> list[Block]:
@@ -89,14 +98,23 @@ def run_blocks(run: Run) -> list[Block]:
     return [*blocks, *effort_blocks(run.own_tax), *environment_blocks(run.environment)]
 
 
-def result_blocks(family: Family) -> list[Block]:
+def result_blocks(family: Family, *, with_ranking: bool = False) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
-    blocks: list[Block] = []
+    made: list[Table] = []
     if family.measured:
-        blocks += [one for make in FIRST if (one := make(family)) is not None]
-        blocks += [*places(family), *operators(family), *source_lines(family)]
-        blocks += [one for make in FURTHER if (one := make(family)) is not None]
-    return [*blocks, *not_measured(family)]
+        made = [
+            latencies(family),
+            *([ranked(family)] if with_ranking else []),
+            breakdown(family),
+            every_breakdown(family),
+            *places(family),
+            *(operators(m) for m in family.measured),
+            *(source_lines(m) for m in family.measured),
+            tokens(family),
+            padding(family),
+            set_up(family),
+        ]
+    return [*(one for one in made if one.rows), *not_measured(family)]
 
 
 # --- latencies ------------------------------------------------------------------------------------
@@ -104,30 +122,28 @@ def result_blocks(family: Family) -> list[Block]:
 
 def latencies(family: Family) -> Table:
     """Return the latency of each runtime at each batch size, with the regime."""
-    batches, curves = family.batches, {r: family.curve(r) for r in family.runtimes}
-    has_free = any(c is not None and c.free_batch is not None for c in curves.values())
-    has_outputs = any(m.parity is not None for m in family.measured)
-    columns: list[Column] = [Column("runtime"), *(right(f"batch {b}") for b in batches)]
-    columns += [right("free up to batch")] if has_free else []
-    columns += [Column("outputs")] if has_outputs else []
+    measured = family.measured
+    has_free = any(c.free_batch for c in family.curves if c.runtime in family.runtimes)
+    has_outputs = any(m.parity is not None for m in measured)
+    columns = [Column("runtime"), *(right(f"batch {b}") for b in family.batches)]
+    columns += [right("free up to batch")] * has_free + [Column("outputs")] * has_outputs
     rows = [
         [
             Cell(runtime),
-            *(_latency(family.at(runtime, batch)) for batch in batches),
-            *([_free(family, runtime)] if has_free else []),
+            *(_latency(family.at(runtime, batch)) for batch in family.batches),
+            *([_free(family.curve(runtime))] if has_free else []),
             *([_outputs(family, runtime)] if has_outputs else []),
         ]
         for runtime in family.runtimes
     ]
-    regimes = {m.regime for m in family.measured}
-    marks = {parity_mark(m) for m in family.measured} if has_outputs else set()
+    regimes = {m.regime for m in measured}
+    marks = {parity_mark(m) for m in measured} if has_outputs else set()
+    free = "free: up to this batch size a call takes at most 10 % longer than at batch 1"
     return table(
         "Latency of one call, ms (± half of its 95 % interval)",
         columns,
         rows,
-        hint="free: up to this batch size a call takes at most 10 % longer than at batch 1"
-        if has_free
-        else "",
+        hint=free if has_free else "",
         key=(
             *((mark, regime) for regime, mark in REGIME_MARKS.items() if regime in regimes),
             *((mark, meaning) for mark, (_, _, meaning) in OUTPUTS.items() if mark in marks),
@@ -137,25 +153,26 @@ def latencies(family: Family) -> Table:
 
 def _latency(m: Measurement | None) -> Cell:
     if m is None or m.latency_ns is None:
-        return Cell(NONE, style="dim")
+        return UNKNOWN
     whole, regime = _estimate(m.latency_ns), m.regime or ""
     tight = f" {whole.note.replace(' ', ''):>4}" if whole.note else ""
     brief = f"{milliseconds(m.latency_ns.value)}{tight} {REGIME_MARKS.get(regime, ' ')}"
     return replace(whole, style=regime, tag=regime, short=brief)
 
 
-def _estimate(estimate: Estimate | None) -> Cell:
+def _estimate(estimate: Estimate | None, text: str = "") -> Cell:
+    """Return a time with its interval; ``text`` stands for the value where it has no unit."""
     if estimate is None:
-        return Cell(NONE, style="dim")
-    return Cell(time_text(estimate.value), note=plus_minus(estimate), exact=interval(estimate))
+        return UNKNOWN
+    shown = text or time_text(estimate.value)
+    return Cell(shown, note=plus_minus(estimate), exact=interval(estimate))
 
 
-def _free(family: Family, runtime: str) -> Cell:
-    curve = family.curve(runtime)
+def _free(curve: Curve | None) -> Cell:
     if curve is None or curve.free_batch is None:
-        return Cell(NONE, style="dim")
+        return UNKNOWN
     text, ends = free_text(curve)
-    least = text.partition(" ")[0] + " " if curve.free_is_lower_bound else ""
+    least = "≥ " if curve.free_is_lower_bound else ""
     whole = math.floor(curve.free_batch.value + 1e-9)
     return Cell(f"{least}{whole}", exact=f"{text}{f' ({ends})' if ends else ''}")
 
@@ -178,23 +195,50 @@ def _outputs(family: Family, runtime: str) -> Cell:
     return Cell(text, style=style, short=mark, exact=parity_words(m.parity))
 
 
+def ranked(family: Family) -> Table:
+    """Return the runtimes at the smallest batch, fastest first; no rows for a single one.
+
+    Only what is proven to compute the same is ranked; the rest follows.
+    """
+    points = sorted(family.smallest, key=lambda m: (not _is_proven(m), latency_of(m).value))
+    rows = [
+        (
+            m.runtime,
+            str(place) if _is_proven(m) else "not ranked",
+            interval(m.latency_ns),
+            factor(inverse(m.ratio_to_eager)) if m.ratio_to_eager else NONE,
+            "reference" if is_reference(m) else f"{parity_mark(m)} {parity_words(m.parity)}",
+        )
+        for place, m in enumerate(points, start=1)
+    ]
+    return table(
+        f"Runtimes ranked at batch {family.batches[0]}",
+        ("runtime", *map(right, ("rank", "latency, ms", "faster than eager", "outputs"))),
+        rows if len(rows) > 1 else (),
+        hint=f"{MARKS}. Only what is proven equal is ranked.",
+    )
+
+
+def _is_proven(m: Measurement) -> bool:
+    return is_reference(m) or parity_mark(m) == "="
+
+
 # --- where the time goes --------------------------------------------------------------------------
 
 
 BREAKDOWN = (right("framework tax"), Column("breakdown"), Column("most of the tax"))
 
 
-def breakdown(family: Family) -> Table | None:
-    """Return tax and breakdown of each runtime at the smallest batch; None where none is known."""
+def breakdown(family: Family) -> Table:
+    """Return tax and breakdown of each runtime at the smallest batch, where one is known."""
     points = [m for m in family.smallest if m.bill_ns]
-    if not points:
-        return None
-    methods = dict.fromkeys(p.bill_method or "" for p in points)
+    methods: dict[str, list[str]] = defaultdict(list)
+    for m in points:
+        methods[m.bill_method or ""].append(m.runtime)
     hints = [
         f"{method}{' (the tax is a lower bound)' if method == TWIN else ''}"
-        + (f": {', '.join(p.runtime for p in points if p.bill_method == method)}")
-        * (len(methods) > 1)
-        for method in methods
+        + (f": {', '.join(runtimes)}" if len(methods) > 1 else "")
+        for method, runtimes in methods.items()
     ]
     return table(
         f"Where the time goes at batch {family.batches[0]}",
@@ -206,7 +250,13 @@ def breakdown(family: Family) -> Table | None:
 
 def breakdown_cells(m: Measurement) -> list[Cell]:
     """Return the cells of a point under ``BREAKDOWN``."""
-    return [tax_cell(m), Cell("", bar=_shares(m)), _leader(m)]
+    total = latency_of(m).value
+    shares = [(name, ns / total if total else 0.0) for name, ns in lines_of(m.bill_ns or {})]
+    most = max(
+        (share for share in shares if share[0] != "kernel"), key=lambda s: s[1], default=None
+    )
+    leader = Cell(f"{label(most[0])} {percent(most[1])}") if most else UNKNOWN
+    return [tax_cell(m), Cell("", bar=tuple(shares)), leader]
 
 
 def tax_cell(m: Measurement) -> Cell:
@@ -217,33 +267,17 @@ def tax_cell(m: Measurement) -> Cell:
 def share_cell(share: Estimate | None, style: str = "", least: str = "") -> Cell:
     """Return a tax share with its interval, a dash where it is not known."""
     if share is None:
-        return Cell(NONE, style="dim")
+        return UNKNOWN
     if not has_interval(share):
         return Cell(f"{least}{percent(share.value)}", style=style)
     half = max(0.1, 50 * (share.high - share.low))  # at this width 0.0 would read as exact
     return Cell(f"{least}{100 * share.value:.0f}", style, f"±{half:.1f} %")
 
 
-def _shares(m: Measurement) -> tuple[tuple[str, float], ...]:
-    """Return the lines of a breakdown with their shares of the latency."""
-    total = latency_of(m).value
-    return tuple((name, ns / total if total else 0.0) for name, ns in lines_of(m.bill_ns or {}))
-
-
-def _leader(m: Measurement) -> Cell:
-    tax = [(name, share) for name, share in _shares(m) if name != "kernel"]
-    if not tax:
-        return Cell(NONE, style="dim")
-    name, share = max(tax, key=lambda line: line[1])
-    return Cell(f"{label(name)} {percent(share)}")
-
-
-def every_breakdown(family: Family) -> Table | None:
-    """Return the breakdown of every point in ms, folded; None where none is known."""
+def every_breakdown(family: Family) -> Table:
+    """Return the breakdown of every point in ms, folded."""
     points = [m for m in family.measured if m.bill_ns]
     used = [name for name in BILL if any((m.bill_ns or {}).get(name) for m in points)]
-    if not points:
-        return None
     heads = ("batch", "latency", "tax", *map(label, used))
     return table(
         "Breakdown of every point in ms; the parts add up to the latency",
@@ -263,137 +297,117 @@ def every_breakdown(family: Family) -> Table | None:
     )
 
 
-def places(family: Family) -> list[Table]:
-    """Return where in the model the tax arises: a table of the first runtime that says, open."""
-    found: list[Table] = []
+def places(family: Family) -> Iterator[Table]:
+    """Yield where in the model the tax arises: a table of the first runtime that says, open."""
+    folded = False
     for m in family.measured:
         rows = where(m.layers) if any(layer.class_ for layer in m.layers) else []
         if rows:
-            title = f"{m.runtime} at batch {m.workload.batch}"
-            found.append(place_table(title, rows, folded=bool(found)))
-    return found
+            yield place_table(f"{m.runtime} at batch {m.workload.batch}", rows, folded=folded)
+            folded = True
 
 
 def place_table(subject: str, rows: Sequence[Where], *, folded: bool) -> Table:
     """Return where in a call the tax arises."""
-    return table(
+    return listed(
         f"Where the tax arises: {subject}, ms in a call",
-        ["layer", right("tax"), right("share"), "mostly", "source"],
-        [_place(place) for place in rows],
+        rows,
+        {
+            Column("layer"): _layer,
+            right("tax"): lambda p: _estimate(p.tax_ns, milliseconds(p.tax_ns.value)),
+            right("share"): lambda p: percent(p.share),
+            Column("mostly"): lambda p: label(p.line),
+            Column("source"): lambda p: Cell(p.source.rpartition("/")[2], exact=p.source),
+        },
         hint="* without the modules inside it" if any(p.alone for p in rows) else "",
         folded=folded,
     )
 
 
-def operators(family: Family) -> list[Table]:
+def _layer(place: Where) -> Cell:
+    name, star = place.name or place.class_, " *" if place.alone else ""
+    short = name
+    while len(short) > PATH and "." in short.strip("…."):
+        short = f"…{short.lstrip('…').partition('.')[2]}"
+    return Cell(f"{short}{star}", exact=f"{name}{star}")
+
+
+def operators(m: Measurement) -> Table:
     """Return what each operator costs over all layers, where that was asked for."""
-    found = []
-    for m in family.measured:
-        rows = by_operator(m.layers)[:MOST]
-        if rows:
-            found.append(
-                table(
-                    f"Operators: {m.runtime} at batch {m.workload.batch}, ms in a call",
-                    ["operator", right("kernel"), right("tax"), right("share of tax"), "mostly"],
-                    [_operator(row) for row in rows],
-                )
-            )
-    return found
-
-
-def _operator(row: OperatorSum) -> tuple[Cell | str, ...]:
-    return (
-        row.name or OUTSIDE_OPERATORS,
-        milliseconds(row.kernel_ns),
-        replace(_estimate(row.tax_ns), text=milliseconds(row.tax_ns.value)),
-        percent(row.share),
-        label(row.line),
+    return listed(
+        f"Operators: {m.runtime} at batch {m.workload.batch}, ms in a call",
+        by_operator(m.layers)[:MOST],
+        {
+            Column("operator"): lambda o: o.name or OUTSIDE_OPERATORS,
+            right("kernel"): lambda o: milliseconds(o.kernel_ns),
+            right("tax"): lambda o: _estimate(o.tax_ns, milliseconds(o.tax_ns.value)),
+            right("share of tax"): lambda o: percent(o.share),
+            Column("mostly"): lambda o: label(o.line),
+        },
     )
 
 
-def source_lines(family: Family) -> list[Table]:
+def source_lines(m: Measurement) -> Table:
     """Return the lines of Python that hold most of the tax, where they were asked for."""
-    return [
-        table(
-            f"Lines of Python: {m.runtime} at batch {m.workload.batch}, ms of tax in a call",
-            ["line", "function", right("tax"), right("share"), "mostly"],
-            [_line(line, m.bill_ns or {}) for line in m.lines[:MOST]],
-        )
-        for m in family.measured
-        if m.lines
-    ]
+    return table(
+        f"Lines of Python: {m.runtime} at batch {m.workload.batch}, ms of tax in a call",
+        ["line", "function", right("tax"), right("share"), "mostly"],
+        [_line(line, m.bill_ns or {}) for line in m.lines[:MOST]],
+    )
 
 
 def _line(line: SourceLine, bill: Mapping[str, float]) -> tuple[Cell | str, ...]:
     tax_ns, whole = (
         sum(ns for name, ns in one.items() if name != "kernel") for one in (line.bill_ns, bill)
     )
-    factor = tax_ns / line.time_ns.value if line.time_ns.value else 0.0
-    where = f"{line.file}:{line.line}"
+    part = tax_ns / line.time_ns.value if line.time_ns.value else 0.0
+    at = f"{line.file}:{line.line}"
     return (
-        Cell(where.rpartition("/")[2], exact=where),
+        Cell(at.rpartition("/")[2], exact=at),
         Cell(line.function.rpartition(".")[2][:PATH], exact=line.function),
-        replace(_estimate(scaled(line.time_ns, factor)), text=milliseconds(tax_ns)),
+        _estimate(scaled(line.time_ns, part), milliseconds(tax_ns)),
         percent(tax_ns / whole if whole else None),
         label(most_of(line.bill_ns)),
-    )
-
-
-def _place(place: Where) -> tuple[Cell | str, ...]:
-    name, star = place.name or place.class_, " *" if place.alone else ""
-    short = name
-    while len(short) > PATH and "." in short.strip("…."):
-        short = f"…{short.lstrip('…').partition('.')[2]}"
-    return (
-        Cell(f"{short}{star}", exact=f"{name}{star}"),
-        replace(_estimate(place.tax_ns), text=milliseconds(place.tax_ns.value)),
-        percent(place.share),
-        label(place.line),
-        Cell(place.source.rpartition("/")[2], exact=place.source),
     )
 
 
 # --- what not every point has ---------------------------------------------------------------------
 
 
-def tokens(family: Family) -> Table | None:
-    """Return time to the first token and for each further one; None where none are made."""
-    points = [m for m in family.measured if m.first_token_ns is not None]
-    if not points:
-        return None
+def tokens(family: Family) -> Table:
+    """Return time to the first token and for each further one, where any are made."""
     w = family.measured[0].workload
-    return table(
+    return listed(
         f"Generating {w.new_tokens} tokens, {w.kv_cache} cache, ms",
-        ["runtime", right("batch"), right("first token"), right("each further token")],
-        [
-            (m.runtime, str(m.workload.batch), *map(_estimate, (m.first_token_ns, m.per_token_ns)))
-            for m in points
-        ],
+        [m for m in family.measured if m.first_token_ns is not None],
+        {
+            Column("runtime"): lambda m: m.runtime,
+            right("batch"): lambda m: str(m.workload.batch),
+            right("first token"): lambda m: _estimate(m.first_token_ns),
+            right("each further token"): lambda m: _estimate(m.per_token_ns),
+        },
     )
 
 
-def padding(family: Family) -> Table | None:
-    """Return the padding tax beside the framework tax at the smallest batch; None if dense."""
-    rows = [
-        (m.runtime, percent(m.padding_share), tax_cell(m))
-        for m in family.smallest
-        if m.padding_share is not None
-    ]
-    if not rows:
-        return None
-    return table(
+def padding(family: Family) -> Table:
+    """Return the padding tax beside the framework tax at the smallest batch, of ragged inputs."""
+    return listed(
         f"Padding tax and framework tax at batch {family.batches[0]}",
-        ["runtime", right("tokens that are padding"), right("framework tax")],
-        rows,
+        [m for m in family.smallest if m.padding_share is not None],
+        {
+            Column("runtime"): lambda m: m.runtime,
+            right("tokens that are padding"): lambda m: percent(m.padding_share),
+            right("framework tax"): tax_cell,
+        },
         hint="A share of tokens is no share of time: what padding costs shows beside nested, or "
         "with a shorter --length.",
     )
 
 
-def set_up(family: Family) -> Table | None:
+def set_up(family: Family) -> Table:
     """Return what exporting and compiling took and left, and the memory of a measuring process.
 
-    Folded where nothing was set up; None where no memory is known either.
+    Folded where nothing was set up; no rows where no memory is known either.
     """
     rows, was_set_up = [], False
     for name in family.runtimes:
@@ -407,32 +421,79 @@ def set_up(family: Family) -> Table | None:
         when = NONE if m.setup_ns is None else "earlier session" if reused else "this session"
         took = NONE if m.setup_ns is None else duration(m.setup_ns)
         rows.append((name, took, when, size_text(m.artifact_bytes), size_text(peak or None)))
-    if not rows:
-        return None
+    memory = "peak memory: of a measuring process, interpreter and libraries included"
     return table(
         "Set-up (export and compilation, once) and memory",
         ["runtime", right("set-up time"), "set up in", right("size on disk"), right("peak memory")],
         rows,
-        hint="peak memory: of a measuring process, interpreter and libraries included"
-        if any(row[-1] != NONE for row in rows)
-        else "",
+        hint=memory if any(row[-1] != NONE for row in rows) else "",
         folded=not was_set_up,
     )
 
 
 def not_measured(family: Family) -> list[Block]:
     """Return what has no latency, and why."""
-    if not family.lost:
-        return []
     items = [
         Item(f"{who} {status}", reason, style="dim" if status == "unavailable" else "bad")
         for who, status, reason in family.lost
     ]
-    return [Items("Not measured", tuple(items))]
+    return [Items("Not measured", tuple(items))] if items else []
 
 
-FIRST = (latencies, breakdown, every_breakdown)
-FURTHER = (tokens, padding, set_up)
+# --- over all points: only a page has room for them -----------------------------------------------
+
+
+def hardware(shown: Sequence[Family]) -> Table:
+    """Return equal points on several platforms or thread counts beside each other, ms."""
+    lines: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for family in shown:
+        first = family.measurements[0]
+        place = first.platform
+        if place == "cpu":
+            place = f"cpu, {first.threads} thread{'s' if first.threads != 1 else ''}"
+        dropped = (*place.split(", "), "1 thread")
+        title = ", ".join(part for part in family.title.split(", ") if part not in dropped)
+        for m in family.measured:
+            text = f"{milliseconds(latency_of(m).value)} {plus_minus(latency_of(m))}".rstrip()
+            share = f", {tax(m)}" if m.tax_share else ""
+            lines[f"{title}, batch {m.workload.batch}", m.runtime][place] = text + share
+    every = list(dict.fromkeys(place for found in lines.values() for place in found))
+    rows = [
+        (*names, *(found.get(place, NONE) for place in every))
+        for names, found in lines.items()
+        if len(found) > 1
+    ]
+    title = "Hardware side by side: latency, ms, and framework tax"
+    return table(title, ("model", "runtime", *map(right, every)), rows)
+
+
+def matrix(shown: Sequence[Family]) -> Table:
+    """Return which model ran in which runtime; no rows for a single model."""
+    cells: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
+    for family in shown:
+        for m in family.measurements:
+            cells[family.model][m.runtime].append(m)
+    runtimes = list(dict.fromkeys(name for found in cells.values() for name in found))
+    rows = [(name, *(_ran(found.get(r, [])) for r in runtimes)) for name, found in cells.items()]
+    return table(
+        "What ran where",
+        ("model", *map(right, runtimes)),
+        rows if len(rows) > 1 else (),
+        hint=f"{MARKS}; a word is why there is no latency; – was not asked for.",
+    )
+
+
+def _ran(points: Sequence[Measurement]) -> str:
+    """Return the worst that was found: a difference, no proof, equality; or why nothing ran."""
+    if not points:
+        return NONE
+    measured = [m for m in points if m.latency_ns is not None]
+    if not measured:
+        return points[0].status
+    marks = {"reference" if is_reference(m) else parity_mark(m) for m in measured}
+    found = next(mark for mark in ("≠", "?", "=", "reference") if mark in marks)
+    lost = len(points) - len(measured)
+    return f"{found}, {lost} of {len(points)} lost" if lost else found
 
 
 # --- advice and trust -----------------------------------------------------------------------------
@@ -459,10 +520,9 @@ def notes_of(family: Family, *, named: bool = False) -> Notes:
         family: the points.
         named: whether the family is named, where a document has several.
     """
-    codes = {note.text: note.code for m in family.measured for note in m.notes}
     notes = [
-        Note(codes[text], text, who, "warning" if codes[text] in CHANGING else "info")
-        for who, text in family.notes
+        Note(code, text, who, "warning" if code in CHANGING else "info")
+        for who, code, text in family.notes
     ]
     return Notes(f"Notes on {family.title}" if named else "Notes", tuple(notes))
 
@@ -472,8 +532,7 @@ def session_blocks(run: Run) -> list[Block]:
     notes = tuple(Note(n.code, n.text, severity="warning") for n in run.notes)
     blocks: list[Block] = [Notes("Notes on the run", notes)] if notes else []
     if run.left_out:
-        left_out = tuple(Item("", text) for text in run.left_out)
-        blocks.append(Items("Left out", left_out))
+        blocks.append(Items("Left out", tuple(Item("", text) for text in run.left_out)))
     facts = []
     if run.points is not None and run.points.measured < run.points.asked:
         facts.append(f"{points_text(run.points)} measured")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from frameworktax.analysis.trace.document import NO_REGIME
 from frameworktax.analysis.whatif.request import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
-from frameworktax.report.blocks import Block, Cell, Item, Items, Table, right, table
-from frameworktax.report.words import factor, has_interval, label, percent, time_text
+from frameworktax.report.blocks import Block, Cell, Column, Item, Items, Table, listed, right, table
+from frameworktax.report.words import NONE, factor, has_interval, label, percent, time_text
 
 MEANINGS = {
     "kernel": "a kernel runs",
@@ -35,31 +35,57 @@ STEPS = 8
 """Steps shown one by one; the document holds all of them."""
 LEADERS = 8
 NAME_LENGTH = 200
-NONE = "–"
+Columns = dict[Column, Callable[[Any], str]]
+STARTUP: Columns = {
+    right("time"): lambda c: time_text(c["ns"]),
+    right("in steps"): lambda c: time_text(c["in_steps_ns"] or None),
+    right("calls"): lambda c: str(c["calls"]),
+    Column("kind"): lambda c: c["kind"],
+    Column("call"): lambda c: cut(c["name"]),
+}
+WAITS: Columns = {
+    right("time"): lambda w: time_text(w["ns"]),
+    right("calls"): lambda w: str(w["calls"]),
+    Column("operator, call"): lambda w: cut(", ".join(filter(None, (w["operator"], w["call"])))),
+    Column("waited for"): lambda w: cut(w["waited_for"] or "not in the file"),
+    Column("line of Python"): lambda w: cut(w["line"] or NONE),
+}
+DEVICES: Columns = {
+    Column("device"): lambda d: d[0],
+    right("busy"): lambda d: time_text(d[1]["kernel_ns"]),
+    right("span"): lambda d: time_text(d[1]["span_ns"]),
+    right("kernels"): lambda d: str(d[1]["kernels"]),
+    right("copies"): lambda d: str(d[1]["copies"]),
+    Column("name"): lambda d: cut(d[1]["name"] or NONE),
+}
 
 
 def trace_blocks(trace: Mapping[str, Any] | None) -> list[Block]:
     """Return steps, breakdown, causes of idle time, and what is behind them."""
     if not trace:
         return []
-    wall = trace["wall_ns"]
     made = [
         steps(trace),
-        _parts("Where the time goes", "part", trace["bill_ns"], MEANINGS, wall),
-        _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, IDLE_MEANINGS, wall),
-        _startup(trace),
-        _waits(trace),
+        _parts("Where the time goes", "part", trace["bill_ns"], MEANINGS, trace),
+        _parts("Why devices were idle", "cause", trace["idle_ns"] or {}, IDLE_MEANINGS, trace),
+        listed("Start-up calls", trace.get("startup", ())[:LEADERS], STARTUP),
+        listed(
+            "Calls that make the host wait",
+            trace.get("waits", ())[:LEADERS],
+            WAITS,
+            hint="between two launches of a step, so that the host cannot work ahead",
+        ),
         *_starved_by(trace),
         _operators(trace),
-        _devices(trace),
+        listed("Devices", trace["devices"].items(), DEVICES),
     ]
     return [block for block in made if block.rows]
 
 
 def steps(trace: Mapping[str, Any]) -> Table:
     """Return the first steps, and the median over all."""
-    every, has_device = trace["steps"], bool(trace["devices"])
-    rows = [_cells(step, *_busy(step), has_device) for step in every[:STEPS]]
+    every = trace["steps"]
+    rows = [_cells(step, *_busy(step), trace) for step in every[:STEPS]]
     if len(every) > 1:
         middle = {
             key: statistics.median(step[key] for step in every)
@@ -68,20 +94,20 @@ def steps(trace: Mapping[str, Any]) -> Table:
         busy = statistics.median(_busy(step)[0] for step in every)
         share = statistics.median(_busy(step)[1] or 0.0 for step in every)
         step = {"name": f"median of {len(every)}", "regime": trace["regime"], **middle}
-        rows.append(_cells(step, busy, share, has_device))
-    heads = ("step", "time", "device busy", "kernels", "copies", "launches")
+        rows.append(_cells(step, busy, share, trace))
+    heads = map(right, ("time", "device busy", "kernels", "copies", "launches"))
     why = dict.fromkeys(s.get("no_regime") for s in (*every[:STEPS], trace))
     hint = "; ".join(f"no regime, {NO_REGIME[code]}" for code in why if code in NO_REGIME)
-    return table("Steps", [heads[0], *map(right, heads[1:]), "regime"], rows, hint=hint)
+    return table("Steps", ["step", *heads, "regime"], rows, hint=hint)
 
 
 def _cells(
-    step: Mapping[str, Any], busy: float, share: float | None, has_device: bool
+    step: Mapping[str, Any], busy: float, share: float | None, trace: Mapping[str, Any]
 ) -> list[Cell]:
     return [
         Cell(cut(step["name"])),
         Cell(time_text(step["wall_ns"])),
-        Cell(time_text(busy), note=percent(share)) if has_device else Cell(NONE),
+        Cell(time_text(busy), note=percent(share)) if trace["devices"] else Cell(NONE),
         *(Cell(f"{step[key]:g}") for key in ("kernels", "copies", "launches")),
         Cell(step["regime"] or NONE, style=step["regime"] or ""),
     ]
@@ -94,104 +120,58 @@ def _busy(step: Mapping[str, Any]) -> tuple[float, float | None]:
 
 
 def _parts(
-    title: str, head: str, parts: Mapping[str, float], meanings: Mapping[str, str], wall: float
+    title: str,
+    head: str,
+    parts: Mapping[str, float],
+    meanings: Mapping[str, str],
+    trace: Mapping[str, Any],
 ) -> Table:
     rows = [
-        (label(name), time_text(ns), _share(ns, wall), meanings[name])
+        (label(name), time_text(ns), _share(ns, trace), meanings[name])
         for name, ns in parts.items()
         if name in meanings
     ]
     return table(title, [head, right("time"), right("share"), "meaning"], rows)
 
 
-def _startup(trace: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            time_text(c["ns"]),
-            time_text(c["in_steps_ns"] or None),
-            str(c["calls"]),
-            c["kind"],
-            cut(c["name"]),
-        )
-        for c in trace.get("startup", ())[:LEADERS]
-    ]
-    heads = (right("time"), right("in steps"), right("calls"), "kind", "call")
-    return table("Start-up calls", heads, rows)
-
-
-def _waits(trace: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            time_text(w["ns"]),
-            str(w["calls"]),
-            cut(", ".join(filter(None, (w["operator"], w["call"])))),
-            cut(w["waited_for"] or "not in the file"),
-            cut(w["line"] or NONE),
-        )
-        for w in trace.get("waits", ())[:LEADERS]
-    ]
-    heads = (right("time"), right("calls"), "operator, call", "waited for", "line of Python")
-    hint = "between two launches of a step, so that the host cannot work ahead"
-    return table("Calls that make the host wait", heads, rows, hint=hint)
-
-
-def _starved_by(trace: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield what kept the devices waiting: lines of Python, or modules where none are known."""
+def _starved_by(trace: Mapping[str, Any]) -> list[Table]:
+    """Return what kept the devices waiting: lines of Python, or modules where none are known."""
     for kind, title in (("python", "line of Python"), ("module", "module")):
-        found = trace["starved_by"].get(kind)
-        if found:
-            rows = [
-                (time_text(f["ns"]), _share(f["ns"], trace["wall_ns"]), cut(f["name"]))
-                for f in found[:LEADERS]
-            ]
-            heads = (right("device idle"), right("share"), title)
-            yield table(f"What kept devices waiting, by {title}", heads, rows)
-            return
+        if found := trace["starved_by"].get(kind):
+            columns = {
+                right("device idle"): lambda f: time_text(f["ns"]),
+                right("share"): lambda f: _share(f["ns"], trace),
+                Column(title): lambda f: cut(f["name"]),
+            }
+            return [listed(f"What kept devices waiting, by {title}", found[:LEADERS], columns)]
+    return []
 
 
 def _operators(trace: Mapping[str, Any]) -> Table:
+    found = trace["operators"][:LEADERS]
     if trace["idle_ns"] is None:
-        own = [
-            (
-                time_text(o["self_ns"]),
-                _share(o["self_ns"], trace["wall_ns"]),
-                str(o["calls"]),
-                "" if o["tax_ns"] else "yes",
-                cut(o["name"]),
-            )
-            for o in trace["operators"][:LEADERS]
-        ]
-        heads = map(right, ("own time", "share", "calls"))
-        return table("Operators by own time", [*heads, "computes", "operator"], own)
-    rows = [
-        (
-            time_text(o["tax_ns"]),
-            _share(o["tax_ns"], trace["wall_ns"]),
-            time_text(o["kernel_ns"]),
-            str(o["calls"]),
-            cut(o["name"]),
+        return listed(
+            "Operators by own time",
+            found,
+            {
+                right("own time"): lambda o: time_text(o["self_ns"]),
+                right("share"): lambda o: _share(o["self_ns"], trace),
+                right("calls"): lambda o: str(o["calls"]),
+                Column("computes"): lambda o: "" if o["tax_ns"] else "yes",
+                Column("operator"): lambda o: cut(o["name"]),
+            },
         )
-        for o in trace["operators"][:LEADERS]
-        if o["tax_ns"]
-    ]
-    heads = map(right, ("device idle", "share", "kernels", "calls"))
-    return table("Operators that devices waited for", [*heads, "operator"], rows)
-
-
-def _devices(trace: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            number,
-            time_text(d["kernel_ns"]),
-            time_text(d["span_ns"]),
-            str(d["kernels"]),
-            str(d["copies"]),
-            cut(d["name"] or NONE),
-        )
-        for number, d in trace["devices"].items()
-    ]
-    heads = map(right, ("busy", "span", "kernels", "copies"))
-    return table("Devices", ["device", *heads, "name"], rows)
+    return listed(
+        "Operators that devices waited for",
+        [operator for operator in found if operator["tax_ns"]],
+        {
+            right("device idle"): lambda o: time_text(o["tax_ns"]),
+            right("share"): lambda o: _share(o["tax_ns"], trace),
+            right("kernels"): lambda o: time_text(o["kernel_ns"]),
+            right("calls"): lambda o: str(o["calls"]),
+            Column("operator"): lambda o: cut(o["name"]),
+        },
+    )
 
 
 def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
@@ -238,5 +218,5 @@ def cut(name: str) -> str:
     return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
 
 
-def _share(ns: float, wall: float) -> str:
-    return f"{100 * ns / wall:.1f} %" if wall else NONE
+def _share(ns: float, trace: Mapping[str, Any]) -> str:
+    return f"{100 * ns / trace['wall_ns']:.1f} %" if trace["wall_ns"] else NONE

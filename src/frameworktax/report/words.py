@@ -8,6 +8,8 @@ from frameworktax.analysis.bill import TWIN as TWIN
 from frameworktax.analysis.estimates import duration as duration
 from frameworktax.records import BILL, Estimate, Measurement, Parity, Points
 
+NONE = "–"
+"""In place of what is not known."""
 REGIME_MARKS = {
     "framework-bound": "F",
     "compute-bound": "C",
