@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -19,8 +20,10 @@ import sample_records as data
 from frameworktax.analysis.compare.compare import compare
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.document import build
+from frameworktax.analysis.where import Moved
 from frameworktax.comparing import Compared
 from frameworktax.errors import UsageError
+from frameworktax.records import Estimate
 from frameworktax.report import compare_blocks as shown
 from frameworktax.report import html, json_document
 from frameworktax.report.compare_blocks import compare_blocks
@@ -44,6 +47,10 @@ def hostile():
     return compare(old, new, gate=0.05, names=(HOSTILE, HOSTILE))
 
 
+def whole(ns):
+    return Estimate(value=ns, low=ns, high=ns)
+
+
 def printed(comparison, width=80):
     out = io.StringIO()
     print_blocks(compare_blocks(comparison), Console(file=out, width=width))
@@ -63,6 +70,16 @@ def test_terminal_fits_80_columns_and_says_all(found):
 def test_one_reason_for_many_points_is_said_once():
     points = compare(build(made.session()), build(made.session(made.NEW, host=1.2)), gate=0.05)
     assert printed(points).count("noise reaches") == 1
+
+
+def test_a_comment_has_the_places_whose_tax_changed(found):
+    ms = whole(2e6)
+    first = replace(
+        found.points[0], moved=(Moved(name="encoder.*", before=ms, after=ms, change=whole(1e6)),)
+    )
+    text = shown.comment(replace(found, points=(first, *found.points[1:])))
+    assert re.search(r"\| encoder.* \| 2.00 \| 2.00 \| \+1.000 ", text)
+    assert text.index("encoder") < text.index("<details>")
 
 
 def test_markdown_is_a_table_with_reasons_folded(found):
