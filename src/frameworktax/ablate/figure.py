@@ -8,7 +8,7 @@ from frameworktax.ablate.blocks import change
 from frameworktax.ablate.steps import Ablation, Step
 from frameworktax.errors import UsageError
 from frameworktax.report import vega
-from frameworktax.report.vega import Spec
+from frameworktax.report.palette import Spec
 from frameworktax.report.words import TWIN, milliseconds
 
 KERNEL, TAX, WHOLE = "#3f6fa8", "#e0702a", "#9aa3ad"
