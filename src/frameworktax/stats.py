@@ -16,12 +16,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean, median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from frameworktax.records import Estimate
-
-if TYPE_CHECKING:
-    import numpy as np
 
 K = TypeVar("K", bound=Hashable)
 
@@ -70,13 +67,8 @@ def mean_interval(
     """Return the mean of independent values with Student's t interval, None below two values."""
     if len(values) < 2:
         return None
-    return _student(len(values), fmean(values), stdev(values), method, confidence)
-
-
-def _student(
-    n: int, mean: float, deviation: float, method: str, confidence: float = CONFIDENCE
-) -> Estimate:
-    half = t_quantile(confidence, n - 1) * deviation / math.sqrt(n)
+    mean, n = fmean(values), len(values)
+    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
     return Estimate(
         value=mean, low=mean - half, high=mean + half, confidence=confidence, method=method, n=n
     )
@@ -101,45 +93,6 @@ def process_interval(
     if len(filled) == 1:
         return mean_interval(filled[0], BY_BLOCK, confidence)
     return mean_interval([median(blocks) for blocks in filled], BY_PROCESS, confidence)
-
-
-def process_intervals(
-    group: np.ndarray, process: np.ndarray, block: np.ndarray, count: int
-) -> list[tuple[int, Estimate | None]]:
-    """Return for every group how many processes it has, and its ``process_interval``.
-
-    All at once: a million blocks take a second.
-
-    Args:
-        group: shape (blocks,), ascending: an index below ``count``.
-        process: shape (blocks,), ascending within a group.
-        block: shape (blocks,), the block medians, any unit.
-        count: of the groups.
-    """
-    import numpy as np
-
-    value = block[np.lexsort((block, process, group))]
-    change = (np.diff(group) != 0) | (np.diff(process) != 0)
-    starts = np.concatenate(([0], np.flatnonzero(change) + 1)) if len(group) else group
-    sizes = np.diff(np.append(starts, len(group)))
-    middle = (value[starts + (sizes - 1) // 2] + value[starts + sizes // 2]) / 2
-    owner = group[starts]
-    processes = np.bincount(owner, minlength=count)
-    few = processes == 1
-    x = np.concatenate((middle[~few[owner]], block[few[group]]))
-    of = np.concatenate((owner[~few[owner]], group[few[group]]))
-    n = np.bincount(of, minlength=count)
-    mean = np.bincount(of, x, count) / n
-    squares = np.bincount(of, (x - mean[of]) ** 2, count)
-    deviation = np.sqrt(squares / np.maximum(n - 1, 1))
-
-    columns = (processes.tolist(), n.tolist(), mean.tolist(), deviation.tolist())
-    return [
-        (had, _student(size, centre, sd, BY_PROCESS if had > 1 else BY_BLOCK))
-        if size > 1
-        else (had, None)
-        for had, size, centre, sd in zip(*columns, strict=True)
-    ]
 
 
 def ratio_interval(

@@ -3,7 +3,6 @@
 import math
 import random
 
-import numpy as np
 import pytest
 
 from frameworktax import stats
@@ -42,30 +41,6 @@ def test_the_interval_of_one_process_is_over_its_blocks_and_says_so():
     e = stats.process_interval([[1.0, 2.0, 3.0]])
     assert e is not None
     assert (e.value, e.n, e.method) == (2.0, 3, "block-medians-of-one-process")
-
-
-def test_intervals_of_many_groups_are_those_of_each():
-    groups = [
-        [[1.0, 1.0, 1.0, 100.0], [2.0], [3.0, 3.0]],
-        [[1.0, 2.0], [3.0]],
-        [[7.0]],
-        [[5.0, 4.0, 8.0], [6.0, 2.0], [9.0], [1.0, 3.0]],
-    ]
-    rows = [
-        (g, p, block)
-        for g, processes in enumerate(groups)
-        for p, blocks in enumerate(processes)
-        for block in blocks
-    ]
-    group, process, block = (np.array(column) for column in zip(*rows, strict=True))
-    found = stats.process_intervals(group, process, block, len(groups))
-    assert found[2] == (1, None)
-    for g in (0, 1, 3):
-        (processes, one), alone = found[g], stats.process_interval(groups[g])
-        assert processes == len(groups[g])
-        assert one is not None and alone is not None
-        assert (one.value, one.low, one.high) == pytest.approx((alone.value, alone.low, alone.high))
-        assert (one.n, one.method) == (alone.n, alone.method)
 
 
 def test_a_signed_value_stays_signed():

@@ -9,7 +9,7 @@ None: the calling code around the model, and lines that samples do not show, as 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -46,9 +46,11 @@ def layers(
     for one in (module for run in runs for module in run.modules):
         called[one.path] += one.calls
         known.setdefault(one.path, one)
-    stretches = _by_path(runs)
+    stretches = _counted((value, path, line, n) for value, path, _, line, n in _samples(runs))
     parts = _parts(bill, _pooled(stretches))
-    operators = _operators(inside)
+    operators: dict[str | None, list[tuple[Hashable, str, str, int]]] = defaultdict(list)
+    for value, path, operator, bucket, count in _samples(inside):
+        operators[path].append((value, operator, bucket, count))
     found: list[Layer] = []
     for path in [*(path for path in known if called[path]), None]:
         own = parts.get(path, {}) if path is not None else _rest(bill, parts)
@@ -63,7 +65,7 @@ def layers(
                 calls=called[path] / calls if path is not None else 0.0,
                 time_ns=time,
                 bill_ns=own,
-                operators=_split(time, own, operators.get(path, [])),
+                operators=_split(time, own, _counted(operators[path])),
             )
         )
     return tuple(found)
@@ -73,13 +75,12 @@ def source_lines(
     latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
 ) -> tuple[SourceLine, ...]:
     """Return what lines of Python cost, most tax first; arguments as for ``layers``."""
-    runs: list[dict[tuple[str, int, str] | None, dict[str, int]]] = []
-    for run in places:
-        if run.method == "line":
-            counts: dict[tuple[str, int, str] | None, dict[str, int]] = defaultdict(Counter)
-            for file, line, function, bucket, count in run.lines:
-                counts[(file, line, function) if file else None][bucket] += count
-            runs.append(counts)
+    runs = _counted(
+        (number, (file, line, function) if file else None, bucket, count)
+        for number, run in enumerate(places)
+        if run.method == "line"
+        for file, line, function, bucket, count in run.lines
+    )
     found = [
         SourceLine(
             file=key[0],
@@ -98,24 +99,12 @@ def source_lines(
     return tuple(sorted(found, key=tax_ns, reverse=True))
 
 
-def _by_path(runs: Sequence[Places]) -> list[Counts[str | None]]:
-    """Return samples by path, operators put together, for each value of an interval."""
-    found: dict[Hashable, dict[str | None, Counter[str]]] = defaultdict(
-        lambda: defaultdict(Counter)
-    )
-    for value, path, _, bucket, count in _samples(runs):
-        found[value][path][bucket] += count
+def _counted(samples: Iterable[tuple[Hashable, K, str, int]]) -> list[Counts[K]]:
+    """Return samples by place and line of the bill, for each value of an interval."""
+    found: dict[Hashable, dict[K, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for value, place, bucket, count in samples:
+        found[value][place][bucket] += count
     return list(found.values())
-
-
-def _operators(runs: Sequence[Places]) -> dict[str | None, list[Counts[str]]]:
-    """Return path → samples by operator, for each value of an interval."""
-    found: dict[str | None, dict[Hashable, dict[str, Counter[str]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(Counter))
-    )
-    for value, path, operator, bucket, count in _samples(runs):
-        found[path][value][operator][bucket] += count
-    return {path: list(values.values()) for path, values in found.items()}
 
 
 def _samples(runs: Sequence[Places]) -> Iterator[tuple[Hashable, str | None, str, str, int]]:
@@ -139,7 +128,10 @@ def _split(
     if not stretches:
         return ()
     parts = _parts(bill, _pooled(stretches))
-    parts[""] = _added(parts.get("", {}), _rest(bill, parts))
+    rest = _rest(bill, parts)
+    parts[""] = {
+        line: parts.get("", {}).get(line, 0.0) + rest[line] for line in BILL if line in rest
+    }
     found = [
         Operator(
             name=name,
@@ -186,10 +178,6 @@ def _parts(bill: Mapping[str, float], counts: Counts[K]) -> dict[K, dict[str, fl
 def _rest(bill: Mapping[str, float], parts: Mapping[K, Mapping[str, float]]) -> dict[str, float]:
     """Return what is left of a bill."""
     return {line: ns - sum(p.get(line, 0.0) for p in parts.values()) for line, ns in bill.items()}
-
-
-def _added(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
-    return {line: a.get(line, 0.0) + b.get(line, 0.0) for line in BILL if line in a or line in b}
 
 
 def _estimate(

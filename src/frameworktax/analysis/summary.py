@@ -1,7 +1,4 @@
-"""A line a point of a large store: its latency with its interval, without reading samples twice.
-
-The numbers are those of ``PointRecords.latency``, over columns: a million blocks take seconds.
-"""
+"""A line a point of a large store: its latency with its interval, without reading samples twice."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from frameworktax.records import (
     Subject,
     session_order,
 )
-from frameworktax.stats import process_intervals
+from frameworktax.stats import process_interval
 from frameworktax.store.columns import Columns
 
 
@@ -56,10 +53,8 @@ def summarise(columns: Columns) -> list[PointSummary]:
     sessions = {r.session: r for r in columns.records if isinstance(r, Session)}
     failures = _failures(columns.records)
     rows = {pair: i for i, pair in enumerate(columns.groups)}
-    count = len(columns.groups)
-    timed = process_intervals(columns.group, columns.process, columns.median_ns, count)
-    blocks = np.bincount(columns.group, minlength=count).tolist()
-    calls = np.bincount(columns.group, columns.calls, count).astype(np.int64).tolist()
+    calls = np.bincount(columns.group, columns.calls, len(rows)).astype(np.int64).tolist()
+    timed = _block_medians(columns)
 
     def age(candidate: tuple[str, Subject]) -> tuple[bool, tuple[str, str]]:
         session, subject = candidate
@@ -81,7 +76,7 @@ def summarise(columns: Columns) -> list[PointSummary]:
         if last != session:
             how, why = _worst(failures[last, key])
             reason = f"the latest attempt ended {how}: {why}"
-        processes, latency = (0, None) if row is None else timed[row]
+        blocks = [] if row is None else timed[row]
         lines.append(
             PointSummary(
                 point=subject.point,
@@ -89,13 +84,25 @@ def summarise(columns: Columns) -> list[PointSummary]:
                 sessions=sum((one, key) in rows for one, _ in candidates),
                 status=status,
                 reason=reason,
-                processes=processes,
-                blocks=0 if row is None else blocks[row],
+                processes=len(blocks),
+                blocks=sum(map(len, blocks)),
                 calls=0 if row is None else calls[row],
-                latency_ns=latency,
+                latency_ns=process_interval(blocks),
             )
         )
     return lines
+
+
+def _block_medians(columns: Columns) -> list[list[list[float]]]:
+    """Return of each group the block medians of its processes, ns."""
+    found: list[list[list[float]]] = [[] for _ in columns.groups]
+    change = (np.diff(columns.group) != 0) | (np.diff(columns.process) != 0)
+    processes = np.split(columns.median_ns, np.flatnonzero(change) + 1)
+    at = 0
+    for medians in processes if len(columns.group) else []:
+        found[columns.group[at]].append(medians.tolist())
+        at += len(medians)
+    return found
 
 
 def _failures(records: Iterable[Record]) -> dict[tuple[str, str], list[Outcome]]:

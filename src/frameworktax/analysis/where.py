@@ -94,9 +94,8 @@ class OperatorSum:
 
 @dataclass
 class Node:
-    """A module with those inside it; the path is None for what lies outside of all."""
+    """A module with those inside it."""
 
-    path: str | None
     own: Layer
     children: list[Node]
 
@@ -104,17 +103,13 @@ class Node:
         """Return the layers of all of it."""
         return [self.own, *(layer for child in self.children for layer in child.layers())]
 
-    def time_ns(self) -> float:
-        """Return what all of it takes, ns in a call."""
-        return sum(layer.time_ns.value for layer in self.layers())
-
 
 @dataclass
 class _Group:
     """Modules of one shape, alone or with everything below them."""
 
     nodes: list[Node]
-    alone: bool
+    alone: bool = False
 
     def layers(self) -> list[Layer]:
         if self.alone:
@@ -124,11 +119,8 @@ class _Group:
     def tax_ns(self) -> float:
         return sum(map(tax_ns, self.layers()))
 
-    def inside(self) -> list[_Group]:
-        return [
-            _Group(self.nodes, alone=True),
-            *_grouped([child for node in self.nodes for child in node.children]),
-        ]
+    def has_inside(self) -> bool:
+        return any(node.children for node in self.nodes)
 
 
 def tax_ns(layer: Layer | Operator) -> float:
@@ -148,9 +140,9 @@ def where(layers: Sequence[Layer]) -> list[Where]:
     closed, groups = [], _grouped(tree(layers))
     while groups:
         group = groups.pop()
-        has_inside = not group.alone and any(node.children for node in group.nodes)
-        if has_inside and group.tax_ns() > OPENED * whole:
-            groups += group.inside()
+        if not group.alone and group.has_inside() and group.tax_ns() > OPENED * whole:
+            children = [child for node in group.nodes for child in node.children]
+            groups += [_Group(group.nodes, alone=True), *_grouped(children)]
         else:
             closed.append(group)
     closed.sort(key=_Group.tax_ns, reverse=True)
@@ -160,8 +152,42 @@ def where(layers: Sequence[Layer]) -> list[Where]:
         rest.append(shown.pop())
     found = [_place(group, whole) for group in shown]
     if rest and len(shown) < len(closed):
-        found.append(_rest([layer for group in rest for layer in group.layers()], whole, len(rest)))
+        layers = [layer for group in rest for layer in group.layers()]
+        name = f"{len(rest)} other place{'s' * (len(rest) != 1)}"
+        found.append(_summed(layers, whole, name=name))
     return found
+
+
+def _place(group: _Group, whole: float) -> Where:
+    first = group.nodes[0].own
+    return _summed(
+        group.layers(),
+        whole,
+        name=_name([node.own for node in group.nodes]),
+        class_=first.class_,
+        source=source(first),
+        alone=group.alone and group.has_inside(),
+    )
+
+
+def _summed(
+    layers: Sequence[Layer],
+    whole: float,
+    *,
+    name: str,
+    class_: str = "",
+    source: str = "",
+    alone: bool = False,
+) -> Where:
+    tax = _estimate(layers)
+    line = most_of(*(layer.bill_ns for layer in layers))
+    return Where(name, class_, source, tax, tax.value / whole, line, alone)
+
+
+def _name(layers: Sequence[Layer]) -> str:
+    """Return the paths of layers of one shape as one."""
+    paths = [layer.path for layer in layers if layer.path is not None]
+    return numbered(paths) if paths else OUTSIDE
 
 
 def layer_tax(layers: Sequence[Layer], path: str) -> LayerTax:
@@ -239,24 +265,18 @@ def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
     """
     if not (before and after):
         return []
-    sides = [_by_shape(layers) for layers in (before, after)]
+    shapes: dict[tuple[str, str], tuple[list[Layer], list[Layer]]] = defaultdict(lambda: ([], []))
+    for side, layers in enumerate((before, after)):
+        for layer in layers:
+            shapes[_shape(layer)][side].append(layer)
     found = []
-    for shape in dict.fromkeys(shape for side in sides for shape in side):
-        old, new = (side.get(shape, []) for side in sides)
+    for shape, (old, new) in shapes.items():
         a, b = _estimate(old), _estimate(new)
         change = difference(b, a, METHOD)
         if not change.low <= 0 <= change.high:
-            paths = [layer.path for layer in new or old if layer.path is not None]
-            name = numbered(paths) if paths else OUTSIDE
-            found.append(Moved(name=name or shape[1], before=a, after=b, change=change))
+            name = _name(new or old) or shape[1]
+            found.append(Moved(name=name, before=a, after=b, change=change))
     return sorted(found, key=lambda one: -abs(one.change.value))[:MOST]
-
-
-def _by_shape(layers: Sequence[Layer]) -> dict[tuple[str, str], list[Layer]]:
-    found: dict[tuple[str, str], list[Layer]] = defaultdict(list)
-    for layer in layers:
-        found[_shape(layer)].append(layer)
-    return found
 
 
 def _shape(layer: Layer) -> tuple[str, str]:
@@ -270,10 +290,11 @@ def tree(layers: Iterable[Layer]) -> list[Node]:
     nodes: dict[str, Node] = {}
     tops: list[Node] = []
     for layer in layers:
+        node = Node(layer, [])
         if layer.path is None:
-            tops.append(Node(None, layer, []))
+            tops.append(node)
             continue
-        node = nodes[layer.path] = Node(layer.path, layer, [])
+        nodes[layer.path] = node
         above = layer.path
         while above:
             above = above.rpartition(".")[0]
@@ -292,15 +313,15 @@ def _grouped(nodes: Iterable[Node]) -> list[_Group]:
         alike[_shape(node.own)].append(node)
     groups = []
     for same in alike.values():
-        each = [_Group([node], alone=False).tax_ns() for node in same]
-        middle = median(each)
+        each = [_Group([node]).tax_ns() for node in same]
+        limit = STANDS_OUT * median(each)
         out = [
             node
             for node, ns in zip(same, each, strict=True)
-            if len(same) > 2 and ns - _half(node.layers()) > STANDS_OUT * middle
+            if len(same) > 2 and ns - _half(node.layers()) > limit
         ]
-        groups += [_Group([node], alone=False) for node in out]
-        groups.append(_Group([node for node in same if node not in out], alone=False))
+        groups += [_Group([node]) for node in out]
+        groups.append(_Group([node for node in same if node not in out]))
     return groups
 
 
@@ -331,38 +352,9 @@ def most_of(*bills: Mapping[str, float]) -> str:
     return max(lines, key=lambda line: lines[line], default="")
 
 
-def _place(group: _Group, whole: float) -> Where:
-    layers = group.layers()
-    first = group.nodes[0].own
-    paths = [node.path for node in group.nodes if node.path is not None]
-    estimate = _estimate(layers)
-    return Where(
-        name=numbered(paths) if paths else OUTSIDE,
-        class_=first.class_,
-        source=source(first),
-        tax_ns=estimate,
-        share=estimate.value / whole,
-        line=most_of(*(layer.bill_ns for layer in layers)),
-        alone=group.alone and any(node.children for node in group.nodes),
-    )
-
-
 def source(layer: Layer) -> str:
     """Return ``file:line`` of what a layer calls, empty where not known."""
     return f"{layer.file}:{layer.line}" if layer.file else ""
-
-
-def _rest(layers: Sequence[Layer], whole: float, count: int) -> Where:
-    estimate = _estimate(layers)
-    name = f"{count} other place{'s' * (count != 1)}"
-    return Where(
-        name,
-        "",
-        "",
-        estimate,
-        estimate.value / whole,
-        most_of(*(layer.bill_ns for layer in layers)),
-    )
 
 
 def numbered(paths: Sequence[str]) -> str:

@@ -49,11 +49,11 @@ def of_symbols(m: Measurement) -> list[Stack]:
 
 def _of_module(node: Node, above: str, frames: tuple[str, ...]) -> Iterator[Stack]:
     layer = node.own
-    path = (node.path or "").removeprefix(above).lstrip(".")
+    path = (layer.path or "").removeprefix(above).lstrip(".")
     name = " ".join(part for part in (path, layer.class_, source(layer)) if part)
     frames = (*frames, name or OUTSIDE)
     for child in node.children:
-        yield from _of_module(child, node.path or "", frames)
+        yield from _of_module(child, layer.path or "", frames)
     for operator in layer.operators:
         inner = (operator.name,) if operator.name else ()
         yield from _of_lines(operator.bill_ns, (*frames, *inner))
