@@ -29,8 +29,7 @@ from statistics import fmean, linear_regression, median, stdev, variance
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
-from frameworktax.analysis.compare.compare import Renames, compare
-from frameworktax.analysis.compare.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison, Renames, compare
 from frameworktax.analysis.compare.contrasts import BLOCK_NOISE, Sample, quartile
 from frameworktax.records import Measurement, Run, Workload
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from common import child
 from frameworktax import api, store
 from frameworktax.ablate.steps import effect
-from frameworktax.analysis.compare.contrasts import paired, ratio
-from frameworktax.analysis.compare.quantities import blocks
+from frameworktax.analysis.compare.contrasts import blocks, paired, ratio
 from frameworktax.attribution.buckets import qualified
 from frameworktax.measure.plan import Plan
 from frameworktax.records import BILL, Attribution, Measurement, Point, Record, Run, Workload

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from frameworktax import api, store
-from frameworktax.analysis.compare.compare import Renames
-from frameworktax.analysis.compare.compare import compare as compare_runs
-from frameworktax.analysis.compare.comparison import Comparison, Metric
+from frameworktax.analysis.compare.comparison import Comparison, Metric, Renames
+from frameworktax.analysis.compare.comparison import compare as compare_runs
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan

@@ -14,7 +14,7 @@ import sample_records as data
 
 import frameworktax as ft
 from frameworktax import comparing
-from frameworktax.analysis.compare.compare import Renames, compare
+from frameworktax.analysis.compare.comparison import Renames, compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as made
 import sample_records as data
 
-from frameworktax.analysis.compare.compare import compare
-from frameworktax.analysis.compare.comparison import Comparison
+from frameworktax.analysis.compare.comparison import Comparison, compare
 from frameworktax.analysis.document import build
 from frameworktax.analysis.where import Moved
 from frameworktax.comparing import Compared

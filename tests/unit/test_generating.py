@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from frameworktax import store
-from frameworktax.analysis import points
+from frameworktax.analysis import grouping as points
 from frameworktax.analysis.document import build
 from frameworktax.analysis.grouping import PointRecords
 from frameworktax.errors import UsageError

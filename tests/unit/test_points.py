@@ -10,8 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
-from frameworktax.analysis import document, points
+from frameworktax.analysis import document
 from frameworktax.analysis import grouping as gathered
+from frameworktax.analysis import grouping as points
 from frameworktax.records import Calibration, Note, Outcome, Session, Subject
 
 

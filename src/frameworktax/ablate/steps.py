@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from frameworktax.ablate.ladder import BASE, PATHS, UNFUSED, Rung, ladder
 from frameworktax.analysis import document
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.compare.contrasts import Contrast, moderate, paired, ratio
-from frameworktax.analysis.compare.quantities import blocks
+from frameworktax.analysis.compare.contrasts import Contrast, blocks, moderate, paired, ratio
 from frameworktax.analysis.estimates import propagate
 from frameworktax.errors import UsageError
 from frameworktax.records import (

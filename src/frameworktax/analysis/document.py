@@ -10,7 +10,8 @@ from statistics import fmean, stdev
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
-from frameworktax.analysis import points, regime
+from frameworktax.analysis import grouping as points
+from frameworktax.analysis import regime
 from frameworktax.analysis.curves import Blocks, free_batch_interval
 from frameworktax.analysis.estimates import one_minus, quotient
 from frameworktax.analysis.grouping import PointRecords, gather, left_out_names, status_of

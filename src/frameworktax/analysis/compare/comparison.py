@@ -1,13 +1,43 @@
-"""The records of a comparison: what ``frameworktax compare --json`` writes."""
+"""Did it change? Two documents point by point, with one error bound for all points together.
+
+The rule, per point: *slower* or *faster* where the ratio is proven to differ from one over all
+points together (Holm, 0.05); *same* where its 95 % interval lies within the margin; otherwise
+*cannot tell*. A regression is a point proven slower whose estimate lies beyond the gate: proof
+keeps noise out, the estimate keeps small true changes in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from frameworktax.analysis.where import Moved
-from frameworktax.records import Estimate, Note, Point, Workload
+from frameworktax.analysis.compare.contrasts import (
+    COUNTS,
+    Contrast,
+    contrast,
+    holm,
+    loaded,
+    moderate,
+    one_session,
+    p_value,
+    ratio,
+    why_not,
+)
+from frameworktax.analysis.where import Moved, moved
+from frameworktax.errors import UsageError, nearest
+from frameworktax.records import (
+    FLOOR,
+    Environment,
+    Estimate,
+    Measurement,
+    Note,
+    Point,
+    Run,
+    Workload,
+    point_name,
+)
 
 COMPARISON_SCHEMA = "frameworktax.comparison"
 COMPARISON_VERSION = 1
@@ -15,6 +45,18 @@ COMPARISON_VERSION = 1
 Verdict = Literal["faster", "slower", "same", "cannot tell"]
 Gate = Literal["passed", "regressed", "undecided"]
 Metric = Literal["latency", "tax", "launches", "kernel"]
+ERROR = 0.05
+"""Chance that noise alone makes any point of a comparison faster or slower."""
+MARGIN = 0.05
+"""Change that counts as none where there is no gate."""
+SHOWN_DRIFT = 0.01
+"""Movement of the host between two sessions from which on it is named."""
+MACHINE = ("host", "cpu", "cores", "threads_per_core", "gpus")
+"""Fields of the environment that make timings another machine's."""
+SOFTWARE = ("system", "python", "virtualization", "governor", "turbo", "libraries")
+"""Fields that are named: an upgrade is often what is compared."""
+CALIBRATOR = ("python", "libraries.numpy")
+"""What the calibrator's own speed hangs on, beside the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +163,354 @@ def signed(factor: float) -> str:
 def share(margin: float) -> str:
     """Return a margin as text: ``5 %``."""
     return f"{100 * margin:.3g} %"
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renames:
+    """Names on the side before → names on the side after, where they differ on purpose."""
+
+    runtimes: Mapping[str, str]
+    models: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.runtimes or self.models)
+
+    def apply(self, point: Point) -> Point | None:
+        """Return the name on the side after; None where renaming was asked for, not of this."""
+        runtime, model = point.runtime, point.workload.model
+        if self.runtimes and runtime not in self.runtimes:
+            return None
+        if self.models and model not in self.models:
+            return None
+        workload = replace(point.workload, model=self.models.get(model, model))
+        return replace(point, workload=workload, runtime=self.runtimes.get(runtime, runtime))
+
+
+NO_RENAMES = Renames(runtimes={}, models={})
+
+
+def compare(
+    before: Run,
+    after: Run,
+    *,
+    metric: Metric = "latency",
+    gate: float | None = None,
+    across: bool = False,
+    renames: Renames = NO_RENAMES,
+    names: tuple[str, str] = ("before", "after"),
+) -> Comparison:
+    """Compare two documents.
+
+    Args:
+        before: the side to compare with.
+        after: the side that may have changed.
+        metric: what is compared.
+        gate: regression that fails, a fraction; None for no gate.
+        across: timings of different machines may be compared.
+        renames: runtimes and models that correspond.
+        names: of the two sides, for messages.
+
+    Raises:
+        UsageError: no common points, or timings of different machines without ``across``.
+    """
+    differences = environments(before.environment, after.environment)
+    machines = [d for d in differences if d.machine]
+    if machines and metric != "launches" and not across:
+        named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
+        raise UsageError(f"measured on different machines ({named}); give --across to compare them")
+    _check_renames(renames, before, after, names)
+    old, new = _points(before, renames), _points(after)
+    pairs = [(old[point], new[point]) for point in new if point in old]
+    if not pairs:
+        raise UsageError(_nothing(old, new, names))
+    same_calibrator = not any(d.field in CALIBRATOR for d in differences)
+    margin = MARGIN if gate is None else gate
+    if metric == "launches":
+        changes = [_counted(a, b, gate) for a, b in pairs]
+    else:
+        changes = _timed(pairs, metric, gate, margin, same_calibrator)
+    wanted = set(new) if renames else set()
+    return Comparison(
+        before=names[0],
+        after=names[1],
+        metric=metric,
+        gate=gate,
+        margin=margin,
+        confidence=1 - ERROR,
+        headline=_headline(changes, metric, gate),
+        exit_code=_exit_code(changes, gate),
+        points=tuple(changes),
+        unpaired_before=tuple(point_name(p) for p in old if p not in new),
+        unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
+        environment=tuple(differences),
+        notes=tuple(_notes(machines, same_calibrator, pairs)),
+    )
+
+
+def environments(before: Environment | None, after: Environment | None) -> list[Difference]:
+    """Return the fields that differ; libraries one by one."""
+    if before is None or after is None:
+        return []
+    found: list[tuple[str, object, object]] = []
+    for name in (*MACHINE, *SOFTWARE):
+        a, b = getattr(before, name), getattr(after, name)
+        if name == "libraries":
+            found += [
+                (f"libraries.{library}", a.get(library, "none"), b.get(library, "none"))
+                for library in sorted((a.keys() | b.keys()) - {"frameworktax"})
+            ]
+        elif name == "gpus":
+            a, b = (", ".join(str(gpu.get("name")) for gpu in gpus) or "none" for gpus in (a, b))
+            found.append((name, a, b))
+        else:
+            found.append((name, a, b))
+    return [
+        Difference(field=name, before=str(a), after=str(b), machine=name in MACHINE)
+        for name, a, b in found
+        if a != b
+    ]
+
+
+def _check_renames(renames: Renames, before: Run, after: Run, names: tuple[str, str]) -> None:
+    """Raise UsageError for a name that its side does not have."""
+    sides = ((before, names[0], 0), (after, names[1], 1))
+    for run, side, place in sides:
+        have = {
+            "runtime": {m.runtime for m in run.measurements},
+            "model": {m.workload.model for m in run.measurements},
+        }
+        for kind, pairs in (("runtime", renames.runtimes), ("model", renames.models)):
+            for pair in pairs.items():
+                if pair[place] not in have[kind]:
+                    known = ", ".join(sorted(have[kind] - {FLOOR}))
+                    raise UsageError(
+                        f"{side} has no {kind} '{pair[place]}'{nearest(pair[place], have[kind])} "
+                        f"(it has {known})"
+                    )
+
+
+def _points(run: Run, renames: Renames = NO_RENAMES) -> dict[Point, Measurement]:
+    """Return what can be compared by its name on the side after; the harness's floor cannot."""
+    found = {}
+    for m in run.measurements:
+        named = renames.apply(m.point)
+        if m.runtime != FLOOR and named is not None:
+            found[named] = m
+    return found
+
+
+def _nothing(old: Mapping[Point, object], new: Mapping[Point, object], names: Sequence[str]) -> str:
+    sides = [
+        f"{name} has {point_name(next(iter(points)))}" if points else f"{name} has no such point"
+        for name, points in zip(names, (old, new), strict=True)
+    ]
+    return (
+        f"no point in common: {'; '.join(sides)}; measure the same model, batch and runtime, or "
+        "give which names correspond with --runtime BEFORE=AFTER or --model BEFORE=AFTER"
+    )
+
+
+# --- one point ----------------------------------------------------------------------------------
+
+
+def _change(a: Measurement, b: Measurement) -> Change:
+    against = [
+        old
+        for old, new in ((a.workload.model, b.workload.model), (a.runtime, b.runtime))
+        if old != new
+    ]
+    changed = {}
+    for name in COUNTS:
+        old, new = getattr(a, name), getattr(b, name)
+        if old is not None and new is not None and old != new:
+            changed[name] = (old, new)
+    return Change(
+        workload=b.workload,
+        runtime=b.runtime,
+        platform=b.platform,
+        threads=b.threads,
+        against=", ".join(against) or None,
+        counts=changed or None,
+        moved=tuple(moved(a.layers, b.layers)),
+    )
+
+
+def _counted(a: Measurement, b: Measurement, gate: float | None) -> Change:
+    """Compare the launches of one point: counts have no noise and are compared exactly."""
+    change = _change(a, b)
+    old, new = a.launches, b.launches
+    if old is None or new is None:
+        why = f"launches are counted on a GPU; {why_not(a, b) or 'none were counted here'}"
+        return replace(change, reason=why, gate="undecided" if gate is not None else None)
+    verdict: Verdict = "same" if old == new else "slower" if new > old else "faster"
+    beyond = gate is not None and new > old * (1 + gate)
+    return replace(
+        change,
+        before=_exact(old),
+        after=_exact(new),
+        ratio=_exact(new / old) if old else None,
+        verdict=verdict,
+        gate=None if gate is None else "regressed" if beyond else "passed",
+        reason=f"{new} launches, {'as before' if old == new else f'{old} before'}",
+        method="count",
+    )
+
+
+def _exact(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, confidence=1.0, method="count", n=1)
+
+
+def _timed(
+    pairs: Sequence[tuple[Measurement, Measurement]],
+    metric: Metric,
+    gate: float | None,
+    margin: float,
+    same_calibrator: bool,
+) -> list[Change]:
+    raw = [contrast(a, b, metric, same_calibrator) for a, b in pairs]
+    shared = _moderated(raw)
+    values = {i: p_value(c) for i, c in shared.items()}
+    adjusted = dict(zip(values, holm(list(values.values())), strict=True))
+    changes = []
+    for i, (a, b) in enumerate(pairs):
+        before, after = (getattr(m, f"{metric}_ns") for m in (a, b))
+        change = replace(_change(a, b), before=before, after=after)
+        if i not in shared:
+            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
+            state: Gate | None = None if gate is None else "undecided"
+            changes.append(replace(change, reason=why, gate=state))
+            continue
+        c = shared[i]
+        change = replace(
+            change,
+            ratio=ratio(c),
+            p_value=values[i],
+            p_adjusted=adjusted[i],
+            host_ratio=None if c.drift is None else math.exp(c.drift),
+            measured_ratio=None if c.measured is None else math.exp(c.measured),
+            method=c.method,
+        )
+        changes.append(_judged(change, gate, margin, len(values), b))
+    return changes
+
+
+def _moderated(raw: Sequence[Contrast | None]) -> dict[int, Contrast]:
+    """Share the spread between processes among points measured the same way."""
+    result: dict[int, Contrast] = {}
+    for method in dict.fromkeys(c.method for c in raw if c is not None):
+        group = [(i, c) for i, c in enumerate(raw) if c is not None and c.method == method]
+        moderated = moderate([c for _, c in group])
+        result |= {i: c for (i, _), c in zip(group, moderated, strict=True)}
+    return dict(sorted(result.items()))
+
+
+def _notes(
+    machines: Sequence[Difference],
+    same_calibrator: bool,
+    pairs: Sequence[tuple[Measurement, Measurement]],
+) -> list[Note]:
+    found = []
+    if machines:
+        text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
+        found.append(Note("across-machines", text))
+    apart = not all(one_session(a, b) for a, b in pairs)
+    if apart and not same_calibrator:
+        text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
+        found.append(Note("calibrator-differs", text))
+    elif apart and not all(a.calibrator_ns and b.calibrator_ns for a, b in pairs):
+        text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
+        found.append(Note("no-calibrator", text))
+    return found
+
+
+def _judged(
+    change: Change, gate: float | None, margin: float, family: int, after: Measurement
+) -> Change:
+    """Return the point with its verdict; one without a ratio stays as it is.
+
+    Args:
+        change: with ratio and p values.
+        gate: regression that fails, a fraction.
+        margin: what counts as the same, a fraction.
+        family: points compared together.
+        after: the side after, for what else is to be said of it.
+    """
+    estimate = change.ratio
+    if estimate is None or change.p_adjusted is None:
+        return change
+    proven = change.p_adjusted < ERROR
+    within = 1 / (1 + margin) <= estimate.low and estimate.high <= 1 + margin
+    verdict: Verdict = "same" if within else "cannot tell"
+    if proven:
+        verdict = "slower" if estimate.value > 1 else "faster"
+    state: Gate | None = None
+    if gate is not None:
+        passed = estimate.high <= 1 + gate or (proven and estimate.value <= 1 + gate)
+        beyond = proven and estimate.value > 1 + gate
+        state = "regressed" if beyond else "passed" if passed else "undecided"
+    said = [f"{signed(estimate.value)} ({signed(estimate.low)} to {signed(estimate.high)})"]
+    if verdict == "same":
+        said.append(f"within {share(margin)}")
+    elif verdict == "cannot tell":
+        said.append(_open(change, margin, family))
+    said += _beside(change, after)
+    return replace(change, verdict=verdict, gate=state, reason="; ".join(said))
+
+
+def _open(change: Change, margin: float, family: int) -> str:
+    if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
+        return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
+    advice = "measure both in one session, for longer, or with more --processes"
+    if change.method is not None and change.method.startswith("paired"):
+        advice = "measure for longer, or with more --processes"
+    return f"noise reaches beyond {share(margin)}; {advice}"
+
+
+def _beside(change: Change, after: Measurement) -> list[str]:
+    """Return what the host did meanwhile, and whether the outputs are still right."""
+    said = []
+    host = change.host_ratio
+    if host is not None and abs(host - 1) >= SHOWN_DRIFT:
+        taken = "not taken out"
+        if change.measured_ratio is not None:
+            taken = f"taken out of {signed(change.measured_ratio)} as measured"
+        said.append(f"the host itself {signed(host)}, {taken}")
+    if after.parity is not None and after.parity.within_tolerance is False:
+        said.append(f"its outputs differ from {after.parity.reference}'s")
+    return said
+
+
+# --- all points ---------------------------------------------------------------------------------
+
+
+def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
+    """Return 1 for a regression beyond the gate, 3 where a verdict is missing, otherwise 0."""
+    if any(c.gate == "regressed" for c in changes):
+        return 1
+    open_ = [
+        c.gate == "undecided" if gate is not None else c.verdict == "cannot tell" for c in changes
+    ]
+    return 3 if any(open_) else 0
+
+
+def _headline(changes: Sequence[Change], metric: Metric, gate: float | None) -> str:
+    """Return the whole comparison in a sentence."""
+    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    counts["inconclusive"] = sum(c.verdict == "cannot tell" for c in changes)
+    said = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    points = f"{len(changes)} point{'s' if len(changes) != 1 else ''}"
+    text = f"{metric} of {points}: {said}"
+    if gate is None:
+        return text
+    beyond = [c for c in changes if c.gate == "regressed"]
+    if beyond:
+        worst = max(beyond, key=lambda c: c.ratio.value if c.ratio else 0.0)
+        by = f", the worst by {signed(worst.ratio.value)}" if worst.ratio else ""
+        return f"{text}; {len(beyond)} beyond the gate of {share(gate)}{by}"
+    undecided = sum(c.gate == "undecided" for c in changes)
+    if undecided:
+        return f"{text}; none is proven beyond the gate of {share(gate)}, {undecided} may be"
+    return f"{text}; none beyond the gate of {share(gate)}"

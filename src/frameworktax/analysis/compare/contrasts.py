@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, variance
 
-from frameworktax.records import Estimate
+from frameworktax.analysis.bill import DEVICE
+from frameworktax.errors import StoreError
+from frameworktax.records import Estimate, Measurement, device_of
 from frameworktax.stats import MIN_PROCESSES, t_quantile
 
 Blocks = Mapping[tuple[int, int], float]
@@ -55,6 +57,10 @@ NORMAL_MAD = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
 MAD_EFFICIENCY = 0.37
 """Of the median absolute deviation: it is worth this share of its values (Hampel 1974)."""
+
+LOADED = "wall-over-cpu"
+"""The note of a point whose calls took longer than their thread was running."""
+COUNTS = ("launches", "operators", "flops", "parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +145,7 @@ class Sample:
 
     def processes(self) -> list[float]:
         """Return the median of log blocks of each process."""
-        return [median(values) for values in self._logs().values()]
+        return [median(values) for values in self._logs()]
 
     def block_noise(self) -> tuple[float, float] | None:
         """Return (robust spread of blocks in their process, degrees of freedom), log scale.
@@ -148,23 +154,19 @@ class Sample:
         be. None where no process has a second block.
         """
         found = []
-        for values in self._logs().values():
+        for values in self._logs():
             centre = median(values)
             found += sorted(abs(value - centre) for value in values)[1:]
         if not found:
             return None
+        # from two values on the efficiency leaves under one degree, which no variance has
         return NORMAL_MAD * median(found), max(1.0, MAD_EFFICIENCY * len(found))
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether the calibrator ran often enough for its noise to be known."""
-        return len(self.calibrator) >= MIN_CALIBRATIONS
-
-    def _logs(self) -> Mapping[int, list[float]]:
+    def _logs(self) -> Iterable[list[float]]:
         found: dict[int, list[float]] = defaultdict(list)
         for (process, _), ns in self.blocks.items():
             found[process].append(math.log(ns))
-        return found
+        return found.values()
 
 
 def between(
@@ -180,40 +182,38 @@ def between(
     """
     if not before.blocks or not after.blocks:
         return None
-    sides = (before, after)
     parts = [(2 * (SESSION_SD if on_cpu else DEVICE_SESSION_SD) ** 2, math.inf)]
-    for side in sides:
-        noisy = side.block_noise()
-        if noisy is None:
-            parts.append((UNCALIBRATED_SD**2, math.inf))
-        else:
-            parts.append(((BLOCK_NOISE * noisy[0]) ** 2, noisy[1]))
+    for side in (before, after):
+        noise = side.block_noise()
+        unknown = (UNCALIBRATED_SD**2, math.inf)
+        parts.append(unknown if noise is None else ((BLOCK_NOISE * noise[0]) ** 2, noise[1]))
     drift = None
-    if same_calibrator and before.calibrated and after.calibrated:
-        drift, noise = moved(before.calibrator, after.calibrator)
+    calibrations = min(len(before.calibrator), len(after.calibrator))
+    if same_calibrator and calibrations >= MIN_CALIBRATIONS:
+        drift, uncertainty = moved(before.calibrator, after.calibrator)
         share = (DRIFT_SD if on_cpu else DEVICE_DRIFT_SD) * drift
-        parts += [(share**2, math.inf), (noise, math.inf)]
+        parts += [(share**2, math.inf), (uncertainty, math.inf)]
     else:
         parts.append((2 * UNCALIBRATED_SD**2, math.inf))
-    over = drift is not None and on_cpu
-    a, b = (side.processes() for side in sides)
+    a, b = before.processes(), after.processes()
+    n, degrees = min(len(a), len(b)), len(a) + len(b) - 2
+    enough = n >= MIN_PROCESSES
+    squares = variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1) if enough else 0.0
     measured = fmean(b) - fmean(a)
-    enough = min(len(a), len(b)) >= MIN_PROCESSES
-    return Contrast(
-        value=measured - drift if drift is not None and on_cpu else measured,
-        spread=_pooled(a, b) if enough else PROCESS_SD**2,
-        degrees=len(a) + len(b) - 2 if enough else math.inf,
+    found = Contrast(
+        value=measured,
+        spread=squares / degrees if enough else PROCESS_SD**2,
+        degrees=degrees if enough else math.inf,
         scale=1 / len(a) + 1 / len(b),
         parts=tuple(parts),
-        n=min(len(a), len(b)),
-        method="process medians of two sessions" + (", less the host's drift" if over else ""),
+        n=n,
+        method="process medians of two sessions",
         drift=drift,
-        measured=measured if over else None,
     )
-
-
-def _pooled(a: Sequence[float], b: Sequence[float]) -> float:
-    return (variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1)) / (len(a) + len(b) - 2)
+    if drift is None or not on_cpu:
+        return found
+    method = f"{found.method}, less the host's drift"
+    return replace(found, value=measured - drift, method=method, measured=measured)
 
 
 # --- the host's speed ---------------------------------------------------------------------------
@@ -346,3 +346,123 @@ def holm(p_values: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(order) - rank) * p_values[i]))
         adjusted[i] = worst
     return adjusted
+
+
+# --- two measurements -----------------------------------------------------------------------------
+
+
+def why_not(a: Measurement, b: Measurement) -> str | None:
+    """Return why a point has no ratio: which side was not measured, and the reason recorded."""
+    for side, m in (("before", a), ("after", b)):
+        if m.status != "ok":
+            return f"{m.status} {side}: {m.reason or 'no reason was recorded'}"
+    return None
+
+
+def loaded(a: Measurement, b: Measurement) -> str | None:
+    """Return why times of two sessions cannot be compared: one was not alone on its processor.
+
+    Other load can multiply latency and leave the calibrator as it was, and what ran beside one
+    session did not run beside the other. With more threads the calling one waits for its own.
+    """
+    if one_session(a, b):
+        return None
+    for side, m in (("before", a), ("after", b)):
+        if m.threads == 1 and any(note.code == LOADED for note in m.notes):
+            return f"other load was on the processor {side}; measure again, or both in one session"
+    return None
+
+
+def one_session(a: Measurement, b: Measurement) -> bool:
+    """Return whether both sides were measured side by side."""
+    return a.session is not None and a.session == b.session
+
+
+def contrast(a: Measurement, b: Measurement, metric: str, same_calibrator: bool) -> Contrast | None:
+    """Return the log ratio after / before of a time; None where a side has none.
+
+    Tax and kernel time are latency × share: log ratios and variances of the two add up. Kernel
+    time of a device does not hang on the host and is compared by itself.
+    """
+    if metric == "kernel" and a.bill_method == b.bill_method == DEVICE:
+        return _device(a, b)
+    if loaded(a, b) is not None:
+        return None
+    found = _latency(a, b, same_calibrator)
+    if found is None or metric == "latency":
+        return found
+    one, other = _share(a, metric), _share(b, metric)
+    if one is None or other is None or a.bill_method != b.bill_method:
+        return None
+    move = math.log(other[0] / one[0])
+    return replace(
+        found,
+        value=found.value + move,
+        measured=None if found.measured is None else found.measured + move,
+        parts=(*found.parts, one[1:], other[1:]),
+        method=f"{found.method}; share of the latency: {b.bill_method}",
+    )
+
+
+def _latency(a: Measurement, b: Measurement, same_calibrator: bool) -> Contrast | None:
+    if one_session(a, b) and a.blocks_ns and b.blocks_ns:
+        return paired(blocks(a), blocks(b))
+    sides = [Sample(blocks=blocks(m), calibrator=dict(m.calibrator_ns)) for m in (a, b)]
+    on_cpu = device_of(b.platform) == "cpu"
+    return between(*sides, on_cpu=on_cpu, same_calibrator=same_calibrator)
+
+
+def blocks(m: Measurement) -> Blocks:
+    """Return (process, round) → block median, ns; one block a process where none are recorded.
+
+    Raises:
+        StoreError: a time is not above zero.
+    """
+    found = {(process, round_): ns for process, round_, ns in m.blocks_ns}
+    if not found:
+        found = {(p, 0): float(median(calls)) for p, calls in enumerate(m.samples_ns) if calls}
+    times = [*found.values(), *(ns for _, ns in m.calibrator_ns)]
+    if not all(math.isfinite(ns) and ns > 0 for ns in times):
+        raise StoreError(
+            f"{m.workload.model}, {m.runtime}: a time is not above zero; "
+            "the document was changed, write it anew with --json"
+        )
+    return found
+
+
+def _share(m: Measurement, metric: str) -> tuple[float, float, float] | None:
+    """Return (share of the latency, variance of its log, degrees of freedom).
+
+    None where it is not known or its interval reaches zero: then no ratio can be taken.
+    """
+    share = m.tax_share
+    if share is None:
+        return None
+    value = share.value if metric == "tax" else 1 - share.value
+    half = (share.high - share.low) / 2
+    if value - half <= 0:
+        return None
+    return (value, *_log_variance(value, half, share))
+
+
+def _log_variance(value: float, half: float, estimate: Estimate) -> tuple[float, float]:
+    degrees = max(1, estimate.n - 1)
+    return (half / t_quantile(estimate.confidence, degrees) / value) ** 2, float(degrees)
+
+
+def _device(a: Measurement, b: Measurement) -> Contrast | None:
+    one, other = a.kernel_ns, b.kernel_ns
+    if one is None or other is None or min(one.low, other.low) <= 0:
+        return None
+    parts = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in (one, other)]
+    if not one_session(a, b):
+        parts.append((2 * DEVICE_SESSION_SD**2, math.inf))
+    return Contrast(
+        value=math.log(other.value / one.value),
+        spread=0.0,
+        degrees=math.inf,
+        scale=0.0,
+        parts=tuple(parts),
+        n=min(one.n, other.n),
+        method="kernel time of the device, by call",
+    )
