@@ -40,42 +40,25 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "Compared": "comparing",
+    "Predictions": "explaining",
+    "Results": "api",
+    "compare": "comparing",
+    "explain": "explaining",
+    "load": "runtimes.serving",
+    "load_ipython_extension": "integrations.notebooks",
+    "measure": "api",
+    "optimize": "optimize.run",
+    "sweep": "sweep.run",
+    "tax": "block",
+    "watch": "integrations.watch",
+    "whatif": "explaining",
+}
+"""Name → its module, imported when it is used: a measuring process needs none of them."""
+
+
 def __getattr__(name: str) -> Any:
-    # Lazy: the measuring process imports this package and must not pull in the parent's side.
-    if name in ("Results", "measure"):
-        from frameworktax import api
-
-        return getattr(api, name)
-    if name in ("Compared", "compare"):
-        from frameworktax import comparing
-
-        return getattr(comparing, name)
-    if name in ("Predictions", "explain", "whatif"):
-        from frameworktax import explaining
-
-        return getattr(explaining, name)
-    if name == "tax":
-        from frameworktax import block
-
-        return block.tax
-    if name == "watch":
-        from frameworktax.integrations import watch as watching
-
-        return watching.watch
-    if name == "load_ipython_extension":
-        from frameworktax.integrations import notebooks
-
-        return notebooks.load_ipython_extension
-    if name == "load":
-        from frameworktax.runtimes import serving
-
-        return serving.load
-    if name == "optimize":
-        from frameworktax.optimize import run as optimizing
-
-        return optimizing.optimize
-    if name == "sweep":
-        from frameworktax.sweep import run
-
-        return run.sweep
+    if name in _MODULES:
+        return getattr(import_module(f"frameworktax.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'frameworktax' has no attribute {name!r}")

@@ -82,13 +82,13 @@ class Results(Sequence[Measurement]):
         return pd.DataFrame(csv_rows(self.run))
 
     def to_mlflow(self, experiment: str | None = None) -> str:
-        """Log the whole and each point to MLflow; see ``report.trackers.to_mlflow``."""
+        """Log the whole and each point to MLflow; see ``integrations.trackers.to_mlflow``."""
         from frameworktax.integrations.trackers import to_mlflow
 
         return to_mlflow(self.run, experiment=experiment)
 
     def to_wandb(self, project: str | None = None) -> str:
-        """Log the whole and each point to Weights & Biases; see ``report.trackers.to_wandb``."""
+        """Log the whole and each point to Weights & Biases; see ``integrations.trackers``."""
         from frameworktax.integrations.trackers import to_wandb
 
         return to_wandb(self.run, project=project)
@@ -274,7 +274,8 @@ def run_plan(
     asked = plan.points
     if resume and folder.exists():
         earlier, _ = store.read(folder)
-        plan = replace(plan, points=_not_yet(plan.points, earlier))
+        timed = {record.point for record in earlier if isinstance(record, Block)}
+        plan = replace(plan, points=tuple(p for p in asked if p.key() not in timed))
     if not plan.points:
         return Results(document(earlier, plan.until, asked), folder)
     session = store.new_session_id(folder)
@@ -313,11 +314,6 @@ def _is_possible(point: Point) -> bool:
     runtime = runtimes.get(point.runtime)
     target = Target(device_of(point.platform), point.workload.precision, point.threads)
     return runtime.missing(target) is None and runtime.cannot(point.workload) is None
-
-
-def _not_yet(points: tuple[Point, ...], records: Iterable[Record]) -> tuple[Point, ...]:
-    done = {r.point for r in records if isinstance(r, Block)}
-    return tuple(point for point in points if point.key() not in done)
 
 
 @contextlib.contextmanager
@@ -367,7 +363,8 @@ def pick_device(device: str) -> str:
         UsageError: no such kind of device.
     """
     if device == "auto":
-        return "cuda:0" if host.gpu_present() and _torch_has_cuda() else "cpu"
+        has_gpu = host.gpu_present() and "+cpu" not in host.libraries().get("torch", "+cpu")
+        return "cuda:0" if has_gpu else "cpu"
     if device == "cpu":
         return device
     kind, _, number = device.partition(":")
@@ -376,8 +373,3 @@ def pick_device(device: str) -> str:
     if not host.gpu_present():
         raise UsageError(f"--device {device}: no GPU on this machine; choose --device cpu")
     return f"cuda:{number or 0}"
-
-
-def _torch_has_cuda() -> bool:
-    """Return whether the installed torch is a CUDA build, by its version: nothing is imported."""
-    return "+cpu" not in host.libraries().get("torch", "+cpu")
