@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import PAGES, Output, check_suffix
-from frameworktax.sweep.values import seconds, share, words
+from frameworktax.sweep.values import words
 
 
 @app.command("ablate")
@@ -54,6 +54,7 @@ def ablate_command(
 
       frameworktax ablate resnet-50 --paths eager,torchscript --time-budget 3min
     """
+    given = dict(locals())
     from frameworktax import ablate as ablating
     from frameworktax.ablate import figure as drawing
     from frameworktax.ablate.blocks import ablation_blocks, document
@@ -68,33 +69,17 @@ def ablate_command(
     if redraw:
         found = ablating.read(store, model)
     else:
-        workload = Workload(
-            model=model,
-            batch=batch,
-            length=length,
-            image_size=image_size,
-            width=width,
-            depth=depth,
-            precision=precision,
-            phase=phase,
+        asked = options.arguments(
+            ablating.ablate,
+            given,
+            workload=Workload(**options.arguments(Workload, given)),
+            paths=ablating.PATHS if paths == "all" else words(paths),
+            folder=store,
+            command=sys.argv[1:],
         )
-        budget_s = seconds(time_budget, "--time-budget")
         then = f"See it: frameworktax ablate {model} --store {store} --redraw"
-        with out.measuring(store, then, budget_s=budget_s) as view:
-            found, _ = ablating.ablate(
-                model,
-                workload,
-                paths=ablating.PATHS if paths == "all" else words(paths),
-                device=device,
-                threads=threads,
-                time_budget=budget_s,
-                setup_limit=seconds(setup_limit, "--setup-limit"),
-                until=share(until, "--until"),
-                processes=processes,
-                folder=store,
-                reporter=view,
-                command=sys.argv[1:],
-            )
+        with out.measuring(store, then, budget_s=asked["time_budget"]) as view:
+            found, _ = ablating.ablate(**asked, reporter=view)
     out.document(document(found))
     if report is not None and report.suffix == ".md":
         report.write_text(markdown(ablation_blocks(found)), encoding="utf-8")

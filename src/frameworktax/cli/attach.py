@@ -64,10 +64,7 @@ def attach_command(
         found = observed.finish()
     out.document(dump(found))
     blocks = program_blocks(found)
-    if report is not None:
-        from frameworktax.report.html import document_html
-
-        report.write_text(document_html(found.headline, blocks), encoding="utf-8")
+    out.page(found.headline, blocks)
     if output is not None:
         output.write_text(collapsed(found), encoding="utf-8")
     out.blocks(blocks)

@@ -9,7 +9,7 @@ import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output
-from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
+from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose, arguments
 
 
 @app.command("explain")
@@ -68,18 +68,10 @@ def explain_command(
 
       frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --device-speed 2 --graphs
     """
+    given = dict(locals())
     from frameworktax.analysis.whatif.request import WhatIf
     from frameworktax.explaining import explain_run
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
-    asked = WhatIf(
-        device_speed=device_speed,
-        host_speed=host_speed,
-        cpu_speed=cpu_speed,
-        graphs=graphs,
-        batch=batch,
-        width=width,
-        depth=depth,
-        runtime=runtime,
-    )
+    asked = WhatIf(**arguments(WhatIf, given))
     out.run(explain_run(path, what_if=asked if asked != WhatIf() else None, step=step))

@@ -10,7 +10,7 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output, this_command
-from frameworktax.sweep.values import numbers, seconds, share, words
+from frameworktax.sweep.values import words
 
 
 @app.command()
@@ -66,48 +66,26 @@ def measure(
 
       frameworktax measure gpt2 --phase generate --kv-cache static
     """
+    given = dict(locals())
     from frameworktax import api
     from frameworktax.measure.plan import DEFAULT_PRECISE_S
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)
-    budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     kind, mean, deviation = options.parse_input(input_)
+    asked = options.arguments(
+        api.measure,
+        given,
+        input=kind,
+        length_mean=mean,
+        length_sd=deviation,
+        precision=words(precision),
+        command=sys.argv[1:],
+    )
     then = (
         f"See it: frameworktax report {store}",
         f"go on: {this_command('--resume')} --resume",
     )
-    expected_s = DEFAULT_PRECISE_S if budget_s is None else budget_s
+    expected_s = asked["time_budget"] or DEFAULT_PRECISE_S
     with out.measuring(store, *then, budget_s=expected_s, partial=True) as view:
-        results = api.measure(
-            model,
-            runtimes=words(runtimes),
-            batch=numbers(batch, "--batch"),
-            length=length,
-            image_size=image_size,
-            width=width,
-            depth=depth,
-            batch_dim=batch_dim,
-            input=kind,
-            length_mean=mean,
-            length_sd=deviation,
-            phase=phase,
-            new_tokens=new_tokens,
-            kv_cache=kv_cache,
-            channels_last=channels_last,
-            trust_remote_code=trust_remote_code,
-            precision=words(precision),
-            device=device,
-            threads=threads,
-            force_threads=force_threads,
-            time_budget=budget_s,
-            setup_limit=seconds(setup_limit, "--setup-limit"),
-            until=share(until, "--until"),
-            processes=processes,
-            twin=twin,
-            by=by,
-            store=store,
-            resume=resume,
-            reporter=view,
-            command=sys.argv[1:],
-        )
+        results = api.measure(**asked, reporter=view)
     out.results(results)

@@ -10,7 +10,6 @@ import typer
 from frameworktax.cli import options
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import PAGES, Output, check_suffix, this_command
-from frameworktax.sweep.values import numbers, seconds, share, words
 
 
 @app.command("optimize")
@@ -58,36 +57,17 @@ def optimize_command(
 
       frameworktax optimize my_code.py:build --batch 1,8
     """
+    given = dict(locals())
     from frameworktax.optimize.blocks import document, optimized_blocks, write_page
     from frameworktax.optimize.run import optimize_model
 
     out = Output(json_file, None, report, quiet=quiet, verbose=verbose)
     check_suffix(report, PAGES)
-    budget_s = seconds(time_budget, "--time-budget")
     command = this_command("--resume", options.QUIET, options.VERBOSE)
-    with out.measuring(store, f"Go on: {command} --resume", budget_s=budget_s) as view:
-        found = optimize_model(
-            model,
-            batch=numbers(batch, "--batch"),
-            length=None if length is None else numbers(length, "--length"),
-            image_size=image_size,
-            batch_dim=batch_dim,
-            runtimes=words(runtimes),
-            device=device,
-            threads=threads,
-            time_budget=budget_s,
-            setup_limit=seconds(setup_limit, "--setup-limit"),
-            until=share(until, "--until"),
-            processes=processes,
-            draws=draws,
-            aim=aim,
-            allow=words(allow),
-            output=output,
-            store=store,
-            resume=resume,
-            reporter=view,
-            command=command,
-        )
+    asked = options.arguments(optimize_model, given, command=command)
+    then = f"Go on: {command} --resume"
+    with out.measuring(store, then, budget_s=asked["time_budget"]) as view:
+        found = optimize_model(**asked, reporter=view)
     out.document(document(found))
     if report is not None:
         write_page(found, report)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from frameworktax.errors import UsageError
-from frameworktax.sweep.values import words
+from frameworktax.sweep.values import numbers, seconds, share, words
 
 QUIET, VERBOSE = "--quiet", "--verbose"
 STORE = Path("frameworktax-results")
@@ -61,6 +63,36 @@ Conditions = Annotated[
     list[str] | None,
     typer.Option(help="Select points: model=bert-base, batch=1..8. May be repeated."),
 ]
+
+
+PARSERS: Mapping[str, Callable[[str, str], Any]] = {
+    "allow": lambda text, _: words(text),
+    "batch": numbers,
+    "length": numbers,
+    "runtimes": lambda text, _: words(text),
+    "setup_limit": seconds,
+    "time_budget": seconds,
+    "until": share,
+}
+"""What the text of an option becomes, by its name."""
+
+
+def arguments(call: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the arguments of a call: the options named like its parameters, and more.
+
+    Args:
+        call: a function, or a record's class.
+        given: the options of a verb, by name, as they were typed.
+        more: what is no option, or is one in another form.
+
+    Raises:
+        UsageError: a text that is no such number, time or share.
+    """
+    found = {name: given[name] for name in inspect.signature(call).parameters if name in given}
+    for name, value in found.items():
+        if name in PARSERS and isinstance(value, str):
+            found[name] = PARSERS[name](value, f"--{name.replace('_', '-')}")
+    return found | more
 
 
 def parse_input(text: str) -> tuple[str, float | None, float | None]:

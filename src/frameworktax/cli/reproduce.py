@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import PAGES, Output, check_suffix, console, this_command
-from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose
+from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose, arguments
 from frameworktax.errors import UsageError
-from frameworktax.sweep.values import duration, seconds
+from frameworktax.sweep.values import duration
+
+if TYPE_CHECKING:
+    from frameworktax.reproduce.studies import StudyFile
 
 SCALES = ("full", "small")
 
@@ -48,6 +52,7 @@ def reproduce_command(
 
       frameworktax reproduce all --scale small --report paper.md
     """
+    given = dict(locals())
     if scale not in (None, *SCALES):
         raise UsageError(f"no scale '{scale}'; choose {' or '.join(SCALES)}")
     check_suffix(report, PAGES)
@@ -60,16 +65,9 @@ def reproduce_command(
     if dry_run:
         _dry_run(studies, scale, store)
         return
+    asked = arguments(reproduce, given, command=sys.argv[1:])
     with output.measuring(store, f"Go on: {this_command()}") as view:
-        found = reproduce(
-            [study.name for study in studies],
-            scale=scale,  # type: ignore[arg-type] # checked above
-            store=store,
-            redraw=redraw,
-            time_budget=None if time_budget is None else seconds(time_budget, "--time-budget"),
-            reporter=view,
-            command=sys.argv[1:],
-        )
+        found = reproduce(**asked, reporter=view)
     if json_file:
         output.document(page.document(found))
     written = figures.write(found, out) if out is not None else []
@@ -81,13 +79,13 @@ def reproduce_command(
         output.line(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")
 
 
-def _dry_run(studies: tuple[object, ...], scale: str | None, store: Path) -> None:
+def _dry_run(studies: Sequence[StudyFile], scale: Any, store: Path) -> None:
     from frameworktax.report.render_terminal import print_rows
     from frameworktax.reproduce.results import forecast
     from frameworktax.reproduce.studies import default_scale
 
     size = scale or default_scale()
-    plan = forecast(studies, size, store)  # type: ignore[arg-type] # as chosen
+    plan = forecast(studies, size, store)
     rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in plan.groups]
     print_rows(console(), ["about", "points", "session"], rows)
     done = sum(one.status == "measured" for one in plan.statuses.values())

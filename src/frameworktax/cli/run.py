@@ -78,10 +78,7 @@ def run_command(
         inputs=record_inputs,
     )
     out.document(dump(found))
-    if report is not None:
-        from frameworktax.report.html import document_html
-
-        report.write_text(document_html(found.headline, program_blocks(found)), encoding="utf-8")
+    out.page(found.headline, program_blocks(found))
     if not quiet:
         from frameworktax.report.render_terminal import print_blocks
 
