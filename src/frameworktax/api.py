@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host, runtimes, store
-from frameworktax.errors import NothingMeasuredError, UsageError
+from frameworktax.errors import NothingMeasuredError, UsageError, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
@@ -71,12 +71,8 @@ class Results(Sequence[Measurement]):
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
+        with needs("to_pandas needs pandas", "pandas"):
             import pandas as pd
-        except ImportError as error:
-            raise UsageError(
-                "to_pandas needs pandas; pip install 'frameworktax[pandas]'"
-            ) from error
         from frameworktax.report.rows import csv_rows
 
         return pd.DataFrame(csv_rows(self.run))

@@ -13,7 +13,8 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -80,6 +81,15 @@ class NothingMeasuredError(FrameworktaxError):
     def __init__(self, message: str, results: Any = None) -> None:
         super().__init__(message)
         self.results = results
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Import what an extra installs; where it is missing, raise UsageError with the remedy."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"{what}; pip install 'frameworktax[{extra}]'") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

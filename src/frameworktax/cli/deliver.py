@@ -86,12 +86,8 @@ def write_whole(path: Path, text: str) -> None:
 class Output:
     """What a verb does with its result: files are checked before anything is measured.
 
-    Args:
-        json_file: takes the document; ``-`` is standard output, and nothing else is printed there.
-        report: takes the HTML report of a run.
-        files: others that will be written.
-        quiet: print nothing but errors.
-        verbose: print folded tables, every note and every step.
+    With ``-`` as ``json_file`` standard output gets the document and nothing else; ``report`` is
+    the HTML page, ``files`` are others that will be written.
 
     Raises:
         UsageError: a file cannot be written, or both ``quiet`` and ``verbose``.

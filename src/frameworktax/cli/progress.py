@@ -59,12 +59,9 @@ def briefly(names: str) -> str:
 class ProgressView(Reporter):
     """A reporter for people; use as a context manager.
 
-    Args:
-        console: to draw on, or to print to.
-        budget_s: of the session; a study gives its own estimate with each session.
-        verbose: lines instead of a picture: each phase, and each point that has a result.
-        live: whether to draw; None to find out.
-        clock: gives the time, s.
+    ``verbose`` are lines instead of a picture: each phase, and each point that has a result.
+    ``live`` says whether to draw, None to find out. A study gives its own estimate with each
+    session, in place of ``budget_s``.
     """
 
     def __init__(
@@ -289,10 +286,6 @@ class AttachView:
     """What is known of an attached process by now; use as a context manager.
 
     It is drawn in place on a terminal; a log gets a line now and then.
-
-    Args:
-        out: to draw on, or to print to.
-        quiet: show nothing.
     """
 
     def __init__(self, out: Console, *, quiet: bool) -> None:

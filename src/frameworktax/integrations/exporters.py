@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import needs
 
 BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -73,10 +73,8 @@ class Prometheus:
     """
 
     def __init__(self, registry: Any = None) -> None:
-        try:
+        with needs("prometheus-client is not installed", "prometheus"):
             from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-        except ImportError as error:
-            raise _missing("prometheus-client", "prometheus") from error
         where: Any = {"registry": REGISTRY if registry is None else registry}
         each = Labels._fields
         self._duration = Histogram(
@@ -135,10 +133,8 @@ class OpenTelemetry:
     """
 
     def __init__(self, provider: Any = None) -> None:
-        try:
+        with needs("opentelemetry-api is not installed", "opentelemetry"):
             from opentelemetry.metrics import get_meter_provider
-        except ImportError as error:
-            raise _missing("opentelemetry-api", "opentelemetry") from error
         from frameworktax.version import __version__
 
         meter = (provider or get_meter_provider()).get_meter("frameworktax", __version__)
@@ -184,7 +180,3 @@ EXPORTERS: Mapping[str, Callable[[], Exporter]] = {
     "prometheus": cache(Prometheus),
     "opentelemetry": cache(OpenTelemetry),
 }
-
-
-def _missing(package: str, extra: str) -> UsageError:
-    return UsageError(f"{package} is not installed; pip install 'frameworktax[{extra}]'")

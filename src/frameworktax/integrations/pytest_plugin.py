@@ -18,6 +18,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -193,13 +195,13 @@ class Checks:
         from dataclasses import replace
 
         from frameworktax.comparing import baseline, compare
-        from frameworktax.errors import FrameworktaxError
+        from frameworktax.report.json_document import parse
 
         key = self._request.node.nodeid + (f"[{name}]" if name else "")
         run = self.measure(model, inputs, runtime=runtime, **options)
         run = replace(run, measurements=(_point(run, runtime),))
         path = self._baselines()
-        try:
+        with self._refusals():
             if self._config.getoption("--frameworktax-update"):
                 _write(path, key, baseline(run))
                 return None
@@ -210,15 +212,11 @@ class Checks:
                     _fail(reason)  # a warning goes unread there
                 self._open(reason)
                 return None
-            before = _document(known, path)
-            found = compare(before, run, gate=gate, metric=metric, across=across)
-        except FrameworktaxError as error:
-            if "--across" not in str(error):
-                _fail(str(error))
-            self._open(str(error).replace("--across", "across=True"))
-            return None
-        self._judge(found.comparison, f"{metric} of {key}", gate)
-        return found.comparison.points[0]
+            before = parse(known, str(path))
+            found = compare(before, run, gate=gate, metric=metric, across=across).comparison
+            self._judge(found, f"{metric} of {key}", gate)
+            return found.points[0]
+        return None
 
     def assert_deployment(
         self, folder: str | Path, *, gate: float = 0.05, across: bool = False, **options: Any
@@ -239,18 +237,26 @@ class Checks:
         """
         __tracebackhide__ = True
         from frameworktax.comparing import measure_again
-        from frameworktax.errors import FrameworktaxError
 
         options.setdefault("time_budget", self._budget_s())
-        try:
+        with self._refusals():
             found = measure_again(Path(folder), gate=gate, across=across, **options).comparison
+            self._judge(found, f"latency of {folder}", gate)
+            return found
+        return None
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Fail for an error; a comparison with another machine is left open."""
+        __tracebackhide__ = True
+        from frameworktax.errors import FrameworktaxError
+
+        try:
+            yield
         except FrameworktaxError as error:
             if "--across" not in str(error):
                 _fail(str(error))
             self._open(str(error).replace("--across", "across=True"))
-            return None
-        self._judge(found, f"latency of {folder}", gate)
-        return found
 
     def _judge(self, found: Comparison, what: str, gate: float) -> None:
         """Fail for the first point with a proven regression; leave open what noise does."""
@@ -346,9 +352,3 @@ def _write(path: Path, key: str, run: Run) -> None:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; name another: frameworktax_baselines"
         ) from error
-
-
-def _document(data: Any, path: Path) -> Run:
-    from frameworktax.report.json_document import parse
-
-    return parse(data, str(path))

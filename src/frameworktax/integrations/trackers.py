@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, needs
 from frameworktax.records import FLOOR, Run
 from frameworktax.report import html, json_document
 from frameworktax.report.rows import SHAPE, csv_rows
@@ -68,11 +68,9 @@ def to_mlflow(run: Run, *, experiment: str | None = None) -> str:
     Raises:
         UsageError: MLflow is not installed, refuses, or is not reached.
     """
-    try:
+    with needs("MLflow is not installed", "mlflow"):
         import mlflow
         from mlflow.exceptions import MlflowException
-    except ImportError as error:
-        raise _missing("MLflow", "mlflow") from error
     name, facts = whole(run)
     try:
         if experiment is not None:
@@ -103,10 +101,8 @@ def to_wandb(run: Run, *, project: str | None = None) -> str:
     Raises:
         UsageError: wandb is not installed, refuses, or is not reached.
     """
-    try:
+    with needs("wandb is not installed", "wandb"):
         import wandb
-    except ImportError as error:
-        raise _missing("wandb", "wandb") from error
     name, facts = whole(run)
     group = f"{name} {facts['sessions'].rpartition(', ')[2]}".strip()
 
@@ -144,10 +140,6 @@ def _files(run: Run, folder: Path) -> list[Path]:
     document.write_text(json_document.text(run), encoding="utf-8")
     html.write_report(run, page)
     return [document, page]
-
-
-def _missing(name: str, extra: str) -> UsageError:
-    return UsageError(f"{name} is not installed; pip install 'frameworktax[{extra}]'")
 
 
 def _refused(name: str, settings: str, error: Exception) -> UsageError:

@@ -42,10 +42,7 @@ class Columns:
 
 
 def columns(folder: Path) -> Columns:
-    """Read a store as columns; attributions and parities are passed over.
-
-    Args:
-        folder: the store, or one shard.
+    """Read a store, or one shard, as columns; attributions and parities are passed over.
 
     Raises:
         StoreError: there is no store, it holds no shard, or a shard has another version.

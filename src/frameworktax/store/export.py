@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from frameworktax.errors import StoreError, UsageError
+from frameworktax.errors import StoreError, UsageError, needs
 from frameworktax.host.files import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
 from frameworktax.stats import block_median
@@ -48,10 +48,7 @@ def check_suffix(path: Path) -> None:
 def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, list[Note]]:
     """Write the blocks of a store as a table; the suffix names the format.
 
-    Args:
-        folder: the store.
-        path: the file; it appears when it is whole.
-        where: points to write.
+    The file appears when it is whole.
 
     Returns:
         Number of rows, and notes on what was skipped.
@@ -146,13 +143,9 @@ def pyarrow() -> tuple[Any, Any]:
     Raises:
         UsageError: they are not installed.
     """
-    try:
+    with needs("Parquet needs pyarrow (.csv does not)", "parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(
-            "Parquet needs pyarrow; pip install 'frameworktax[parquet]', or choose .csv"
-        ) from error
     return pyarrow, pyarrow.parquet
 
 

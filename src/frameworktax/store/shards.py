@@ -176,10 +176,7 @@ def records(
 ) -> Iterator[tuple[Record, bytes]]:
     """Yield the records of a shard in line order, repeated ones too, each with its bytes.
 
-    Args:
-        shard: the file.
-        faults: gets what is no record.
-        wanted: if given, only lines that it wants are decoded.
+    ``faults`` gets what is no record; only lines that are ``wanted`` are decoded.
 
     Raises:
         StoreError: the file cannot be read, is no shard, or holds another version.

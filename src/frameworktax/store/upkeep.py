@@ -172,11 +172,7 @@ class Pruned:
 def prune(folder: Path, rules: Rules, now: datetime, *, dry_run: bool = False) -> Pruned:
     """Remove what the rules name; a shard is replaced whole or not at all.
 
-    Args:
-        folder: the store.
-        rules: what goes.
-        now: the present, with its time zone.
-        dry_run: only say what would go.
+    ``now`` has its time zone; ``dry_run`` only says what would go.
 
     Raises:
         StoreError: there is no store, a shard cannot be read, or there is no writing.

@@ -31,12 +31,7 @@ _environment = cache(this_environment)
 class LocalExecutor:
     """Runs jobs in the order they are submitted, each a session of its own.
 
-    Args:
-        folder: the store.
-        device: what ``local`` means here.
-        reporter: receives the progress of each session.
-        command: recorded with each session.
-        writer: opens the shard of a session.
+    ``device`` is what ``local`` means here, ``command`` is recorded with each session.
     """
 
     def __init__(

@@ -95,14 +95,9 @@ def plan_sweep(
     resume: bool = True,
     platforms: Sequence[Platform] | None = None,
 ) -> SweepPlan:
-    """Return what a sweep of a study will do, without measuring; raises as ``sweep`` does.
+    """Return what ``sweep`` will do, without measuring; its arguments, and raises as it does.
 
-    Args:
-        study: a TOML file, or the same as nested data.
-        overrides: ``key=value`` over what the study says.
-        store: where points may have been measured before.
-        resume: whether that counts.
-        platforms: of the executor, None for this host's.
+    ``platforms`` are those of the executor, None for this host's.
     """
     places = this_host(pick_device("auto")) if platforms is None else platforms
     devices = {platform.label: platform.device for platform in places}
@@ -119,11 +114,7 @@ def plan(
 ) -> SweepPlan:
     """Return the plan of a study by the records of a store, in one pass over them.
 
-    Args:
-        study: what is to be measured.
-        records: give the status of points, and how long they take.
-        only: sessions that count for the status of points, None for all.
-        platforms: where it will be measured.
+    ``only`` are the sessions that count for the status of points, None for all.
     """
     settings = study.settings
     chosen = within(study.planned, settings.point_budget)
@@ -158,10 +149,8 @@ def plan(
 def scan(folder: Path) -> Iterator[Record]:
     """Yield the records that give status and estimates, and keep none of them.
 
-    Repeated records are not sorted out: they say the same twice.
-
-    Args:
-        folder: the store, which need not exist, or one shard.
+    Repeated records are not sorted out: they say the same twice. The folder need not exist, or is
+    one shard.
     """
     if not folder.is_file() and (not folder.is_dir() or not any(folder.glob("*.jsonl"))):
         return

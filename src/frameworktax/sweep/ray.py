@@ -96,13 +96,8 @@ class RemoteJob:
 class RayExecutor:
     """Runs jobs on the nodes of a cluster.
 
-    Args:
-        folder: the store.
-        cluster: where; tests have one without Ray.
-        reporter: receives the progress of sessions, and which nodes cannot be used.
-        command: recorded with each session.
-        allow_code: whether a user's own model may be sent to a node.
-        own: versions here, by the names of ``CHECKED``; a node must have the same.
+    ``cluster`` is a ``RayCluster``, or what tests have in its place; ``own`` are the versions here,
+    by the names of ``CHECKED``: a node must have the same.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, needs
 from frameworktax.sweep.ray_node import NodeHost
 
 CONNECT_S = 5.0
@@ -69,19 +69,14 @@ class RayCluster:
     """A cluster that runs; nothing of it is started or stopped here."""
 
     def __init__(self, address: str | None = None) -> None:
-        """Connect.
-
-        Args:
-            address: ``ray://HOST:PORT``, or None for the cluster that this host belongs to.
+        """Connect to ``ray://HOST:PORT``; None is the cluster that this host belongs to.
 
         Raises:
             UsageError: Ray is not installed, there is no cluster, or it is of another version.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
+        with needs("--engine ray needs Ray", "ray"):
             import ray
-        except ImportError as error:
-            raise UsageError("--engine ray needs Ray; pip install 'frameworktax[ray]'") from error
         self._ray = ray
         self._nodes: dict[str, Node] = {}
         self._connected = not ray.is_initialized()  # a caller's own connection stays the caller's

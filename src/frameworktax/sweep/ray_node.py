@@ -85,12 +85,7 @@ class NodeHost:
         self._done: Future[Done] = Future()
 
     def begin(self, job: Job, code: Mapping[str, str]) -> None:
-        """Begin a job; the one before has ended.
-
-        Args:
-            job: to be measured.
-            code: file → source of the user's own models among its points.
-        """
+        """Begin a job, with file → source of the user's own models; the one before has ended."""
         shutil.rmtree(self._store, ignore_errors=True)  # the driver has it
         self._done = self._thread.submit(self._measure, job, code)
 

@@ -115,14 +115,7 @@ def sweep(
 def open_executor(
     name: str, folder: Path, reporter: Reporter, command: Sequence[str], *, allow_code: bool
 ) -> Executor:
-    """Return the executor of a name, to be closed.
-
-    Args:
-        name: ``local``, ``ray`` or ``ray://HOST:PORT``.
-        folder: the store.
-        reporter: receives the progress of sessions.
-        command: recorded with each session.
-        allow_code: whether a user's own model may be sent to other hosts.
+    """Return the executor of a name, one of ``EXECUTORS``, to be closed.
 
     Raises:
         UsageError: no such executor, or its cluster cannot be used.
@@ -158,17 +151,7 @@ class Submitted:
 
 
 class Sweep:
-    """One run over a study: submits jobs as nodes are free, and again what failed by chance.
-
-    Args:
-        study: what is to be measured.
-        folder: the store.
-        executor: carries out jobs.
-        reporter: receives progress.
-        command: recorded with each session.
-        resume: leave out points that the store already holds.
-        clock: gives the time and waits.
-    """
+    """One run over a study: submits jobs as nodes are free, and again what failed by chance."""
 
     def __init__(
         self,

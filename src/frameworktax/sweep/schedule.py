@@ -91,15 +91,8 @@ def groups(
     A group has one model, or models that are compared; one platform, number of threads and
     priority. Every runtime of a workload is in it. Where lengths, widths and the like would need
     more memory than is free, they go to several groups, and so they do where a platform has
-    several nodes to give them to.
-
-    Args:
-        planned: what is to be measured.
-        estimator: how long it takes, and in how much memory.
-        processes: of each point.
-        together: models that are compared.
-        memory_bytes: what measuring processes may fill, where a platform does not say.
-        platforms: where they run; a label that is not among them counts as one node.
+    several nodes to give them to. A label that is not among ``platforms`` counts as one node;
+    measuring processes may fill ``memory_bytes`` where a platform does not say.
     """
     set_of = {model: number for number, names in enumerate(together) for model in names}
     families: dict[tuple[object, ...], dict[Workload, list[Planned]]] = {}
