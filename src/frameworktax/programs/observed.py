@@ -200,60 +200,51 @@ class _Thread:
 
     def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         rows = self.rows
-        of_root = self.process.roots
-        is_open = np.array([of_root[int(r)]["kind"] in OPEN for r in rows[:, 2]], bool)
-        closed = rows[~is_open]
-        owner = _owner(closed, self.samples.time_ns)
-        free = np.flatnonzero(owner < 0)
-        opened = rows[is_open]
-        in_open = _owner(opened, self.samples.time_ns[free])
-        look_owner = _owner(closed, self.looks[:, 1])
-        look_open = np.where(look_owner < 0, _owner(opened, self.looks[:, 1]), -1)
+        is_open = np.array([self.process.roots[int(r)]["kind"] in OPEN for r in rows[:, 2]], bool)
         # Calls inside an open one are calls of their own: their time is taken from it.
-        inside_ns = _inside(opened, closed)
-        kinds = []
+        wall = rows[:, 1] - rows[:, 0]
+        wall[is_open] -= _inside(rows[is_open], rows[~is_open])
+        sampled = _calls_at(rows, is_open, self.samples.time_ns)
+        looked = _calls_at(rows, is_open, self.looks[:, 1])
         names = self._names()
+        kinds = []
         for root in dict.fromkeys(int(r) for r in rows[:, 2]):
-            of_kind = closed if of_root[root]["kind"] not in OPEN else opened
-            which = np.flatnonzero(of_kind[:, 2] == root)
-            if of_kind is closed:
-                mine = np.flatnonzero(np.isin(owner, which))
-                call_of, less = owner[mine], np.zeros(len(which), np.int64)
-                looks = self.looks[np.isin(look_owner, which)]
-            else:
-                mine = free[np.isin(in_open, which)]
-                call_of, less = in_open[np.isin(in_open, which)], inside_ns[which]
-                looks = self.looks[np.isin(look_open, which)]
-            calls = of_kind[which]
-            order = np.searchsorted(which, call_of)
             if only is None or only.search(names[root]):
+                which = np.flatnonzero(rows[:, 2] == root)
+                mine = np.flatnonzero(np.isin(sampled, which))
                 kinds.append(
                     self._kind(
-                        root, names[root], calls, less, self.samples.only(mine), order, others,
-                        looks, skip_first,
+                        root,
+                        names[root],
+                        rows[which],
+                        wall[which],
+                        self.samples.only(mine),
+                        np.searchsorted(which, sampled[mine]),
+                        self.looks[np.isin(looked, which)],
+                        others,
+                        skip_first,
                     )
-                )  # fmt: skip
-        wall_ns, begin_ns = self._span(closed)
-        beside = self.samples.only(free[in_open < 0])
+                )
+        wall_ns, begin_ns = self._span()
+        left_ns = wall_ns - int(wall.sum())
+        beside = self.samples.only(sampled < 0)
         within = (beside.time_ns >= begin_ns) & (beside.time_ns <= begin_ns + wall_ns)
-        taken_ns = int((closed[:, 1] - closed[:, 0]).sum()) + int(
-            (opened[:, 1] - opened[:, 0] - inside_ns).sum()
-        )
-        between_looks = self.looks[(look_owner < 0) & (look_open < 0)]
-        started = self._began()
+        looks = self.looks[looked < 0]
+        seen = self.ended.samples
+        name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
+        process = "" if self.process.name == "MainProcess" else self.process.name
         return Section(
             pid=self.process.pid,
             tid=self.tid,
-            parent=self._parent(),
-            name=self._name(),
+            parent=seen.parents.get(self.process.pid) if seen else None,
+            name=", ".join(part for part in (process, name) if part),
             wall_ns=wall_ns,
             cpu_ns=len(self.samples.time_ns) * self.samples.period_ns,
-            before_ns=begin_ns - started if len(rows) else 0,
+            before_ns=begin_ns - self._began() if len(rows) else 0,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
-            between=_between(beside.only(within), wall_ns, wall_ns - taken_ns),
+            between=_between(beside.only(within), wall_ns, left_ns),
             lines=self._lines(
-                between_looks[between_looks[:, 1] >= begin_ns],
-                Estimate(value=wall_ns - taken_ns, low=wall_ns - taken_ns, high=wall_ns - taken_ns),
+                looks[looks[:, 1] >= begin_ns], Estimate(value=left_ns, low=left_ns, high=left_ns)
             ),
         )
 
@@ -264,36 +255,33 @@ class _Thread:
         root: int,
         name: str,
         calls: np.ndarray,
-        less: np.ndarray,
+        durations: np.ndarray,
         samples: Samples,
         call_of: np.ndarray,
-        others: Sequence[Samples],
         looks: np.ndarray,
+        others: Sequence[Samples],
         skip_first: int,
     ) -> Kind:
         """Return what is known of calls; ``call_of`` is the index of each sample's call."""
         about = self.process.roots[root]
-        durations = calls[:, 1] - calls[:, 0] - less
         kept = durations[skip_first:]
-        about_inputs = [
-            (json.loads(text), count)
-            for (of, text), count in self.process.inputs.most_common()
-            if of == root
-        ]
-        fields: dict[str, Any] = {
-            "kind": about["kind"],
-            "name": name,
-            "source": _place(about.get("file"), about.get("line")),
-            "called_from": _short(about.get("called", "")),
-            "import_name": about.get("import", ""),
-            "calls": len(calls),
-            "skipped": min(skip_first, len(calls)),
-            "wall_ns": int(durations.sum()),
-            "inputs": tuple(about_inputs),
-        }
+        known = Kind(
+            kind=about["kind"],
+            name=name,
+            source=_place(about.get("file"), about.get("line")),
+            called_from=_short(about.get("called", "")),
+            import_name=about.get("import", ""),
+            calls=len(calls),
+            skipped=min(skip_first, len(calls)),  # where there are fewer calls, all of them
+            wall_ns=int(durations.sum()),
+            inputs=tuple(
+                (json.loads(text), count)
+                for (of, text), count in self.process.inputs.most_common()
+                if of == root
+            ),
+        )
         if not len(kept):
-            absent: dict[str, Any] = dict.fromkeys(("latency_ns", "p50_ns", "p90_ns", "p99_ns"))
-            return Kind(**fields, **absent, reason="all of its calls were skipped")
+            return replace(known, reason="all of its calls were skipped")
         stretch = np.arange(len(kept)) * min(STRETCHES, len(kept)) // len(kept)
         counts = np.bincount(stretch)
         sums = np.bincount(stretch, kept)
@@ -302,11 +290,9 @@ class _Thread:
         mine = call_of >= skip_first
         samples, stretch_of = samples.only(mine), stretch[call_of[mine] - skip_first]
         first_ns = int(calls[skip_first, 0])
-        details = [
-            d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns
-        ]  # fmt: skip
-        known = Kind(
-            **fields,
+        details = [d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns]
+        known = replace(
+            known,
             latency_ns=latency,
             p50_ns=p50,
             p90_ns=p90,
@@ -317,35 +303,42 @@ class _Thread:
         )
         if self.ended.samples is None:
             return replace(known, reason=self.ended.refused)
-        if not len(samples.time_ns):
-            return replace(known, reason="too short to be sampled; run it longer")
-        run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
-        found = attribution(itemise(run))
-        own_ns = found.wall_ns - (found.queued_ns or 0)
-        bill = from_samples(latency, [found], (), own_ns / found.calls)
+        bill = None
+        if len(samples.time_ns):
+            run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
+            found = attribution(itemise(run))
+            own_ns = found.wall_ns - (found.queued_ns or 0)
+            bill = from_samples(latency, [found], (), own_ns / found.calls)
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
         places = _places(samples, stretch_of, details, about.get("modules", ()), run)
-        known = replace(
+        reason = _unknown(about, calls[skip_first:], samples, others, bill.share)
+        is_known = reason is None
+        return replace(
             known,
+            kernel_ns=bill.kernel if is_known else None,
+            tax_ns=bill.tax if is_known else None,
+            tax_share=bill.share if is_known else None,
             bill_ns=bill.lines,
             bill_method=bill.method,
+            reason=reason,
             layers=layers(latency, bill.lines, [places] if places else []),
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
-            notes=_kind_notes(bill.notes, durations, skip_first),
+            notes=(
+                *_kind_notes(bill.notes, durations, skip_first),
+                *self._cost_note(details, p50),
+            ),
         )
+
+    def _cost_note(self, details: Sequence[Detail], p50_ns: int) -> Iterator[Note]:
         noting_ns = self.cost.of_call(details) if self.cost is not None else 0.0
-        if noting_ns > COSTLY * p50:
-            part = percent(noting_ns / p50)
+        if noting_ns > COSTLY * p50_ns:
+            part = percent(noting_ns / p50_ns)
             text = (
                 f"noting a call takes about {duration(noting_ns)}, {part} of its median; "
                 "part of that is in its latency, as Python"
             )
-            known = replace(known, notes=(*known.notes, Note("observer-cost", text)))
-        reason = _unknown(about, calls[skip_first:], samples, others, bill.share)
-        if reason is not None:
-            return replace(known, reason=reason)
-        return replace(known, kernel_ns=bill.kernel, tax_ns=bill.tax, tax_share=bill.share)
+            yield Note("observer-cost", text)
 
     def _names(self) -> dict[int, str]:
         """Return a name for each kind; modules of one class are numbered."""
@@ -384,7 +377,7 @@ class _Thread:
 
     # --- the thread ---
 
-    def _span(self, closed: np.ndarray) -> tuple[int, int]:
+    def _span(self) -> tuple[int, int]:
         """Return (length, begin) of the section's time."""
         rows = self.rows
         if len(rows):
@@ -404,17 +397,17 @@ class _Thread:
         first = int(self.rows[:, 0].min()) if len(self.rows) else self.ended.end_ns
         return min(int(times[0]), first) if len(times) else first
 
-    def _parent(self) -> int | None:
-        if self.ended.samples is None:
-            return None
-        return self.ended.samples.parents.get(self.process.pid)
 
-    def _name(self) -> str:
-        kernel = self.ended.samples.names.get(self.tid, "") if self.ended.samples else ""
-        thread = self.process.names.get(self.tid, "")
-        process = self.process.name
-        parts = [process if process != "MainProcess" else "", thread or kernel]
-        return ", ".join(part for part in parts if part)
+def _calls_at(rows: np.ndarray, is_open: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return for each time the row of the call that it falls in, −1 for none.
+
+    One in a call inside an open one belongs to the inner call.
+    """
+    found = np.full(len(times), -1)
+    for chosen in (is_open, ~is_open):
+        owner = _owner(rows[chosen], times)
+        found[owner >= 0] = np.flatnonzero(chosen)[owner[owner >= 0]]
+    return found
 
 
 def _owner(rows: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -566,9 +559,7 @@ def _unknown(
         return (
             f"its kernels run on {about['device']}; frameworktax explain shows a profiler's trace"
         )
-    helped = sum(
-        int((_owner(calls, one.kernels().time_ns) >= 0).sum()) for one in others
-    )  # fmt: skip
+    helped = sum(int((_owner(calls, one.kernels().time_ns) >= 0).sum()) for one in others)
     if helped > HELPED * len(samples.time_ns):
         return (
             "other threads compute for it, and waiting for them is no tax: at most "
