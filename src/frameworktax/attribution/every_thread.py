@@ -277,6 +277,4 @@ def _timeline(seen: _Seen, thread: _Thread, where: dict[int, Leaf]) -> Timeline:
     on, queued = intervals(
         drained.switches, seen.begin_ns, seen.end_ns, ran=thread.ran, queued_ns=thread.queued_ns
     )
-    samples = [(time_ns, where[address]) for address, time_ns in drained.user]
-    samples += [(time_ns, Leaf(KERNEL, "")) for time_ns in drained.kernel_ns]
-    return Timeline(on, queued, sorted(samples, key=lambda one: one[0]))
+    return Timeline(on, queued, drained.timed(where))

@@ -23,10 +23,10 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakSet, finalize
 
 from frameworktax.attribution.sampler import Ticks
@@ -184,6 +184,12 @@ class Drained(NamedTuple):
     kernel_ns: list[int]
     lost: int
     switches: Sequence[tuple[int, int]] = ()
+
+    def timed(self, where: Mapping[int, Leaf]) -> list[tuple[int, Leaf]]:
+        """Return (time, where) of every tick in the order of time; ``where`` by address."""
+        found = [(time_ns, where[address]) for address, time_ns in self.user]
+        found += [(time_ns, Leaf(KERNEL, "")) for time_ns in self.kernel_ns]
+        return sorted(found, key=itemgetter(0))
 
 
 class Ring:
@@ -368,15 +374,8 @@ class PerfEventSampler(Event):
     name = "perf-event"
     counts_cpu_time = True
 
-    def __init__(
-        self,
-        stretch_ns: int,
-        *,
-        period_ns: int = PERIOD_NS,
-        kernel: bool | None = None,
-        signal: int | None = None,
-    ) -> None:
-        super().__init__(stretch_ns, period_ns=period_ns, kernel=kernel, signal=signal, min_pages=8)
+    def __init__(self, stretch_ns: int, **more: Any) -> None:
+        super().__init__(stretch_ns, min_pages=8, **more)
         self._drained: list[Drained] = []
 
     def start(self) -> None:
@@ -403,16 +402,7 @@ class PerfEventSampler(Event):
     def timed(self) -> list[list[tuple[int, Leaf]]]:
         """Return (time, where) of every tick, a list each stretch, in the order of time."""
         where = self._where()
-        return [
-            sorted(
-                [
-                    *((time_ns, where[address]) for address, time_ns in drained.user),
-                    *((time_ns, Leaf(KERNEL, "")) for time_ns in drained.kernel_ns),
-                ],
-                key=itemgetter(0),
-            )
-            for drained in self._drained
-        ]
+        return [drained.timed(where) for drained in self._drained]
 
     def _where(self) -> dict[int, Leaf]:
         from frameworktax.attribution.buckets import is_judged

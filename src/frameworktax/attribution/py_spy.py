@@ -104,7 +104,7 @@ class PySpySampler:
 
     @staticmethod
     def _allow(pid: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid & (2**64 - 1)), 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid & (2**64 - 1)), 0, 0, 0)
 
     def _output(self, recording: int) -> Path:
         return Path(self._folder.name) / f"{recording}.raw"
@@ -123,7 +123,8 @@ class PySpySampler:
         pipe, said = self._process.stdout.fileno() if self._process.stdout else -1, b""
         deadline = time.monotonic() + _PATIENCE_S
         while b"Sampling process" not in said:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            left_s = max(0.0, deadline - time.monotonic())  # select takes no negative time
+            ready, _, _ = select.select([pipe], [], [], left_s)
             more = os.read(pipe, 4096) if ready else b""
             if not more:
                 words = said.decode("utf-8", "replace").split("\n")[0]

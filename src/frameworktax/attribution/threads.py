@@ -64,35 +64,20 @@ class ThreadSamples:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSamples:
-    """Samples of a process since they were last taken.
-
-    Attributes:
-        sees_kernel: whether time inside the operating system gives samples. Where it does not, it
-            is the CPU time over the period less the samples and those lost, signed.
-        wall_ns: the time they were taken in.
-        threads: those that were there in that time.
-        refused: number of threads that could not be sampled, by reason.
-        idle_ns: time in which no thread ran, at least and at most: between two looks it is less
-            than what the busiest thread leaves, and no less than what all leave one after another.
-        unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; None
-            where the process has ended unseen.
-    """
-
-    sees_kernel: bool
-    wall_ns: int
-    threads: tuple[ThreadSamples, ...]
-    refused: dict[str, int]
-    idle_ns: tuple[int, int]
-    unseen_cpu_ns: int | None
-
-
 class ThreadSampler:
     """Samples every thread of a process between ``start`` and ``stop``.
 
     Attributes:
         is_ended: whether the process has ended.
+        sees_kernel: whether time inside the operating system gives samples. Where it does not, it
+            is the CPU time over the period less the samples and those lost, signed.
+        wall_ns: from the start to the last time that samples were taken.
+        idle_ns: in that, the time in which no thread ran, at least and at most: between two looks
+            it is less than what the busiest thread leaves, and no less than what all leave one
+            after another.
+        unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; None
+            where the process has ended unseen.
+        refused: thread that could not be sampled → reason.
 
     Args:
         pid: of the process.
@@ -106,17 +91,19 @@ class ThreadSampler:
     def __init__(self, pid: int, *, period_ns: int, root: Path = Path("/")) -> None:
         self.pid = pid
         self.is_ended = False
+        self.sees_kernel: bool | None = None
+        self.wall_ns = 0
+        self.idle_ns = (0, 0)
+        self.unseen_cpu_ns: int | None = 0
+        self.refused: dict[int, str] = {}
         self._period_ns = period_ns
         self._tasks = root / "proc" / str(pid) / "task"
         self._events: dict[int, Event] = {}
         self._samples: dict[int, ThreadSamples] = {}
         self._ran_ns: dict[int, int | None] = {}
-        self._refused: dict[int, str] = {}
-        self._kernel: bool | None = None
         self._lock = threading.Lock()
         self._process_cpu_ns: int | None = 0
         self._since_ns = self._looked_ns = 0
-        self._idle_ns = (0, 0)
         self._stopped: tuple[int, int | None] | None = None
         """When it was, and the CPU time of the process then."""
 
@@ -127,7 +114,7 @@ class ThreadSampler:
         self._process_cpu_ns = self._process_clock()
         if not self._samples:
             self.stop()
-            reasons = Counter(self._refused.values())
+            reasons = Counter(self.refused.values())
             said = reasons.most_common(1)[0][0] if reasons else "it has ended"
             number = errno.EPERM if reasons else errno.ESRCH
             raise RefusedError(number, f"process {self.pid} cannot be sampled: {said}")
@@ -147,25 +134,17 @@ class ThreadSampler:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def take(self) -> ProcessSamples:
-        """Return what was sampled since the last time."""
+    def take(self) -> list[ThreadSamples]:
+        """Return what was sampled since the last time, of the threads that were there."""
         with self._lock:
-            now, process_cpu_ns = self._stopped or self._read_all()
-            threads = tuple(self._samples.values())
-            before = self._process_cpu_ns
-            unseen = None
-            if process_cpu_ns is not None and before is not None:
-                unseen = process_cpu_ns - before - sum(one.cpu_ns for one in threads)
-            taken = ProcessSamples(
-                sees_kernel=bool(self._kernel),
-                wall_ns=now - self._since_ns,
-                threads=threads,
-                refused=dict(Counter(self._refused.values())),
-                idle_ns=self._idle_ns,
-                unseen_cpu_ns=unseen,
-            )
-            self._since_ns, self._process_cpu_ns = now, process_cpu_ns
-            self._idle_ns = (0, 0)
+            now, cpu_ns = self._stopped or self._read_all()
+            taken = list(self._samples.values())
+            before, self._process_cpu_ns = self._process_cpu_ns, cpu_ns
+            if cpu_ns is None or before is None or self.unseen_cpu_ns is None:
+                self.unseen_cpu_ns = None
+            else:
+                self.unseen_cpu_ns += cpu_ns - before - sum(one.cpu_ns for one in taken)
+            self.wall_ns = now - self._since_ns
             self._samples = {
                 thread: ThreadSamples(thread, self._samples[thread].name, now)
                 for thread in self._events
@@ -182,11 +161,11 @@ class ThreadSampler:
         now = time.perf_counter_ns()
         took_ns, self._looked_ns = now - self._looked_ns, now
         ran_ns = [self._drain(thread) for thread in self._events]
-        least, most = self._idle_ns
+        least, most = self.idle_ns
         # Threads that run at once take more processor time than time passes: then none is idle.
         least += max(0, took_ns - sum(ran_ns))
         most += max(0, took_ns - max(ran_ns, default=0))
-        self._idle_ns = least, most
+        self.idle_ns = least, most
 
     def _read_all(self) -> tuple[int, int | None]:
         """Read rings and clocks of all threads; return the time, and that of the process."""
@@ -207,20 +186,22 @@ class ThreadSampler:
             samples = self._samples[thread]
             samples.ended, samples.wall_ns = True, time.perf_counter_ns() - samples.begin_ns
             self._close(thread)
-        for thread in self._refused.keys() - found:
-            del self._refused[thread]
-        for thread in sorted(found - self._events.keys() - self._refused.keys()):
+        for thread in self.refused.keys() - found:
+            del self.refused[thread]
+        for thread in sorted(found - self._events.keys() - self.refused.keys()):
             self._open(thread)
 
     def _open(self, thread: int) -> None:
         stretch_ns = round(SLACK * INTERVAL_S * 1e9)
         try:
-            event = Event(stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self._kernel)
+            event = Event(
+                stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self.sees_kernel
+            )
         except RefusedError as refused:
             if refused.errno != errno.ESRCH:  # else it ended meanwhile
-                self._refused[thread] = str(refused.strerror)
+                self.refused[thread] = str(refused.strerror)
             return
-        self._kernel = event.kernel
+        self.sees_kernel = event.kernel
         self._events[thread] = event
         self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
         self._ran_ns[thread] = self._scheduled(thread)

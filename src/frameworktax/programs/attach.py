@@ -134,10 +134,6 @@ class _Observed:
         self.functions: tuple[Function, ...] = ()
         self.threads: dict[int | None, Seen] = {}
         self.seen = Seen()
-        self.unseen_ns: int | None = 0
-        self.idle_ns = (0, 0)
-        self.refused: dict[str, int] = {}
-        self.sees_kernel = True
 
     @property
     def is_python(self) -> bool:
@@ -146,13 +142,13 @@ class _Observed:
     def take(self) -> Counter[Leaf]:
         """Place what was sampled since the last time, and return it."""
         taken = self.sampler.take()
-        unknown = {a for one in taken.threads for a in one.user} - self.places.keys()
+        unknown = {a for one in taken for a in one.user} - self.places.keys()
         self.places.update(self.resolver.resolve(unknown))
         window: Counter[Leaf] = Counter()
-        for one in taken.threads:
+        for one in taken:
             leaves = Counter(map(self.places.__getitem__, one.user))
             system = one.system
-            if not taken.sees_kernel:
+            if not self.sampler.sees_kernel:
                 system = round(one.cpu_ns / self._period_ns) - len(one.user) - one.lost
             if system:
                 leaves[Leaf(KERNEL, "")] = system
@@ -161,15 +157,8 @@ class _Observed:
             thread.wall_ns += one.wall_ns
             thread.add(leaves, one.cpu_ns, one.lost)
             window.update(leaves)
-        lost = sum(one.lost for one in taken.threads)
-        self.seen.add(window, sum(one.cpu_ns for one in taken.threads), lost)
-        self.seen.wall_ns += taken.wall_ns
-        self.idle_ns = (self.idle_ns[0] + taken.idle_ns[0], self.idle_ns[1] + taken.idle_ns[1])
-        if taken.unseen_cpu_ns is None or self.unseen_ns is None:
-            self.unseen_ns = None
-        else:
-            self.unseen_ns += taken.unseen_cpu_ns
-        self.refused, self.sees_kernel = taken.refused, taken.sees_kernel
+        lost = sum(one.lost for one in taken)
+        self.seen.add(window, sum(one.cpu_ns for one in taken), lost)
         ended = [number for number, one in self.threads.items() if one.ended and number is not None]
         for number in ended[:-MOST_ENDED]:
             thread = self.threads.pop(number)
@@ -203,10 +192,10 @@ class _Observed:
             parent=self.target.parent,
             command=self.target.command,
             is_python=self.is_python,
-            wall_ns=self.seen.wall_ns,
+            wall_ns=self.sampler.wall_ns,
             cpu_ns=self.seen.cpu_ns,
-            unseen_cpu_ns=self.unseen_ns,
-            idle_ns=self.idle_ns,
+            unseen_cpu_ns=self.sampler.unseen_cpu_ns,
+            idle_ns=self.sampler.idle_ns,
             tax_share=tax_share(self.seen.windows),
             bill_ns=self.seen.bill_ns(),
             symbols_ns=self.seen.symbols_ns(),
@@ -218,7 +207,7 @@ class _Observed:
     def _notes(self, missing: str | None) -> tuple[Note, ...]:
         seen, samples = self.seen, self.seen.leaves.total()
         due = samples + seen.lost
-        unseen = self.unseen_ns or 0
+        unseen = self.sampler.unseen_cpu_ns or 0
         cpu_ns = seen.cpu_ns + unseen
         made = sum(n for leaf, n in seen.leaves.items() if leaf.library == JIT)
         notes = [
@@ -235,14 +224,14 @@ class _Observed:
             ),
             (missing, "no-python-functions", f"no functions of Python: {missing}"),
             (
-                not self.sees_kernel,
+                not self.sampler.sees_kernel,
                 "system-from-missing-ticks",
                 "kernel-mode samples are not allowed here; time in the operating system is CPU "
                 "time minus the ticks seen in user mode",
             ),
             *(
                 (True, "threads-not-sampled", f"{count} threads were not sampled: {reason}")
-                for reason, count in self.refused.items()
+                for reason, count in Counter([*self.sampler.refused.values()]).items()
             ),
             (
                 unseen > UNSEEN * cpu_ns,
