@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from load import percentiles, send
 from prometheus_client.parser import text_string_to_metric_families
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from load import percentiles, send  # noqa: E402 - lies one folder up
 
 
 @contextmanager
@@ -50,9 +51,9 @@ def main() -> None:
     given = parser.parse_args()
     for pooling in ("loop", "matrix"):
         with serving("--pooling", pooling, "--sample", "0.25") as url:
-            p50, p99 = percentiles(send(url, given.requests, connections=1, seconds=240))
+            latencies, _ = send(url, "texts", given.requests, connections=1, seconds=240)
             found = scrape(url)
-        print(f"pooling by {pooling}: p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms")
+        print(f"pooling by {pooling}: {percentiles(latencies)}")
         by_batch: dict[str, Counter[str]] = {}
         for labels, seconds in found.get("frameworktax_sampled_time_seconds_total", []):
             by_batch.setdefault(labels["batch"], Counter())[labels["part"]] += seconds

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
+LOAD = FOLDER.parent / "load.py"
 MODEL = """
 import torch
 
@@ -54,14 +55,14 @@ def server(tmp_path):
 
 
 def test_the_server_answers_and_its_load_is_measured(server):
-    load = runpy.run_path(str(FOLDER / "load.py"))
+    load = runpy.run_path(str(LOAD))
     connection = HTTPConnection("127.0.0.1", server, timeout=60)
-    connection.request("POST", "/predict", load["request_of"]("encoder"))  # waits until it is up
+    connection.request("POST", "/predict", load["ones"]("encoder"))  # waits until it is up
     with np.load(io.BytesIO(connection.getresponse().read())) as made:
         np.testing.assert_array_equal(made["output"], [[16.0]])
     connection.close()
     ran = subprocess.run(
-        [sys.executable, str(FOLDER / "load.py"), f"http://127.0.0.1:{server}", "encoder",
+        [sys.executable, str(LOAD), f"http://127.0.0.1:{server}", "encoder",
          "--seconds", "0.5"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -11,8 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "examples" / "serving"
 sys.path.insert(0, str(ROOT))
-from load import send
-from walkthrough import scrape
+from walkthrough import scrape, send
 
 REQUESTS = 100
 
@@ -24,7 +23,7 @@ def scraped():
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         url = server.stdout.readline().strip()
-        answered = send(url, REQUESTS, connections=2, seconds=300, sizes=(1, 4))
+        answered, _ = send(url, "texts", REQUESTS, connections=2, seconds=300, sizes=(1, 4))
         found = scrape(url)
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=60)

@@ -1,0 +1,120 @@
+"""Sends requests to the server of an example; prints throughput and latency.
+
+python ../load.py http://127.0.0.1:8000 texts --requests 200 --seconds 120
+python ../load.py http://127.0.0.1:8001 vision --connections 2 --seconds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import cache
+from http.client import HTTPConnection
+from itertools import count
+from urllib.parse import urlsplit
+
+import numpy as np
+
+SHAPES = {
+    "encoder": {"input_ids": ((1, 16), np.int64), "attention_mask": ((1, 16), np.int64)},
+    "vision": {"x": ((1, 3, 64, 64), np.float32)},
+}
+WORDS = re.findall(r"\w+", "where does the time go when a small model waits for its framework")
+SIZES = (4, 32)
+
+
+@cache
+def ones(model: str) -> bytes:
+    """Return the body of a request for ``/predict``: ones of the model's shapes."""
+    file = io.BytesIO()
+    np.savez(file, **{name: np.ones(shape, kind) for name, (shape, kind) in SHAPES[model].items()})
+    return file.getvalue()
+
+
+def texts(number: int, sizes: Sequence[int] = SIZES) -> bytes:
+    """Return the body of the n-th request for ``/encode``: a batch of one drawn text."""
+    draw = random.Random(number)
+    text = " ".join(draw.choices(WORDS, k=draw.randint(16, 40)))
+    return json.dumps({"texts": [text] * draw.choice(sizes)}).encode()
+
+
+def send(
+    url: str,
+    what: str,
+    requests: int = sys.maxsize,
+    connections: int = 2,
+    seconds: float = 60,
+    sizes: Sequence[int] = SIZES,
+) -> tuple[list[float], float]:
+    """Return the latency of each request that was answered and how long all took, in seconds.
+
+    Args:
+        url: of the server.
+        what: ``texts``, or the name of a model in ``SHAPES``.
+        requests: to send in all.
+        connections: that send side by side, each its next request after an answer.
+        seconds: after which no further request is sent.
+        sizes: batch sizes of texts to draw from.
+
+    Raises:
+        RuntimeError: the server answered with an error.
+    """
+    numbers, latencies, failures = count(), [], []
+    started = time.perf_counter()
+
+    def work() -> None:
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
+        while (
+            (number := next(numbers)) < requests
+            and time.perf_counter() - started < seconds
+            and not failures
+        ):
+            is_text = what == "texts"
+            body = texts(number, sizes) if is_text else ones(what)
+            begin = time.perf_counter()
+            connection.request("POST", "/encode" if is_text else "/predict", body)
+            answer = connection.getresponse()
+            answer.read()
+            latencies.append(time.perf_counter() - begin)
+            if answer.status != 200:
+                failures.append(f"the server answered {answer.status} to request {number}")
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise RuntimeError(failures[0])
+    return latencies, time.perf_counter() - started
+
+
+def percentiles(latencies: Sequence[float]) -> str:
+    """Return p50 and p99 as text."""
+    p50, p99 = np.percentile(latencies, [50, 99]) * 1e3
+    return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("url")
+    parser.add_argument("what", choices=("texts", *SHAPES))
+    parser.add_argument("--requests", type=int, default=sys.maxsize)
+    parser.add_argument("--connections", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=10)
+    given = parser.parse_args()
+    send(given.url, given.what, 100, given.connections, 1)  # warm
+    latencies, took = send(given.url, given.what, given.requests, given.connections, given.seconds)
+    print(f"{len(latencies) / took:.1f} requests/s, {percentiles(latencies)}")
+
+
+if __name__ == "__main__":
+    main()
