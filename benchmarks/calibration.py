@@ -26,6 +26,7 @@ from datetime import datetime
 from itertools import combinations, permutations
 from pathlib import Path
 from statistics import fmean, linear_regression, median, stdev, variance
+from typing import Any
 
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
@@ -55,6 +56,8 @@ POINT = ("bert-tiny", "--length", "32", "--batch", "1", "--twin", "none", "--qui
 SESSIONS = 30
 BILL_SESSIONS = 4
 SESSION_LIMIT_S = 300
+BASELINES = (2, 3)
+"""Sessions of one program, one after the other, that are used together as the side before."""
 RECORDINGS = ROOT / "benchmarks" / ".calibration"
 KEPT = RESULTS / "calibration-sessions.json"
 RESULT = RESULTS / "calibration.json"
@@ -206,8 +209,10 @@ def run_of(row: Row) -> Run:
     )
 
 
-def against(before: Run, after: Run, name: str, base: str = "cal-base") -> Comparison:
-    """Compare a point of one session with a variant of another, at the gate."""
+def against(
+    before: Run | Sequence[Run], after: Run, name: str, base: str = "cal-base"
+) -> Comparison:
+    """Compare a point of one or more sessions with a variant of another, at the gate."""
     renames = Renames(runtimes={base: name}, models={})
     return compare(before, after, gate=GATE, renames=renames)
 
@@ -227,7 +232,11 @@ def within(run: Run, kind: str) -> list[Comparison]:
 def judge(recorded: Sequence[Row]) -> Row:
     rows = sorted(recorded, key=lambda row: row["session"])
     runs = [run_of(row) for row in rows]
-    ways = {
+
+    def chosen(before: int | tuple[int, ...]) -> list[Run]:
+        return [runs[at] for at in (before if isinstance(before, tuple) else (before,))]
+
+    ways: dict[str, list[tuple[Any, int]]] = {
         "neighbouring sessions": [
             pair for i in range(len(runs) - 1) for pair in ((i, i + 1), (i + 1, i))
         ],
@@ -235,11 +244,17 @@ def judge(recorded: Sequence[Row]) -> Row:
     }
     parts = series(rows)
     for number, one in enumerate(parts):
-        ways[f"series {number + 1}"] = list(permutations(places(rows, one), 2))
+        own = places(rows, one)
+        ways[f"series {number + 1}"] = list(permutations(own, 2))
+        for count in BASELINES:
+            windows = [tuple(own[at : at + count]) for at in range(len(own) - count + 1)]
+            ways[f"series {number + 1}, {count} baselines"] = [
+                (window, at) for window in windows for at in own if at not in window
+            ]
     halves = [(one[: len(one) // 2], one[len(one) // 2 :]) for one in parts]
     for name, number in (("first halves", 0), ("second halves, held out", 1)):
-        chosen = [at for both in halves for at in places(rows, both[number])]
-        ways[name] = list(permutations(chosen, 2))
+        some = [at for both in halves for at in places(rows, both[number])]
+        ways[name] = list(permutations(some, 2))
     return {
         "sessions": len(runs),
         "blocks_per_point": median(len(p["blocks_ns"]) for s in rows for p in s["points"].values()),
@@ -253,7 +268,7 @@ def judge(recorded: Sequence[Row]) -> Row:
         }
         | {
             way: {
-                name: outcome([against(runs[i], runs[j], name) for i, j in pairs], true)
+                name: outcome([against(chosen(i), runs[j], name) for i, j in pairs], true)
                 for name, true in TRUTH.items()
             }
             for way, pairs in ways.items()

@@ -71,6 +71,7 @@ def compare(
     a: Source,
     b: Source | None = None,
     *,
+    baselines: Sequence[Source] = (),
     gate: float | None = None,
     metric: str = "latency",
     across: bool = False,
@@ -83,6 +84,8 @@ def compare(
         a: before: a store, a document, a baseline, or what ``measure`` returned.
         b: after. Left out: what ``runtimes`` or ``models`` name is compared within ``a``; without
             them each point's newest session in the store ``a`` with the session before it.
+        baselines: further sessions of the program of ``a``, used together with it: what one
+            session is off by, which blocks of its own do not show, averages out.
         gate: a regression beyond this fraction fails (``exit_code`` 1).
         metric: latency, tax, launches or kernel.
         across: compare timings of different machines.
@@ -104,12 +107,16 @@ def compare(
         raise UsageError(f"no metric '{metric}'{nearest(metric, known)}; choose {choices}")
     renames = Renames(runtimes=dict(runtimes or {}), models=dict(models or {}))
     names = (name_of(a), name_of(a if b is None else b))
+    if baselines and b is None:
+        raise UsageError("--baseline adds to the side before; name both sides, BEFORE and AFTER")
     if b is not None:
-        before, after = read(a), read(b)
+        before, after = [read(source) for source in (a, *baselines)], read(b)
     elif renames:
-        before = after = read(a)
+        after = read(a)
+        before = [after]
     else:
-        before, after = last_two(a)
+        earlier, after = last_two(a)
+        before = [earlier]
         names = (f"{names[0]}, the session before", f"{names[0]}, the newest session")
     found = compare_runs(
         before,

@@ -93,6 +93,30 @@ def test_a_session_that_shared_its_processor_is_not_compared_with_another():
     assert by_runtime(many)["eager"].verdict == "slower"
 
 
+def test_several_baselines_are_one_side_each_session_once():
+    new = after(factors={"eager": 1.05})
+    other = replace(
+        OLD, measurements=tuple(replace(m, session="another") for m in OLD.measurements)
+    )
+    alone = by_runtime(compare(OLD, new))["eager"]
+    twice = by_runtime(compare([OLD, OLD], new))["eager"]
+    two = by_runtime(compare([OLD, other], new))["eager"]
+    assert (twice.ratio, twice.method) == (alone.ratio, alone.method)
+    assert two.ratio.value == pytest.approx(alone.ratio.value)
+    assert two.ratio.high < alone.ratio.high and two.ratio.low > alone.ratio.low
+    assert two.before.value == pytest.approx(alone.before.value)
+    assert "2 sessions" in two.method and "2 sessions" in two.before.method
+    # One that shared its processor is left out, and one of the same session is paired alone.
+    assert by_runtime(compare([OLD, loaded(other)], new))["eager"].ratio == alone.ratio
+    own = by_runtime(compare([other, new], new))["eager"]
+    assert own.ratio.value == 1 and own.method.startswith("paired")
+
+
+def test_baselines_need_both_sides():
+    with pytest.raises(UsageError, match="both sides"):
+        comparing.compare(OLD, baselines=[OLD])
+
+
 def test_a_changed_program_on_a_host_that_drifts_is_found():
     found = compare(OLD, after(host=1.04, factors={"eager": 1.15}), gate=0.05)
     assert by_runtime(found)["eager"].ratio.value == pytest.approx(1.15, rel=2e-3)

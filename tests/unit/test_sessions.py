@@ -22,12 +22,12 @@ def session(level, host=1.0, processes=(0.99, 1.0, 1.01), rounds=5, calibrated=T
 
 def test_nothing_measured_is_no_contrast():
     empty = Sample(blocks={}, calibrator={})
-    assert contrasts.between(empty, session(100.0), on_cpu=True) is None
-    assert contrasts.between(session(100.0), empty, on_cpu=True) is None
+    assert contrasts.between([empty], session(100.0), on_cpu=True) is None
+    assert contrasts.between([session(100.0)], empty, on_cpu=True) is None
 
 
 def test_the_parts_of_two_still_sessions():
-    found = contrasts.between(session(100.0), session(108.0), on_cpu=True)
+    found = contrasts.between([session(100.0)], session(108.0), on_cpu=True)
     assert found.value == pytest.approx(math.log(1.08))
     assert (found.drift, found.n, found.degrees) == (0.0, 3, 4)
     own = found.spread * (1 / 3 + 1 / 3)
@@ -35,8 +35,30 @@ def test_the_parts_of_two_still_sessions():
     assert found.variance == pytest.approx(own + known)
 
 
+def test_several_sessions_before_are_averaged_and_each_counts_for_its_part():
+    before = [session(level) for level in (98.0, 100.0, 102.0, 104.0)]
+    found = contrasts.between(before, session(108.0), on_cpu=True)
+    assert found.value == pytest.approx(
+        math.log(108.0) - fmean(math.log(level) for level in (98.0, 100.0, 102.0, 104.0))
+    )
+    assert (found.n, found.degrees, found.drift) == (3, 5 * 2, 0.0)
+    own = found.spread * (1 / 3 + 4 * (1 / 3) / 16)
+    assert found.spread == pytest.approx(
+        contrasts.between(before[:1], session(108.0), on_cpu=True).spread
+    )
+    known = (1 + 1 / 4) * 0.006**2 + contrasts.LEAST_SD**2
+    assert found.variance == pytest.approx(own + known)
+    moved = [session(100.0, host=host) for host in (0.9, 1.1)]
+    drifted = contrasts.between(moved, session(100.0), on_cpu=True)
+    assert drifted.drift == pytest.approx(-fmean(map(math.log, (0.9, 1.1))), abs=1e-4)
+    assert (
+        contrasts.between([*before, Sample(blocks={}, calibrator={})], before[0], on_cpu=True)
+        is None
+    )
+
+
 def test_a_drifting_host_is_told_from_a_changed_program():
-    drifted = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=True)
+    drifted = contrasts.between([session(100.0)], session(100.0, host=1.08), on_cpu=True)
     assert drifted.value == pytest.approx(0.0, abs=1e-12)
     assert drifted.drift == pytest.approx(math.log(1.08))
     assert drifted.measured == pytest.approx(math.log(1.08))
@@ -45,7 +67,7 @@ def test_a_drifting_host_is_told_from_a_changed_program():
 
 
 def test_on_a_device_the_drift_of_the_host_only_widens():
-    found = contrasts.between(session(100.0), session(100.0, host=1.08), on_cpu=False)
+    found = contrasts.between([session(100.0)], session(100.0, host=1.08), on_cpu=False)
     assert found.value == pytest.approx(math.log(1.08))
     assert found.measured is None
     assert contrasts.p_value(found) > 0.05
@@ -53,17 +75,17 @@ def test_on_a_device_the_drift_of_the_host_only_widens():
 
 def test_without_a_calibrator_the_hosts_own_drift_is_in_the_interval():
     bare = session(100.0, calibrated=False)
-    found = contrasts.between(session(100.0), bare, on_cpu=True)
+    found = contrasts.between([session(100.0)], bare, on_cpu=True)
     assert found.drift is None
     assert found.variance > 2 * contrasts.UNCALIBRATED_SD**2
-    other = contrasts.between(session(100.0), session(100.0), on_cpu=True, same_calibrator=False)
+    other = contrasts.between([session(100.0)], session(100.0), on_cpu=True, same_calibrator=False)
     assert other.drift is None and other.variance == pytest.approx(found.variance)
 
 
 def test_two_rounds_of_the_calibrator_tell_no_noise():
     for rounds, drift_is_known in ((2, False), (3, True)):
         short = session(100.0, rounds=rounds)
-        found = contrasts.between(short, session(100.0), on_cpu=True)
+        found = contrasts.between([short], session(100.0), on_cpu=True)
         assert (found.drift is not None) is drift_is_known
 
 
@@ -83,7 +105,7 @@ def test_block_noise_does_not_shrink_with_more_blocks():
         calm = session(100.0, rounds=rounds)
         wild = {(p, r): ns * (1 + 0.04 * ((r + p) % 3 - 1)) for (p, r), ns in calm.blocks.items()}
         side = Sample(blocks=wild, calibrator=calm.calibrator)
-        return contrasts.between(calm, side, on_cpu=True).variance
+        return contrasts.between([calm], side, on_cpu=True).variance
 
     assert variance(30) == pytest.approx(variance(6), rel=0.05)
     assert variance(30) > (0.5 * 0.04) ** 2
@@ -91,7 +113,7 @@ def test_block_noise_does_not_shrink_with_more_blocks():
 
 def test_one_block_a_process_says_nothing_of_block_noise():
     one = session(100.0, rounds=1)
-    found = contrasts.between(one, one, on_cpu=True)
+    found = contrasts.between([one], one, on_cpu=True)
     assert found.variance > 4 * contrasts.UNCALIBRATED_SD**2
 
 
@@ -128,17 +150,19 @@ def test_the_noise_of_the_quartile_is_never_less_than_said():
 def test_a_movement_within_the_noise_is_hardly_believed():
     noisy = [350.0, 362.0, 370.0, 380.0, 395.0]
     before = dict(enumerate(noisy))
-    little, _ = contrasts.moved(before, {r: ns * 1.005 for r, ns in before.items()})
+    little, _ = contrasts.moved([before], {r: ns * 1.005 for r, ns in before.items()})
     assert 0 < little < 0.5 * math.log(1.005)
-    large, noise = contrasts.moved(before, {r: ns * 1.4 for r, ns in before.items()})
+    large, noise = contrasts.moved([before], {r: ns * 1.4 for r, ns in before.items()})
     assert large == pytest.approx(math.log(1.4), rel=0.05)
     assert noise == pytest.approx(2 * contrasts.quartile(noisy)[1], rel=0.1)
-    back, _ = contrasts.moved({r: ns * 1.4 for r, ns in before.items()}, before)
+    back, _ = contrasts.moved([{r: ns * 1.4 for r, ns in before.items()}], before)
     assert back == pytest.approx(-large)
 
 
 def test_calibrators_of_other_worlds_end_in_a_number():
-    value, noise = contrasts.moved(dict.fromkeys(range(3), 1e-300), dict.fromkeys(range(3), 1e300))
+    value, noise = contrasts.moved(
+        [dict.fromkeys(range(3), 1e-300)], dict.fromkeys(range(3), 1e300)
+    )
     assert value == pytest.approx(math.log(1e300) * 2) and noise == pytest.approx(0.0)
 
 
@@ -170,7 +194,7 @@ def simulated(
 
 def judged(rng, ratio, points=1, **host):
     old, new = simulated(rng, points, 1.0, **host), simulated(rng, points, ratio, **host)
-    found = [contrasts.between(a, b, on_cpu=True) for a, b in zip(old, new, strict=True)]
+    found = [contrasts.between([a], b, on_cpu=True) for a, b in zip(old, new, strict=True)]
     shared = contrasts.moderate(found)
     adjusted = contrasts.holm([contrasts.p_value(c) for c in shared])
     return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))

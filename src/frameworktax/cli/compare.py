@@ -21,6 +21,10 @@ def compare_command(
     b: Annotated[
         str | None, typer.Argument(help="After (default: the last two sessions of the store).")
     ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(help="A further session of the code before; repeat for more."),
+    ] = None,
     gate: Annotated[str | None, typer.Option(help="Regression that fails: 5% or 0.05.")] = None,
     metric: Annotated[str, typer.Option(help="latency, tax, launches or kernel.")] = "latency",
     across: Annotated[bool, typer.Option("--across", help="Compare different machines.")] = False,
@@ -82,6 +86,7 @@ def compare_command(
         found = comparing.compare(
             a,
             b,
+            baselines=baseline or (),
             gate=limit,
             metric=metric,
             across=across,

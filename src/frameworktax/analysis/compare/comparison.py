@@ -9,8 +9,10 @@ keeps noise out, the estimate keeps small true changes in.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from frameworktax.analysis.compare.contrasts import (
@@ -23,6 +25,7 @@ from frameworktax.analysis.compare.contrasts import (
     one_session,
     p_value,
     ratio,
+    usable,
     why_not,
 )
 from frameworktax.analysis.where import Moved, moved
@@ -193,7 +196,7 @@ NO_RENAMES = Renames(runtimes={}, models={})
 
 
 def compare(
-    before: Run,
+    before: Run | Sequence[Run],
     after: Run,
     *,
     metric: Metric = "latency",
@@ -205,7 +208,7 @@ def compare(
     """Compare two documents.
 
     Args:
-        before: the side to compare with.
+        before: the side to compare with; several sessions of one program are used together.
         after: the side that may have changed.
         metric: what is compared.
         gate: regression that fails, a fraction; None for no gate.
@@ -216,20 +219,26 @@ def compare(
     Raises:
         UsageError: no common points, or timings of different machines without ``across``.
     """
-    differences = environments(before.environment, after.environment)
+    sides = [before] if isinstance(before, Run) else list(before)
+    apart = [d for side in sides for d in environments(side.environment, after.environment)]
+    differences = list(dict.fromkeys(apart))
     machines = [d for d in differences if d.machine]
     if machines and metric != "launches" and not across:
         named = "; ".join(f"{d.field} {d.before} and {d.after}" for d in machines)
         raise UsageError(f"measured on different machines ({named}); give --across to compare them")
-    _check_renames(renames, before, after, names)
-    old, new = _points(before, renames), _points(after)
+    old: dict[Point, list[Measurement]] = defaultdict(list)
+    for side in sides:
+        _check_renames(renames, side, after, names)
+        for point, m in _points(side, renames).items():
+            old[point].append(m)
+    new = _points(after)
     pairs = [(old[point], new[point]) for point in new if point in old]
     if not pairs:
         raise UsageError(_nothing(old, new, names))
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
     margin = MARGIN if gate is None else gate
     if metric == "launches":
-        changes = [_counted(a, b, gate) for a, b in pairs]
+        changes = [_counted(a[0], b, gate) for a, b in pairs]
     else:
         changes = _timed(pairs, metric, gate, margin, same_calibrator)
     wanted = set(new) if renames else set()
@@ -364,22 +373,24 @@ def _exact(value: float) -> Estimate:
 
 
 def _timed(
-    pairs: Sequence[tuple[Measurement, Measurement]],
+    pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
     metric: Metric,
     gate: float | None,
     margin: float,
     same_calibrator: bool,
 ) -> list[Change]:
-    raw = [contrast(a, b, metric, same_calibrator) for a, b in pairs]
+    fit = [usable(a, b) for a, b in pairs]
+    raw = [contrast(a, b, metric, same_calibrator) for a, (_, b) in zip(fit, pairs, strict=True)]
     shared = _moderated(raw)
     values = {i: p_value(c) for i, c in shared.items()}
     adjusted = dict(zip(values, holm(list(values.values())), strict=True))
     changes = []
     for i, (a, b) in enumerate(pairs):
-        before, after = (getattr(m, f"{metric}_ns") for m in (a, b))
-        change = replace(_change(a, b), before=before, after=after)
+        sides = fit[i] or a[:1], [b]
+        before, after = (_mean([getattr(m, f"{metric}_ns") for m in side]) for side in sides)
+        change = replace(_change(a[0], b), before=before, after=after)
         if i not in shared:
-            why = why_not(a, b) or loaded(a, b) or f"{metric} has no interval on both sides"
+            why = why_not(a[0], b) or loaded(a[0], b) or f"{metric} has no interval on both sides"
             state: Gate | None = None if gate is None else "undecided"
             changes.append(replace(change, reason=why, gate=state))
             continue
@@ -397,6 +408,21 @@ def _timed(
     return changes
 
 
+def _mean(found: Sequence[Estimate | None]) -> Estimate | None:
+    """Return a time of one or more sessions, None where one of them has none."""
+    known = [e for e in found if e is not None]
+    if len(known) < max(2, len(found)):
+        return known[0] if len(found) == len(known) == 1 else None
+    return replace(
+        known[0],
+        value=fmean(e.value for e in known),
+        low=fmean(e.low for e in known),
+        high=fmean(e.high for e in known),
+        method=f"mean of {len(known)} sessions",
+        n=min(e.n for e in known),
+    )
+
+
 def _moderated(raw: Sequence[Contrast | None]) -> dict[int, Contrast]:
     """Share the spread between processes among points measured the same way."""
     result: dict[int, Contrast] = {}
@@ -410,17 +436,18 @@ def _moderated(raw: Sequence[Contrast | None]) -> dict[int, Contrast]:
 def _notes(
     machines: Sequence[Difference],
     same_calibrator: bool,
-    pairs: Sequence[tuple[Measurement, Measurement]],
+    pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
 ) -> list[Note]:
     found = []
     if machines:
         text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
         found.append(Note("across-machines", text))
-    apart = not all(one_session(a, b) for a, b in pairs)
+    every = [(a, b) for before, b in pairs for a in before]
+    apart = not all(one_session(a, b) for a, b in every)
     if apart and not same_calibrator:
         text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
         found.append(Note("calibrator-differs", text))
-    elif apart and not all(a.calibrator_ns and b.calibrator_ns for a, b in pairs):
+    elif apart and not all(a.calibrator_ns and b.calibrator_ns for a, b in every):
         text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
         found.append(Note("no-calibrator", text))
     return found
@@ -463,7 +490,7 @@ def _judged(
 def _open(change: Change, margin: float, family: int) -> str:
     if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
         return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
-    advice = "measure both in one session, for longer, or with more --processes"
+    advice = "measure both in one session, for longer, or give more sessions with --baseline"
     if change.method is not None and change.method.startswith("paired"):
         advice = "measure for longer, or with more --processes"
     return f"noise reaches beyond {share(margin)}; {advice}"

@@ -2,7 +2,7 @@
 
 Of two sides measured in one session: blocks of one round share what the host did.
 
-Of two sessions: a session's level is the mean over processes of the median over rounds, log scale.
+Of sessions: a session's level is the mean over processes of the median over rounds, log scale.
 Beyond the spread between processes, sessions differ by three things that two of them cannot show.
 *Block noise*: what disturbs single blocks lasts longer than a session, so that a session whose
 blocks differ by w is itself off by about ``BLOCK_NOISE`` × w, however many blocks it has. *The
@@ -170,68 +170,80 @@ class Sample:
 
 
 def between(
-    before: Sample, after: Sample, *, on_cpu: bool, same_calibrator: bool = True
+    before: Sequence[Sample], after: Sample, *, on_cpu: bool, same_calibrator: bool = True
 ) -> Contrast | None:
-    """Return the contrast of two sessions; None where a side has no block.
+    """Return the contrast of a session with others of one program; None where one has no block.
+
+    Each of k sessions before counts for 1 / k: what sessions differ by, and what is not known of a
+    single one, is then (1 + 1 / k) / 2 of what it is between two.
 
     Args:
-        before: one session.
-        after: the other.
+        before: sessions of one program, at least one.
+        after: the other side.
         on_cpu: the host's drift is taken out; on a device it only widens.
         same_calibrator: False where interpreter or numpy differ: its code is then another.
     """
-    if not before.blocks or not after.blocks:
+    if not after.blocks or not all(side.blocks for side in before):
         return None
-    parts = [(2 * (SESSION_SD if on_cpu else DEVICE_SESSION_SD) ** 2, math.inf)]
-    for side in (before, after):
-        noise = side.block_noise()
-        unknown = (UNCALIBRATED_SD**2, math.inf)
-        parts.append(unknown if noise is None else ((BLOCK_NOISE * noise[0]) ** 2, noise[1]))
+    weighted = [*((side, 1 / len(before)) for side in before), (after, 1.0)]
+    sessions = sum(weight**2 for _, weight in weighted)
+    parts = [(sessions * (SESSION_SD if on_cpu else DEVICE_SESSION_SD) ** 2, math.inf)]
+    for side, weight in weighted:
+        noisy = side.block_noise()
+        if noisy is None:
+            parts.append(((weight * UNCALIBRATED_SD) ** 2, math.inf))
+        else:
+            parts.append(((weight * BLOCK_NOISE * noisy[0]) ** 2, noisy[1]))
     drift = None
-    calibrations = min(len(before.calibrator), len(after.calibrator))
-    if same_calibrator and calibrations >= MIN_CALIBRATIONS:
-        drift, uncertainty = moved(before.calibrator, after.calibrator)
+    if same_calibrator and all(len(side.calibrator) >= MIN_CALIBRATIONS for side, _ in weighted):
+        drift, noise = moved([side.calibrator for side in before], after.calibrator)
         share = (DRIFT_SD if on_cpu else DEVICE_DRIFT_SD) * drift
-        parts += [(share**2, math.inf), (uncertainty, math.inf)]
+        parts += [(share**2, math.inf), (noise, math.inf)]
     else:
-        parts.append((2 * UNCALIBRATED_SD**2, math.inf))
-    a, b = before.processes(), after.processes()
-    n, degrees = min(len(a), len(b)), len(a) + len(b) - 2
-    enough = n >= MIN_PROCESSES
-    squares = variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1) if enough else 0.0
-    measured = fmean(b) - fmean(a)
-    found = Contrast(
-        value=measured,
-        spread=squares / degrees if enough else PROCESS_SD**2,
-        degrees=degrees if enough else math.inf,
-        scale=1 / len(a) + 1 / len(b),
+        parts.append((sessions * UNCALIBRATED_SD**2, math.inf))
+    over = drift is not None and on_cpu
+    levels = [(side.processes(), weight) for side, weight in weighted]
+    measured = fmean(levels[-1][0]) - fmean(fmean(own) for own, _ in levels[:-1])
+    enough = min(len(own) for own, _ in levels) >= MIN_PROCESSES
+    count = "two sessions" if len(before) == 1 else f"{len(before)} sessions and one"
+    return Contrast(
+        value=measured - drift if drift is not None and on_cpu else measured,
+        spread=_pooled([own for own, _ in levels]) if enough else PROCESS_SD**2,
+        degrees=sum(len(own) - 1 for own, _ in levels) if enough else math.inf,
+        scale=sum(weight**2 / len(own) for own, weight in levels),
         parts=tuple(parts),
-        n=n,
-        method="process medians of two sessions",
+        n=min(len(own) for own, _ in levels),
+        method=f"process medians of {count}" + (", less the host's drift" if over else ""),
         drift=drift,
+        measured=measured if over else None,
     )
-    if drift is None or not on_cpu:
-        return found
-    method = f"{found.method}, less the host's drift"
-    return replace(found, value=measured - drift, method=method, measured=measured)
+
+
+def _pooled(sides: Sequence[Sequence[float]]) -> float:
+    squares = sum(variance(side) * (len(side) - 1) for side in sides)
+    return squares / sum(len(side) - 1 for side in sides)
 
 
 # --- the host's speed ---------------------------------------------------------------------------
 
 
-def moved(before: Mapping[int, float], after: Mapping[int, float]) -> tuple[float, float]:
+def moved(before: Sequence[Mapping[int, float]], after: Mapping[int, float]) -> tuple[float, float]:
     """Return (log ratio of the host's speed after / before, its variance), from calibrators.
 
     The expectation given what the calibrators show, where the host's own standard deviation
     between sessions may be any of ``DRIFTS``, each as likely on a log scale: a movement within the
-    calibrator's noise is mostly not believed, one far beyond it fully.
+    calibrator's noise is mostly not believed, one far beyond it fully. Of several sessions before
+    it is the movement from their mean.
     """
-    (old, old_noise), (new, new_noise) = (quartile(side.values()) for side in (before, after))
-    seen, noise = new - old, old_noise + new_noise
+    old = [quartile(side.values()) for side in before]
+    new, new_noise = quartile(after.values())
+    seen = new - fmean(level for level, _ in old)
+    noise = new_noise + sum(noise for _, noise in old) / len(old) ** 2
     low, high = map(math.log, DRIFTS)
     weighted = []
     for step in range(STEPS):
-        host = 2 * math.exp(low + (high - low) * step / (STEPS - 1)) ** 2
+        sd = math.exp(low + (high - low) * step / (STEPS - 1))
+        host = (1 + 1 / len(old)) * sd**2
         likely = math.exp(-(seen**2) / (host + noise) / 2) / math.sqrt(host + noise)
         believed = host / (host + noise)
         weighted.append((likely, believed * seen, believed * noise))
@@ -348,7 +360,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# --- two measurements -----------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------
 
 
 def why_not(a: Measurement, b: Measurement) -> str | None:
@@ -378,38 +390,70 @@ def one_session(a: Measurement, b: Measurement) -> bool:
     return a.session is not None and a.session == b.session
 
 
-def contrast(a: Measurement, b: Measurement, metric: str, same_calibrator: bool) -> Contrast | None:
+def contrast(
+    before: Sequence[Measurement], b: Measurement, metric: str, same_calibrator: bool
+) -> Contrast | None:
     """Return the log ratio after / before of a time; None where a side has none.
 
     Tax and kernel time are latency × share: log ratios and variances of the two add up. Kernel
     time of a device does not hang on the host and is compared by itself.
+
+    Args:
+        before: one program in one or more sessions, from ``usable``.
+        b: the side after.
+        metric: what is compared.
+        same_calibrator: whether calibrators of the sides run the same code.
     """
-    if metric == "kernel" and a.bill_method == b.bill_method == DEVICE:
-        return _device(a, b)
-    if loaded(a, b) is not None:
-        return None
-    found = _latency(a, b, same_calibrator)
+    if metric == "kernel" and all(m.bill_method == DEVICE for m in (*before, b)):
+        return _device(before, b)
+    found = _latency(before, b, same_calibrator)
     if found is None or metric == "latency":
         return found
-    one, other = _share(a, metric), _share(b, metric)
-    if one is None or other is None or a.bill_method != b.bill_method:
+    old, other = [_share(m, metric) for m in before], _share(b, metric)
+    if other is None or any(m.bill_method != b.bill_method for m in before):
         return None
-    move = math.log(other[0] / one[0])
+    known = [share for share in old if share is not None]
+    if len(known) < len(old):
+        return None
+    move = math.log(other[0]) - fmean(math.log(share[0]) for share in known)
     return replace(
         found,
         value=found.value + move,
         measured=None if found.measured is None else found.measured + move,
-        parts=(*found.parts, one[1:], other[1:]),
+        parts=(*found.parts, *_averaged([share[1:] for share in known]), other[1:]),
         method=f"{found.method}; share of the latency: {b.bill_method}",
     )
 
 
-def _latency(a: Measurement, b: Measurement, same_calibrator: bool) -> Contrast | None:
-    if one_session(a, b) and a.blocks_ns and b.blocks_ns:
-        return paired(blocks(a), blocks(b))
-    sides = [Sample(blocks=blocks(m), calibrator=dict(m.calibrator_ns)) for m in (a, b)]
-    on_cpu = device_of(b.platform) == "cpu"
-    return between(*sides, on_cpu=on_cpu, same_calibrator=same_calibrator)
+def usable(before: Sequence[Measurement], b: Measurement) -> list[Measurement]:
+    """Return what of the side before a time can be compared with, a session once.
+
+    Where one was measured in the session of the side after, that one alone: it is paired.
+    """
+    own = [m for m in before if one_session(m, b)]
+    fit = [m for m in own[:1] or before if why_not(m, b) is None and loaded(m, b) is None]
+    return list({m.session or id(m): m for m in fit}.values())
+
+
+def _averaged(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return (variance, degrees of freedom) of values as parts of their mean."""
+    return [(variance / len(parts) ** 2, degrees) for variance, degrees in parts]
+
+
+def _latency(
+    before: Sequence[Measurement], b: Measurement, same_calibrator: bool
+) -> Contrast | None:
+    if not before:
+        return None
+    if one_session(before[0], b) and before[0].blocks_ns and b.blocks_ns:
+        return paired(blocks(before[0]), blocks(b))
+    *old, new = (Sample(blocks=blocks(m), calibrator=dict(m.calibrator_ns)) for m in (*before, b))
+    return between(
+        old,
+        new,
+        on_cpu=device_of(b.platform) == "cpu",
+        same_calibrator=same_calibrator,
+    )
 
 
 def blocks(m: Measurement) -> Blocks:
@@ -450,19 +494,22 @@ def _log_variance(value: float, half: float, estimate: Estimate) -> tuple[float,
     return (half / t_quantile(estimate.confidence, degrees) / value) ** 2, float(degrees)
 
 
-def _device(a: Measurement, b: Measurement) -> Contrast | None:
-    one, other = a.kernel_ns, b.kernel_ns
-    if one is None or other is None or min(one.low, other.low) <= 0:
+def _device(before: Sequence[Measurement], b: Measurement) -> Contrast | None:
+    kernels = [m.kernel_ns for m in (*before, b)]
+    known = [e for e in kernels if e is not None and e.low > 0]
+    if not before or len(known) < len(kernels):
         return None
-    parts = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in (one, other)]
-    if not one_session(a, b):
-        parts.append((2 * DEVICE_SESSION_SD**2, math.inf))
+    variances = [_log_variance(e.value, (e.high - e.low) / 2, e) for e in known]
+    parts = [*_averaged(variances[:-1]), variances[-1]]
+    if not one_session(before[0], b):
+        parts.append(((1 + 1 / len(before)) * DEVICE_SESSION_SD**2, math.inf))
+    *old, new = (math.log(e.value) for e in known)
     return Contrast(
-        value=math.log(other.value / one.value),
+        value=new - fmean(old),
         spread=0.0,
         degrees=math.inf,
         scale=0.0,
         parts=tuple(parts),
-        n=min(one.n, other.n),
+        n=min(e.n for e in known),
         method="kernel time of the device, by call",
     )
