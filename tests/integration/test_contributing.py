@@ -1,6 +1,6 @@
-"""CONTRIBUTING's samples, each in one file and one line: a copy of the tree passes its checks.
+"""CONTRIBUTING's samples, each in one file and one entry: a copy of the tree passes its checks.
 
-The files and lines are taken from the document and put where it says. Then ruff, mypy, the import
+The files and entries are taken from the document and put where it says. Then ruff, mypy, the import
 contracts and the contract tests run on the copy, with this interpreter.
 """
 
@@ -24,10 +24,11 @@ COPIED = (
     "tests/integration/test_runtimes.py",
 )  # fmt: skip
 SAMPLES = {
-    "example-runtime": ("example_plugin/runtime.py", "runtimes/example.py", "runtimes/__init__.py"),
-    "example-model": ("example_plugin/model.py", "models/example.py", "models/registry.py"),
+    "example-runtime": ("example_plugin/runtime.py", "runtimes/example.py"),
+    "example-model": ("example_plugin/model.py", "models/example.py"),
 }
-"""Name → file in the document, its place in the package, the registry."""
+"""Name → file in the document, its place in the package."""
+REGISTRIES = ("runtimes/__init__.py", "models/models.toml")
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,17 @@ def tree(tmp_path_factory) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     blocks = markdown_blocks.blocks(DOCUMENT)
-    for name, (written, place, registry) in SAMPLES.items():
+    for written, place in SAMPLES.values():
         (sample,) = [block.text for block in blocks if block.file == written]
-        (line,) = [block.text for block in blocks if block.text.startswith(f'"{name}":')]
         (source / place).write_text(sample)
-        head, begin, rest = (source / registry).read_text().partition("\nBUILT_IN: dict")
-        entries, end, tail = rest.partition("\n}\n")
-        assert begin and end
-        (source / registry).write_text(f"{head}{begin}{entries}\n    {line.strip()}{end}{tail}")
+    lines, table = (source / registry for registry in REGISTRIES)
+    (line,) = [block.text for block in blocks if block.text.startswith('"example-runtime":')]
+    head, begin, rest = lines.read_text().partition("\nBUILT_IN: dict")
+    entries, end, tail = rest.partition("\n}\n")
+    assert begin and end
+    lines.write_text(f"{head}{begin}{entries}\n    {line.strip()}{end}{tail}")
+    (entry,) = [block.text for block in blocks if block.file == "models.toml"]
+    table.write_text(f"{table.read_text()}\n{entry}")
     return folder
 
 
@@ -73,7 +77,8 @@ def test_ruff(tree):
 
 def test_types(tree):
     pytest.importorskip("mypy")
-    files = [f"src/frameworktax/{SAMPLES[name][n]}" for name in SAMPLES for n in (1, 2)]
+    places = [place for _, place in SAMPLES.values()]
+    files = [f"src/frameworktax/{place}" for place in (*places, REGISTRIES[0])]
     run(tree, "mypy", *files)
 
 

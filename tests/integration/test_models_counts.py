@@ -181,12 +181,11 @@ def test_inception_with_its_auxiliary_classifier() -> None:
 def test_torchvision_agrees_with_its_documentation() -> None:
     """The documented counts above are those that the installed torchvision records."""
     from frameworktax.models.torchvision_operators import declare
-    from frameworktax.models.vision import CONVNETS
 
     declare()
     from torchvision.models import get_model_weights
 
-    for name, (network, _) in CONVNETS.items():
-        if name in PUBLISHED:
-            recorded = get_model_weights(network).DEFAULT.meta["num_params"]
+    for name, entry in models.BUILT_IN.items():
+        if name in PUBLISHED and "network" in entry.row:
+            recorded = get_model_weights(entry.row["network"]).DEFAULT.meta["num_params"]
             assert recorded == PUBLISHED[name][0], name

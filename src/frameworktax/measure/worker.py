@@ -316,7 +316,8 @@ class Server:
             self._deployment = serving.load(folder)
         with np.load(inputs, allow_pickle=False) as arrays:
             given = {path: arrays[path] for path in arrays.files}
-        np.savez(outputs, *to_arrays(self._deployment.on_arrays(given, on_torch=on_torch)))
+        args, kwargs = self._deployment.arguments(given, on_torch=on_torch)
+        np.savez(outputs, *to_arrays(self._deployment(*args, **kwargs)))
 
     def _ready(self) -> base.Loaded:
         if self._loaded is None:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
+from frameworktax.models.base import SEED
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place, unmasked
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry, with_plugins
 from frameworktax.models.torchvision_operators import declare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from frameworktax.models.base import Model
     from frameworktax.records import Workload
@@ -72,22 +73,20 @@ def describe_names() -> list[ModelInfo]:
     known = _registry() | PREFIXES
     families = list(dict.fromkeys(entry.family for entry in known.values()))
     rows = sorted(known.items(), key=lambda row: families.index(row[1].family))
-    return [_info(name, entry) for name, entry in rows]
+    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
+    return [
+        ModelInfo(
+            name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
+        )
+        for name, entry in rows
+    ]
 
 
-def describe_name(name: str) -> ModelInfo | None:
-    """Return the row of a registered name, None for any other."""
+def describe_name(name: str) -> Entry | None:
+    """Return what is known of a registered name, None for any other."""
     if ":" in name:
         return None
-    entry = (BUILT_IN if name in BUILT_IN else _registry()).get(name)
-    return None if entry is None else _info(name, entry)
-
-
-def _info(name: str, entry: Entry) -> ModelInfo:
-    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
-    return ModelInfo(
-        name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
-    )
+    return (BUILT_IN if name in BUILT_IN else _registry()).get(name)
 
 
 def _missing(entry: Entry) -> str | None:
@@ -150,9 +149,8 @@ def check(workload: Workload) -> None:
     """
     name = workload.model
     entry = _entry(name)
-    _check_numbers(workload)
-    if entry.family != PLUGIN:
-        _check_support(workload, "your own model" if entry is USER else name, entry)
+    for refusal in _refusals(workload, entry):
+        raise UsageError(refusal)
     if entry is USER:
         where = name.rpartition(":")[0]
         if where.endswith(".py") and not Path(where).is_file():
@@ -165,55 +163,45 @@ def check(workload: Workload) -> None:
         raise UsageError(f"model '{name}' cannot be built: {missing}")
 
 
-def _check_numbers(workload: Workload) -> None:
+def _refusals(workload: Workload, entry: Entry) -> Iterator[str]:
+    """Yield what cannot be, and what the model lacks, each with what to change."""
+    name = "your own model" if entry is USER else workload.model
+    length, size = workload.length, workload.image_size
+    factors = {"width": workload.width, "depth": workload.depth}
     if workload.batch < 1:
-        raise UsageError(f"batch {workload.batch} is impossible; choose 1 or more")
-    for option, factor in (("width", workload.width), ("depth", workload.depth)):
+        yield f"batch {workload.batch} is impossible; choose 1 or more"
+    for option, factor in factors.items():
         if not 0 < factor < float("inf"):
-            raise UsageError(f"--{option} {factor} is impossible; choose a number above 0")
-
-
-def _check_support(workload: Workload, name: str, entry: Entry) -> None:
-    if workload.length is not None and not entry.has_length:
-        raise UsageError(f"{name} has no length; leave out --length")
-    if workload.image_size is not None and not entry.has_image_size:
-        raise UsageError(f"{name} has no image size; leave out --image-size")
-    for option, factor in (("width", workload.width), ("depth", workload.depth)):
+            yield f"--{option} {factor} is impossible; choose a number above 0"
+    if entry.family == PLUGIN:
+        return
+    if length is not None and not entry.has_length:
+        yield f"{name} has no length; leave out --length"
+    if size is not None and not entry.has_image_size:
+        yield f"{name} has no image size; leave out --image-size"
+    for option, factor in factors.items():
         if factor != 1.0 and option not in entry.factors:
-            raise UsageError(f"{name} has no {option} factor; leave out --{option}")
+            yield f"{name} has no {option} factor; leave out --{option}"
     if workload.batch_dim is not None and not entry.asks_batch_dim:
-        raise UsageError(f"{name} knows its batch dimension; leave out --batch-dim")
+        yield f"{name} knows its batch dimension; leave out --batch-dim"
     if workload.twin and "width" not in entry.factors:
-        raise UsageError(f"{name} has no width to shrink; no twin can be built")
+        yield f"{name} has no width to shrink; no twin can be built"
     if workload.phase == "generate" and not entry.generates:
-        raise UsageError(no_generation(name))
+        yield no_generation(name)
     if workload.input == "ragged" and not entry.has_length and entry is not USER:
-        raise UsageError(f"{name} takes no sentences; leave out --input ragged")
+        yield f"{name} takes no sentences; leave out --input ragged"
     if workload.channels_last and not entry.has_image_size and entry is not USER:
-        raise UsageError(NO_IMAGES)
-    _check_length(workload, name, entry)
-    _check_image_size(workload, name, entry)
-
-
-def _check_length(workload: Workload, name: str, entry: Entry) -> None:
-    length, least, most = workload.length, entry.min_length, entry.max_length
+        yield NO_IMAGES
+    least, most = entry.min_length, entry.max_length
     if length is not None and (length < least or (most is not None and length > most)):
         bounds = f"from {least} to {most}" if most is not None else f"of {least} or more"
-        raise UsageError(f"{name} takes lengths {bounds}, not {length}; choose another --length")
-
-
-def _check_image_size(workload: Workload, name: str, entry: Entry) -> None:
-    size, least, step = workload.image_size, entry.min_image_size or 1, entry.image_step
-    if size is not None and size < least:
-        raise UsageError(
-            f"{name} takes images of {least} pixels a side or more, not {size}; "
-            "choose another --image-size"
-        )
-    if size is not None and size % step:
-        raise UsageError(
-            f"{name} takes images whose side is a multiple of {step}, not {size}; "
-            "choose another --image-size"
-        )
+        yield f"{name} takes lengths {bounds}, not {length}; choose another --length"
+    smallest, step = entry.min_image_size or 1, entry.image_step
+    if size is not None and (size < smallest or size % step):
+        bounds = f"whose side is a multiple of {step}"
+        if size < smallest:
+            bounds = f"of {smallest} pixels a side or more"
+        yield f"{name} takes images {bounds}, not {size}; choose another --image-size"
 
 
 def build(workload: Workload, device: str = "cpu") -> Model:
@@ -235,9 +223,10 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     declare()
     module, _, function = entry.target.partition(":")
     family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
+    torch.manual_seed(SEED)  # every process builds the same weights
     with torch.device("meta" if device == "meta" else "cpu"):
         model = family(workload.model, workload)
     is_dense = workload.input == "dense" and workload.phase == "forward"
-    if device.startswith("cuda") and is_dense and module.endswith((".language", ".hugging_face")):
+    if device.startswith("cuda") and is_dense and "transformers" in entry.packages:
         model = unmasked(model)
     return finalize(model, workload, device, entry.default_length)

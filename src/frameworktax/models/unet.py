@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, wide
+from frameworktax.models.base import Model, deep, integers, model_of, normal, wide
 from frameworktax.models.registry import BUILT_IN, image_size_of
 
 if TYPE_CHECKING:
@@ -147,7 +147,6 @@ class _UNet(nn.Module):  # type: ignore[misc] # as above
 def build(name: str, workload: Workload) -> Model:
     """Build the U-Net in float32 on the CPU; the twin is 2 wide on images of 8 pixels a side."""
     size = (BUILT_IN[name].min_image_size or 0) if workload.twin else image_size_of(workload)
-    torch.manual_seed(SEED)
     # Even, for the sines and cosines of the step.
     widths = [wide(width, workload, step=2) for width in LEVELS]
     module = _UNet(widths, deep(BLOCKS, workload))

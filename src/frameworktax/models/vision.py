@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from frameworktax.models.base import SEED, Model, deep, model_of, normal, wide
+from frameworktax.models.base import Model, deep, model_of, normal, wide
 from frameworktax.models.calibrate import calibrate, images, rouse
-from frameworktax.models.language import BASE, COMMON, Shape, make, scaled
 from frameworktax.models.registry import BUILT_IN, image_size_of
+from frameworktax.models.transformers_classes import BASE, COMMON, Shape, make, scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from frameworktax.records import Workload
 
@@ -39,14 +38,13 @@ def build(name: str, workload: Workload) -> Model:
     The twin is as narrow as its layers allow, has one class, and looks at the smallest image: what
     the framework costs does not grow with the image, kernels do.
     """
-    least = BUILT_IN[name].min_image_size or 0
+    row, least = BUILT_IN[name].row, BUILT_IN[name].min_image_size or 0
     size = least if workload.twin and name not in ANY_SIZE else image_size_of(workload)
-    torch.manual_seed(SEED)
-    if name in CONVNETS:
-        module = _convnet(name, workload, least)
+    if "network" in row:
+        module = _convnet(row, workload, least)
         calibrate(module, images(least))
     else:
-        module = _NETWORKS[name](workload, size)
+        module = _resnet(row, workload) if "blocks" in row else _NETWORKS[name](workload, size)
         calibrate(module)
     return model_of(module, normal(3, size, size))
 
@@ -78,62 +76,49 @@ class _Residual(nn.Module):  # type: ignore[misc] # torch is untyped to mypy her
         return self.relu(out)
 
 
-def _basic(inner: int, planes: int, stride: int) -> nn.Module:
-    return nn.Sequential(
-        _conv(inner, planes, 3, stride),
-        nn.BatchNorm2d(planes),
-        nn.ReLU(inplace=True),
-        _conv(planes, planes, 3),
-        nn.BatchNorm2d(planes),
-    )
+def _norm_relu(width: int) -> list[nn.Module]:
+    return [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
 
 
-def _bottleneck(inner: int, planes: int, stride: int, widen: int = 1, groups: int = 1) -> nn.Module:
-    """The 3x3 convolution has ``widen`` times the planes, in so many groups."""
-    middle = groups * max(1, planes * widen // groups)
-    return nn.Sequential(
-        _conv(inner, middle, 1),
-        nn.BatchNorm2d(middle),
-        nn.ReLU(inplace=True),
-        _conv(middle, middle, 3, stride, groups),
-        nn.BatchNorm2d(middle),
-        nn.ReLU(inplace=True),
-        _conv(middle, 4 * planes, 1),
-        nn.BatchNorm2d(4 * planes),
-    )
+def _resnet(row: Mapping[str, Any], workload: Workload) -> nn.Module:
+    """Basic blocks are two 3x3 convolutions; bottlenecks have one, between two of 1x1.
 
-
-def _resnet(
-    block: Callable[[int, int, int], nn.Module],
-    depths: tuple[int, ...],
-    workload: Workload,
-    size: int,
-) -> nn.Module:
-    expansion = 1 if block is _basic else 4
+    A bottleneck's 3x3 convolution has ``widen`` times the planes, in so many ``groups``.
+    """
+    is_bottleneck, groups = row.get("bottleneck", False), row.get("groups", 1)
+    expansion, widen = 4 if is_bottleneck else 1, row.get("widen", 1)
     inner = wide(64, workload)
-    net = nn.Sequential(
-        _conv(3, inner, 7, 2),
-        nn.BatchNorm2d(inner),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1),
-    )
-    for stage, depth in enumerate(depths):
+    net = nn.Sequential(_conv(3, inner, 7, 2), *_norm_relu(inner), nn.MaxPool2d(3, 2, 1))
+    for stage, depth in enumerate(row["blocks"]):
         planes = wide(64 << stage, workload)
+        middle = groups * (planes * widen // groups or 1) if is_bottleneck else planes
+        outer = planes * expansion
         for index in range(deep(depth, workload)):
             stride = 2 if stage and not index else 1
-            outer = planes * expansion
+            if is_bottleneck:
+                first = [_conv(inner, middle, 1), *_norm_relu(middle)]
+                second = [_conv(middle, middle, 3, stride, groups), *_norm_relu(middle)]
+                body = [*first, *second, _conv(middle, outer, 1)]
+            else:
+                first = [_conv(inner, planes, 3, stride), *_norm_relu(planes)]
+                body = [*first, _conv(planes, planes, 3)]
+            body.append(nn.BatchNorm2d(outer))
             shortcut = None
             # By position, not by equal channel counts: the twin must keep every projection.
-            if index == 0 and (stage or expansion > 1):
+            if index == 0 and (stage or is_bottleneck):
                 shortcut = nn.Sequential(_conv(inner, outer, 1, stride), nn.BatchNorm2d(outer))
-            net.append(_Residual(block(inner, planes, stride), shortcut))
+            net.append(_Residual(nn.Sequential(*body), shortcut))
             inner = outer
-    net.append(nn.AdaptiveAvgPool2d(1))
-    net.append(nn.Flatten())
-    net.append(nn.Linear(inner, _classes(workload)))
+    return _with_head(net, nn.Linear(inner, _classes(workload)), nonlinearity="relu")
+
+
+def _with_head(net: nn.Sequential, *head: nn.Module, **settings: Any) -> nn.Module:
+    """Return a network with what follows its last maps, convolutions drawn by their fan-out."""
+    for module in (nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head):
+        net.append(module)
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", **settings)
     return net
 
 
@@ -190,52 +175,23 @@ def _mobilenet_v2(workload: Workload, size: int) -> nn.Module:
     last = wide(1280, workload)
     for module in _conv_norm_relu6(inner, last, 1):
         net.append(module)
-    net.append(nn.AdaptiveAvgPool2d(1))
-    net.append(nn.Flatten())
-    net.append(nn.Dropout(0.2))
-    net.append(nn.Linear(last, _classes(workload)))
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out")
-    return net
+    return _with_head(net, nn.Dropout(0.2), nn.Linear(last, _classes(workload)))
 
 
 # --- torchvision's convolutional networks, at any width -------------------------------------------
 
-CONVNETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "alexnet": ("alexnet", {}),
-    "vgg16": ("vgg16", {"init_weights": False}),
-    "squeezenet": ("squeezenet1_0", {}),
-    "shufflenet-v2": ("shufflenet_v2_x1_0", {}),
-    "mnasnet": ("mnasnet1_0", {}),
-    "efficientnet-b0": ("efficientnet_b0", {}),
-    "regnet-y-400mf": ("regnet_y_400mf", {}),
-    "densenet-121": ("densenet121", {}),
-    # Without the auxiliary classifiers, which only training runs.
-    "googlenet": ("googlenet", {"init_weights": False, "aux_logits": False}),
-    "inception-v3": ("inception_v3", {"init_weights": False, "aux_logits": False}),
-}
-_READS = ("regnet-y-400mf",)
-_SPLITS = "shufflenet-v2"
-"""Splits its channels in two halves: all channels are even."""
 
-
-def _convnet(name: str, workload: Workload, least: int) -> nn.Module:
-    """Return a network of torchvision's at any width; a twin has one channel where it has many.
-
-    Two channels where they are split in halves.
-    """
+def _convnet(row: Mapping[str, Any], workload: Workload, least: int) -> nn.Module:
+    """Return a network of torchvision's at any width; a twin has one channel where it has many."""
     import torchvision
 
-    network, settings = CONVNETS[name]
-    # torchvision computes RegNet's widths with tensors, which must hold data.
-    with torch.device("cpu") if name in _READS else nullcontext():
-        module: nn.Module = getattr(torchvision.models, network)(weights=None, **settings)
-    step = 2 if name == _SPLITS else 1
+    network = getattr(torchvision.models, row["network"])
+    with torch.device("cpu") if row.get("needs_data") else nullcontext():
+        module: nn.Module = network(weights=None, **row.get("settings", {}))
 
     def width(channels: int) -> int:
         is_head = channels == CLASSES and not workload.twin
-        return channels if is_head else wide(channels, workload, step)
+        return channels if is_head else wide(channels, workload, row.get("channels", 1))
 
     if workload.twin or workload.width != 1.0:
         shrink(module, width, torch.zeros(1, 3, least, least))
@@ -279,16 +235,12 @@ def shrink(module: nn.Module, width: Callable[[int], int], example: torch.Tensor
         _renew(layer, "bias", (layer.out_features,))
         layer.reset_parameters()
 
-    kinds = {
-        nn.Conv2d: convolution,
-        nn.BatchNorm2d: norm,
-        nn.Linear: linear,
-    }
-    hooks = []
-    for layer in module.modules():
-        change = kinds.get(type(layer))
-        if change is not None:
-            hooks.append(layer.register_forward_pre_hook(change))
+    kinds = {nn.Conv2d: convolution, nn.BatchNorm2d: norm, nn.Linear: linear}
+    hooks = [
+        layer.register_forward_pre_hook(kinds[type(layer)])
+        for layer in module.modules()
+        if type(layer) in kinds
+    ]
     module.eval()
     try:
         with torch.no_grad():
@@ -387,19 +339,7 @@ def _poolformer(workload: Workload, size: int) -> Any:
     )
 
 
-_DOUBLED = partial(_bottleneck, widen=2)
-"""Zagoruyko and Komodakis 2016 (arXiv:1605.07146): twice the channels inside."""
-_GROUPED = partial(_bottleneck, widen=2, groups=32)
-"""Xie et al. 2017 (arXiv:1611.05431), 32x4d: twice the channels inside, in 32 groups."""
-
 _NETWORKS: dict[str, Callable[[Workload, int], nn.Module]] = {
-    "resnet-18": partial(_resnet, _basic, (2, 2, 2, 2)),
-    "resnet-34": partial(_resnet, _basic, (3, 4, 6, 3)),
-    "resnet-50": partial(_resnet, _bottleneck, (3, 4, 6, 3)),
-    "resnet-101": partial(_resnet, _bottleneck, (3, 4, 23, 3)),
-    "resnet-152": partial(_resnet, _bottleneck, (3, 8, 36, 3)),
-    "wide-resnet-50-2": partial(_resnet, _DOUBLED, (3, 4, 6, 3)),
-    "resnext-50": partial(_resnet, _GROUPED, (3, 4, 6, 3)),
     "mobilenet-v2": _mobilenet_v2,
     "vit-base": _vit,
     "deit-base": _deit,

@@ -39,7 +39,7 @@ BUILT_IN: dict[str, str] = {
     "cuda-graph": "frameworktax.runtimes.cuda_graph:CudaGraph",
     "onnxruntime-cuda-graph": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCudaGraph",
     "nested": "frameworktax.runtimes.nested:Nested",
-    "deployed": "frameworktax.runtimes.deployed:Deployed",
+    "deployed": "frameworktax.runtimes.deployment:Deployed",
     "null": "frameworktax.runtimes.null:Null",
 }
 

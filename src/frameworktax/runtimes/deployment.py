@@ -8,7 +8,8 @@
 
 ``read`` looks at everything before anything is loaded: engines run what they load (a shared
 object in AOTInductor's package, TorchScript's interpreter), so that files must be the ones that
-were written, by this user or root. Nothing is unpickled.
+were written, by this user or root. Nothing is unpickled. ``Deployed`` is a deployment as a runtime
+to be measured.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from frameworktax import host
-from frameworktax.errors import DeploymentError
+from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.host.files import atomic_path
+from frameworktax.records import DEPLOYED
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.interface import Interface
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from frameworktax.models.base import Model
+    from frameworktax.runtimes.serving import Deployment
 
 SCHEMA, VERSION = "frameworktax.deployment", 1
 MANIFEST = "manifest.json"
@@ -184,9 +195,6 @@ def this_machine() -> Machine:
     )
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def write(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, over an older one."""
     data = {"schema": SCHEMA, "version": VERSION, **asdict(manifest)}
@@ -204,6 +212,12 @@ def files_in(folder: Path) -> dict[str, File]:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[name] = File(sha256=digest, bytes=path.stat().st_size)
     return found
+
+
+def requirements(packages: Mapping[str, str], version: str) -> str:
+    """Return the text of ``requirements.txt``."""
+    lines = [f"frameworktax=={version}", *(f"{n}=={v}" for n, v in sorted(packages.items()))]
+    return "\n".join(lines) + "\n"
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -232,7 +246,7 @@ def parse(folder: Path) -> Manifest:
     try:
         _check_owner(folder, folder.stat())
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        with os.fdopen(handle, encoding="utf-8") as file:
+        with os.fdopen(handle, "rb") as file:
             _check_owner(path, os.fstat(handle))
             text = file.read()
     except OSError as error:
@@ -248,39 +262,11 @@ def parse(folder: Path) -> Manifest:
                 f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
                 f"rebuild it: {data.get('command')}"
             )
-        return _manifest(data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return msgspec.convert(data, Manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
         raise DeploymentError(
             f"{path} is damaged ({type(error).__name__}); make the deployment again"
         ) from error
-
-
-def _manifest(data: dict[str, Any]) -> Manifest:
-    interface = data["interface"]
-    return Manifest(
-        **{
-            **data,
-            "machine": Machine(
-                **{**data["machine"], "features": tuple(data["machine"]["features"])}
-            ),
-            "interface": Interface(**interface),
-            "padding": _padding(data["padding"]),
-            "shapes": tuple(_shape(one) for one in data["shapes"]),
-            "files": {name: File(**one) for name, one in data["files"].items()},
-        }
-    )
-
-
-def _padding(data: dict[str, Any] | None) -> Padding | None:
-    if data is None:
-        return None
-    axes = {name: tuple(tuple(one) for one in data[name]) for name in ("inputs", "outputs")}
-    return Padding(**{**data, **axes})
-
-
-def _shape(data: dict[str, Any]) -> Shape:
-    pair = {name: tuple(data[name]) if data[name] else None for name in ("gain", "latency_ns")}
-    return Shape(**{**data, **pair, "sizes": tuple(map(tuple, data["sizes"]))})
 
 
 def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
@@ -298,15 +284,19 @@ def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
         if found != version:
             yield f"made with {name} {version}, here is {found or 'none'}"
     folders = {shape.folder for shape in manifest.shapes if shape.folder}
-    for name in sorted(
-        folders - {str(PurePosixPath(name).parent.parent) for name in manifest.files}
-    ):
-        yield f"{name} has no files"
-    for name in manifest.files:
-        if not _is_inside(name):
+    for name in (*manifest.files, *folders):
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             yield f"{name} leads out of the folder"
-    yield from _changed(folder, manifest.files)
-    yield from _unknown(folder, folders, manifest.files)
+    for name in folders:
+        if not any(file.startswith(f"{name}/") for file in manifest.files):
+            yield f"{name} has no files"
+    for name, written in manifest.files.items():
+        yield from _changed(folder, name, written)
+    for name in folders:  # an engine might find what lies beside an artefact
+        for path in sorted((folder / name).rglob("*")):
+            known = path.relative_to(folder).as_posix()
+            if known not in manifest.files and (path.is_symlink() or not path.is_dir()):
+                yield f"{known} does not belong to it"
 
 
 def _version(name: str) -> str | None:
@@ -316,40 +306,22 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts
-
-
-def _changed(folder: Path, files: Mapping[str, File]) -> Iterable[str]:
-    for name, written in files.items():
-        path = folder / name
-        for above in [*list(path.relative_to(folder).parents)[:-1], Path(name)]:
-            if (folder / above).is_symlink():
-                yield f"{above} is a symbolic link"
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError as error:
-            yield f"{name}: {error.strerror}"
-            continue
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            _check_owner(path, status)
-            is_same = stat.S_ISREG(status.st_mode) and status.st_size == written.bytes
-            if not is_same or hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
-                yield f"{name} was changed"
-
-
-def _unknown(folder: Path, folders: Iterable[str], files: Mapping[str, File]) -> Iterable[str]:
-    """Yield what lies beside an artefact and was not written with it: an engine might find it."""
-    for name in folders:
-        if not _is_inside(name):
-            yield f"{name} leads out of the folder"
-            continue
-        for path in sorted((folder / name).rglob("*")):
-            known = path.relative_to(folder).as_posix()
-            if known not in files and (path.is_symlink() or not path.is_dir()):
-                yield f"{known} does not belong to it"
+def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
+    path = folder / name
+    for above in (path, *path.parents):
+        if folder in above.parents and above.is_symlink():
+            yield f"{above.relative_to(folder)} is a symbolic link"
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        yield f"{name}: {error.strerror}"
+        return
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        _check_owner(path, status)
+        is_same = stat.S_ISREG(status.st_mode) and status.st_size == written.bytes
+        if not is_same or hashlib.file_digest(file, "sha256").hexdigest() != written.sha256:
+            yield f"{name} was changed"
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
@@ -366,10 +338,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise DeploymentError(f"{path} may be written by every user; chmod o-w it")
 
 
-def requirements(packages: Mapping[str, str], version: str) -> str:
-    """Return the text of ``requirements.txt``."""
-    lines = [f"frameworktax=={version}", *(f"{n}=={v}" for n, v in sorted(packages.items()))]
-    return "\n".join(lines) + "\n"
+# --- what serves which sizes ----------------------------------------------------------------------
 
 
 def served(shapes: Sequence[Shape]) -> list[Shape]:
@@ -389,36 +358,84 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
     if padding is None or here is None:
         return None
     batch, length = here
-    asked = {(s.length, s.batch): s for s in manifest.shapes if not s.is_between}
-    batches, lengths = {b for _, b in asked}, {n for n, _ in asked if n is not None}
-    if not min(batches) <= batch <= max(batches):
+    asked = {(s.batch, s.length): s for s in manifest.shapes if not s.is_between}
+    lengths = {n for _, n in asked if n is not None}
+    rows = _around({b for b, _ in asked}, batch)
+    tokens = _around(lengths, length) if lengths else (None, None)
+    if rows is None or tokens is None:
         return None
-    at: list[tuple[int | None, int]] = []
-    for beyond in (False, True):
-        pick = min if beyond else max
-        fits = [b for b in batches if (b >= batch if beyond else b <= batch)]
-        lies = [n for n in lengths if (n >= (length or 0) if beyond else n <= (length or 0))]
-        if lengths and (length is None or not lies):
-            return None
-        at.append((pick(lies) if lengths else None, pick(fits)))
-    below, above = asked.get(at[0]), asked.get(at[1])
+    below, above = asked.get((rows[0], tokens[0])), asked.get((rows[1], tokens[1]))
     if below is None or above is None or above.runtime is None or below.runtime is None:
         return None
-    grows = (above.batch > batch, bool(lengths) and above.length != length)
-    if (grows[0] and not padding.batch) or (grows[1] and not padding.length):
+    has_longer = bool(lengths) and above.length != length
+    if (above.batch > batch and not padding.batch) or (has_longer and not padding.length):
         return None
-    if not _is_grown(padding, sizes, above):
-        return None
+    for size, large, axes in zip(sizes, above.sizes, padding.inputs, strict=True):
+        differs = [at for at, (n, m) in enumerate(zip(size, large, strict=False)) if n != m]
+        if len(size) != len(large) or not set(differs) <= set(axes):
+            return None
     if below.gain and below.latency_ns and above.latency_ns:
         eager_ns = below.gain[0] * below.latency_ns[0]
         return above if above.latency_ns[0] <= eager_ns else None
     return above
 
 
-def _is_grown(padding: Padding, sizes: Sequence[Sequence[int]], shape: Shape) -> bool:
-    """Return whether a shape differs from the sizes along batch and length alone."""
-    return all(
-        len(size) == len(large)
-        and all(n == m or at in axes for at, (n, m) in enumerate(zip(size, large, strict=True)))
-        for size, large, axes in zip(sizes, shape.sizes, padding.inputs, strict=True)
-    )
+def _around(values: Iterable[int], wanted: int | None) -> tuple[int, int] | None:
+    """Return the nearest values, one at most and one at least as large; None where one lacks."""
+    if wanted is None:
+        return None
+    below = [value for value in values if value <= wanted]
+    above = [value for value in values if value >= wanted]
+    return (max(below), min(above)) if below and above else None
+
+
+# --- as a runtime ---------------------------------------------------------------------------------
+
+
+class Deployed(Runtime):
+    """What ``frameworktax optimize`` delivered, called as its user calls it.
+
+    The folder that it is loaded from is that of one length within a deployment.
+    """
+
+    name = DEPLOYED
+    paradigm = "ahead-of-time"
+    devices = ("cpu", "cuda")
+    needs_model = False
+    has_symbols = False
+    by_name_only = True
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Load the deployment above the folder."""
+        from frameworktax.runtimes.serving import load
+
+        return _DeployedLoaded(load(directory.parent), directory.name)
+
+
+class _DeployedLoaded(Loaded):
+    def __init__(self, fast: Deployment, name: str) -> None:
+        self._fast, self._name = fast, name
+
+    def bind(self, batch: int) -> Call:
+        from frameworktax.runtimes.artifacts import Artifact
+
+        fast = self._fast
+        for shape in served(fast.manifest.shapes):
+            if (shape.batch, configuration(shape.length)) == (batch, self._name):
+                break
+        else:
+            raise WorkerError("unavailable", f"no artifact serves batch {batch}")
+        arrays = Artifact(fast.folder / str(shape.folder)).inputs(batch)
+        args, kwargs = fast.arguments(
+            dict(zip(fast.manifest.interface.inputs, arrays, strict=True))
+        )
+
+        def call() -> Any:
+            return fast(*args, **kwargs)
+
+        return call
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        from frameworktax.runtimes.torch_common import to_arrays
+
+        return to_arrays(result)

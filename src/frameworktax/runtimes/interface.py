@@ -115,7 +115,8 @@ def tree(result: Any) -> Any:
     if isinstance(result, list):
         return {"list": [tree(v) for v in result]}
     if isinstance(result, Mapping):
-        known = {k: v for k, v in result.items() if isinstance(k, str) and _is_known(v)}
+        kinds = torch.Tensor | tuple | list | Mapping | Plain
+        known = {k: v for k, v in result.items() if isinstance(k, str) and isinstance(v, kinds)}
         own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
         return {
             "mapping": {key: tree(value) for key, value in known.items()},
@@ -127,12 +128,6 @@ def tree(result: Any) -> Any:
         "unavailable",
         f"the output holds a {type(result).__name__}; return tensors, tuples, lists or dicts",
     )
-
-
-def _is_known(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor | tuple | list | Mapping | Plain)
 
 
 class Outputs(OrderedDict[str, Any]):
@@ -171,11 +166,6 @@ def _parts(structure: Any) -> list[Any]:
 
 def builder(structure: Any) -> Callable[[Sequence[Any]], Any]:
     """Return a function from tensors in order to the structure around them."""
-    if structure.get("tensor"):
-        return lambda tensors: tensors[0]
-    parts = structure.get("tuple", ())
-    if parts and "names" not in structure and all("tensor" in part for part in parts):
-        return tuple
     build = _builder(structure)
     return lambda tensors: build(iter(tensors))
 
@@ -195,12 +185,10 @@ def _builder(structure: Any) -> Callable[[Iterator[Any]], Any]:
     pairs = list(zip(structure["mapping"], parts, strict=True))
     if structure["class"] in ("dict", "OrderedDict"):
         return lambda tensors: {key: part(tensors) for key, part in pairs}
-    none = tuple(structure["none"])
 
     def build(tensors: Iterator[Any]) -> Outputs:
         found = Outputs((key, part(tensors)) for key, part in pairs)
-        if none:
-            found.none = none
+        found.none = structure["none"]
         return found
 
     return build
@@ -232,7 +220,8 @@ def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], 
         for name, value in given.items():
             if name in known or (name not in constants and value is None):
                 continue
-            if name not in constants or not _is_same(value, constants[name]):
+            known_as = constants.get(name)
+            if name not in constants or type(value) is not type(known_as) or value != known_as:
                 made = f"{name}={constants[name]!r}" if name in constants else f"no {name}"
                 raise DeploymentError(
                     f"{name} was given and differs: the deployment was made with {made}; "
@@ -241,10 +230,6 @@ def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], 
         return [given[name] for name in names]
 
     return bind
-
-
-def _is_same(value: Any, constant: Plain) -> bool:
-    return type(value) is type(constant) and value == constant
 
 
 def _name(path: str, positions: Sequence[str]) -> str:

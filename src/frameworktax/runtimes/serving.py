@@ -205,26 +205,26 @@ class Deployment:
             f"make one that does: {self.manifest.command}"
         )
 
-    def on_arrays(self, given: Mapping[str, np.ndarray], *, on_torch: bool) -> Any:
-        """Call with arrays by path, as torch's tensors or as they are; return torch's tensors."""
-        import torch
+    def arguments(
+        self, given: Mapping[str, np.ndarray], *, on_torch: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return arrays by path as arguments of a call.
 
-        args, kwargs = self.arguments(given) if on_torch else _arguments(given)
-        result = self(*args, **kwargs)
-        return result if on_torch else _to_tensors(result, torch)
+        They are torch's tensors on the device, or where ``on_torch`` is false as they are.
+        """
+        values: Mapping[str, Any] = given
+        if on_torch:
+            import torch
 
-    def arguments(self, given: Mapping[str, np.ndarray]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays by path as arguments of a call, torch's tensors on the device."""
-        import torch
-
-        interface = self.manifest.interface
-        kinds = dict(zip(interface.inputs, interface.dtypes, strict=True))
-        return _arguments(
-            {
+            interface = self.manifest.interface
+            kinds = dict(zip(interface.inputs, interface.dtypes, strict=True))
+            values = {
                 path: torch.from_numpy(array).to(self.manifest.device, getattr(torch, kinds[path]))
                 for path, array in given.items()
             }
-        )
+        args = [value for path, value in values.items() if path.startswith("args.")]
+        kwargs = {p.partition(".")[2]: v for p, v in values.items() if p.startswith("kwargs.")}
+        return args, kwargs
 
     # --- standing in ------------------------------------------------------------------------------
 
@@ -265,44 +265,45 @@ def _runner(
         given: whether the caller has torch's tensors.
         taken: whether the engine takes them.
     """
-    contiguous = np.ascontiguousarray
+    into, out = _conversions(device, given=given, taken=taken)
+    kinds: Sequence[Any] = dtypes
+    if given or taken:
+        import torch
+
+        kinds = [getattr(torch, dtype) for dtype in dtypes]
+
+    def run(tensors: Sequence[Any]) -> Any:
+        made = serve([into(tensor) for tensor in tensors])
+        return build([out(tensor, kind) for tensor, kind in zip(made, kinds, strict=True)])
+
+    return run
+
+
+def _conversions(
+    device: str, *, given: bool, taken: bool
+) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+    """Return what turns an input into the engine's, and an output and its type into the caller's.
+
+    The arguments are those of ``_runner``.
+    """
     if not given and not taken:
-
-        def run(arrays: Sequence[Any]) -> Any:
-            made = serve([contiguous(array) for array in arrays])
-            return build([_as(array, dtype) for array, dtype in zip(made, dtypes, strict=True)])
-
-        return run
+        return np.ascontiguousarray, _as
     import torch
 
-    kinds = [getattr(torch, dtype) for dtype in dtypes]
-
-    def typed(tensors: Sequence[Any]) -> list[Any]:
-        return [
-            tensor if tensor.dtype is kind else tensor.to(kind)
-            for tensor, kind in zip(tensors, kinds, strict=True)
-        ]
-
-    def from_torch(tensors: Sequence[Any]) -> Any:
-        made = serve([contiguous(tensor.detach().numpy()) for tensor in tensors])
-        return build(typed([torch.from_numpy(array) for array in made]))
-
-    def through_host(tensors: Sequence[Any]) -> Any:
-        made = serve([contiguous(tensor.detach().cpu().numpy()) for tensor in tensors])
-        return build(typed([torch.from_numpy(array).to(device) for array in made]))
-
-    def with_torch(tensors: Sequence[Any]) -> Any:
-        return build(typed(serve([_on(device, tensor) for tensor in tensors])))
-
-    def to_torch(arrays: Sequence[Any]) -> Any:
-        made = serve([torch.from_numpy(np.array(array)).to(device) for array in arrays])
-        return build([tensor.cpu().numpy() for tensor in typed(made)])
+    def typed(tensor: Any, kind: Any) -> Any:
+        return tensor if tensor.dtype is kind else tensor.to(kind)
 
     if not given:
-        return to_torch
+        return (
+            lambda array: torch.from_numpy(np.array(array)).to(device),
+            lambda tensor, kind: typed(tensor, kind).cpu().numpy(),
+        )
     if taken:
-        return with_torch
-    return from_torch if device == "cpu" else through_host
+        return lambda tensor: _on(device, tensor), typed
+    return (
+        lambda tensor: _on(device, tensor).detach().cpu().numpy(),
+        lambda array, kind: typed(torch.from_numpy(array).to(device), kind),
+    )
 
 
 def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> Run:
@@ -336,20 +337,3 @@ def _on(device: str, tensor: Any) -> Any:
     if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
         return tensor.contiguous()
     raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
-
-
-def _to_tensors(result: Any, torch: Any) -> Any:
-    if isinstance(result, np.ndarray):
-        return torch.from_numpy(result)
-    if isinstance(result, Mapping):
-        return {key: _to_tensors(value, torch) for key, value in result.items()}
-    if isinstance(result, tuple | list):
-        return [_to_tensors(value, torch) for value in result]
-    return result
-
-
-def _arguments(given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return values by path as positional and named arguments."""
-    args = [value for path, value in given.items() if path.startswith("args.")]
-    kwargs = {p.partition(".")[2]: v for p, v in given.items() if p.startswith("kwargs.")}
-    return args, kwargs

@@ -95,7 +95,8 @@ def quantized(module: torch.nn.Module) -> torch.nn.Module:
 def flatten(output: Any) -> list[Any]:
     """Return the tensors of a model's output in a stable order, None and plain values left out.
 
-    Takes a tensor, a tuple or list, a mapping (transformers' ``ModelOutput`` is one), nested.
+    Takes a tensor, a numpy array, a tuple or list, a mapping (transformers' ``ModelOutput`` is
+    one), nested.
 
     Raises:
         WorkerError: the output holds no tensor.
@@ -108,10 +109,13 @@ def flatten(output: Any) -> list[Any]:
 
 
 def _tensors(output: Any) -> Iterable[Any]:
+    import numpy as np
     import torch
 
     if isinstance(output, torch.Tensor):
         yield output
+    elif isinstance(output, np.ndarray):
+        yield torch.from_numpy(output)
     elif isinstance(output, Mapping):
         for value in output.values():
             yield from _tensors(value)

@@ -1,6 +1,6 @@
-"""Language models of transformers: encoders, decoders, and what mixes tokens otherwise.
+"""Language and speech models of transformers: encoders, decoders, and what mixes tokens otherwise.
 
-The classes are transformers' own, the configurations stand in ``language.toml``: no download,
+The classes are transformers' own, the configurations stand in ``models.toml``: no download,
 weights are random from a fixed seed. Layer norms keep outputs of ordinary size, so nothing needs
 calibration. Attention is what the class takes by itself: scaled-dot-product attention where it
 has it, what users run.
@@ -8,16 +8,13 @@ has it, what users run.
 
 from __future__ import annotations
 
-import functools
 import importlib
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Model, deep, integers, model_of, ones
+from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, ones, wide
 from frameworktax.models.registry import BUILT_IN, length_of
 
 if TYPE_CHECKING:
@@ -30,6 +27,12 @@ CHUNK = 64
 """Tokens that a Reformer's token looks back over; shorter texts get full attention."""
 BIG_BIRD_FULL = 704
 """Tokens up to which BigBird's class switches to full attention."""
+TWIN_SAMPLES = 2_000
+"""Samples of a twin's audio."""
+CHANNELS = 512
+TEXT_TOKENS = 16
+FRAMES, TWIN_FRAMES = 3_000, 8
+"""Mel frames of 30 s, which Whisper's encoder always takes: shorter audio is padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +60,13 @@ def scaled(shape: Shape, workload: Workload, least_head: int = 1) -> Shape:
     """Return the shape after the factors; the number of heads stays.
 
     Width scales the dimension of a head, so that hidden stays a multiple of the heads. The twin
-    has heads of dimension ``least_head`` (rotary positions need pairs) and nothing wider than the
-    sum of its heads.
+    has heads of dimension ``least_head`` and nothing wider than the sum of its heads.
     """
     layers = deep(shape.layers, workload)
     if workload.twin:
         hidden = shape.heads * least_head
         return Shape(layers, hidden, shape.heads, hidden)
-    head = shape.hidden // shape.heads
-    head = least_head * max(1, round(head * workload.width / least_head))
-    hidden = shape.heads * head
+    hidden = shape.heads * wide(shape.hidden // shape.heads, workload, least_head)
     return Shape(layers, hidden, shape.heads, round(shape.inner / shape.hidden * hidden))
 
 
@@ -81,33 +81,36 @@ def make(family: str, config: str, model: str, **settings: Any) -> Any:
     return getattr(modeling, model)(getattr(configuration, config)(**settings))
 
 
-@functools.cache
-def _table() -> dict[str, dict[str, Any]]:
-    """Return the rows of ``language.toml``, which says what they hold."""
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-
-
 def build(name: str, workload: Workload) -> Model:
-    """Build a language model in float32 on the CPU.
+    """Build a language or speech model in float32 on the CPU.
 
     Raises:
         UsageError: the length does not fit the model.
     """
-    row = _table()[name]
+    row = BUILT_IN[name].row
     family, _, stem = row["class"].partition(".")
     generates, causal = workload.phase == "generate", row.get("causal", "")
     shape = scaled(Shape(*row["shape"]), workload, row.get("least_head", 1))
     settings = {**row.get("settings", {}), **shape.named(row.get("names", COMMON))}
-    if name in DERIVED:
-        settings.update(DERIVED[name](shape, workload))
+    derive = DERIVED.get(row.get("derive", name))
+    if derive is not None:
+        settings |= derive(shape, workload)
     if causal:
         settings["use_cache"] = generates
-    kind = causal if generates else f"{stem}Model"
+    kind = causal if generates else row.get("model", f"{stem}Model")
     module = make(family, f"{stem}Config", kind, **settings)
-    length = length_of(workload)
+    if row.get("takes") == "frames":
+        frames = normal(int(module.config.num_mel_bins), settings["max_source_positions"] * 2)
+        return model_of(module, named={"input_features": frames})
+    length, vocabulary = length_of(workload), int(module.config.vocab_size)
+    if row.get("takes") == "audio":
+        samples = normal(min(length, TWIN_SAMPLES) if workload.twin else length)
+        named = {"input_values": samples}
+        if module.config.is_encoder_decoder:
+            named["decoder_input_ids"] = integers(vocabulary, TEXT_TOKENS)
+        return model_of(module, named=named)
     if workload.twin:
         length = TWIN_LENGTHS[name](length) if name in TWIN_LENGTHS else min(length, TWIN_LENGTH)
-    vocabulary = int(module.config.vocab_size)
     named = {"input_ids": integers(vocabulary, length)}
     if row.get("mask", True):
         named["attention_mask"] = ones(length)
@@ -118,32 +121,6 @@ def build(name: str, workload: Workload) -> Model:
         positions=BUILT_IN[name].max_length,
         vocabulary=vocabulary,
     )
-
-
-def _embedding(shape: Shape, workload: Workload) -> dict[str, Any]:
-    return {"embedding_size": shape.hidden}
-
-
-def _albert(shape: Shape, workload: Workload) -> dict[str, Any]:
-    width = shape.hidden if workload.twin else max(1, round(128 * workload.width))
-    return {"embedding_size": width}
-
-
-def _mobilebert(shape: Shape, workload: Workload) -> dict[str, Any]:
-    """The shape is that inside of a bottleneck; outside it is four times as wide."""
-    return {
-        "hidden_size": 4 * shape.hidden,
-        "embedding_size": shape.hidden,
-        "intra_bottleneck_size": shape.hidden,
-    }
-
-
-def _funnel(shape: Shape, workload: Workload) -> dict[str, Any]:
-    return {"block_sizes": [shape.layers] * 3, "d_head": shape.hidden // shape.heads}
-
-
-def _nystromformer_length(length: int) -> int:
-    return min(length, 2 * LANDMARKS)  # below, the twin would run other operators
 
 
 def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
@@ -161,7 +138,7 @@ def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
             f"not {length}; choose another --length"
         )
     if workload.twin:
-        length = _nystromformer_length(length)
+        length = TWIN_LENGTHS["nystromformer"](length)
     return {"segment_means_seq_len": length, "num_landmarks": min(length, LANDMARKS)}
 
 
@@ -174,45 +151,60 @@ def _reformer(shape: Shape, workload: Workload) -> dict[str, Any]:
     }
 
 
-def _reformer_length(length: int) -> int:
-    """A text within one chunk takes another path: the twin stays on that of the full model."""
-    return min(length, 2 * CHUNK if length > CHUNK else TWIN_LENGTH)
-
-
-def _big_bird_length(length: int) -> int:
-    return length if length > BIG_BIRD_FULL else min(length, TWIN_LENGTH)
-
-
-def _mamba(shape: Shape, workload: Workload) -> dict[str, Any]:
-    return {"state_size": 1 if workload.twin else 16}
-
-
-def _qwen3(shape: Shape, workload: Workload) -> dict[str, Any]:
-    """Its heads together are twice as wide as the layer; the shape has the heads'."""
+def _audio(shape: Shape, workload: Workload) -> dict[str, Any]:
+    """Convolutions over raw audio; two channels for the twin, on one some layouts coincide."""
     return {
-        "head_dim": shape.hidden // shape.heads,
-        "hidden_size": shape.hidden // 2,
-        "intermediate_size": shape.inner // 2,
+        "conv_dim": [2 if workload.twin else wide(CHANNELS, workload)] * 7,
+        # The groups of the positional convolution: 16, or as many as divide the width.
+        "num_conv_pos_embedding_groups": max(g for g in range(1, 17) if shape.hidden % g == 0),
+    }
+
+
+def _speecht5(shape: Shape, workload: Workload) -> dict[str, Any]:
+    return {
+        "decoder_layers": shape.layers // 2 or 1,
+        "decoder_attention_heads": shape.heads,
+        "decoder_ffn_dim": shape.inner,
+        **_audio(shape, workload),
     }
 
 
 DERIVED: Mapping[str, Callable[[Shape, Workload], Mapping[str, Any]]] = {
-    "electra": _embedding,
-    "albert": _albert,
-    "mobilebert": _mobilebert,
-    "squeezebert": _embedding,
-    "funnel": _funnel,
+    "electra": lambda shape, _: {"embedding_size": shape.hidden},
+    "albert": lambda shape, workload: {
+        "embedding_size": shape.hidden if workload.twin else wide(128, workload)
+    },
+    "mobilebert": lambda shape, _: {
+        "hidden_size": 4 * shape.hidden,
+        "embedding_size": shape.hidden,
+        "intra_bottleneck_size": shape.hidden,
+    },
+    "squeezebert": lambda shape, _: {"embedding_size": shape.hidden},
+    "funnel": lambda shape, _: {
+        "block_sizes": [shape.layers] * 3,
+        "d_head": shape.hidden // shape.heads,
+    },
     "nystromformer": _nystromformer,
     "reformer": _reformer,
-    "mamba": _mamba,
-    "qwen3": _qwen3,
+    "mamba": lambda _, workload: {"state_size": 1 if workload.twin else 16},
+    "qwen3": lambda shape, _: {
+        "head_dim": shape.hidden // shape.heads,
+        "hidden_size": shape.hidden // 2,
+        "intermediate_size": shape.inner // 2,
+    },
+    "audio": _audio,
+    "speecht5": _speecht5,
+    "whisper": lambda _, workload: {
+        "max_source_positions": (TWIN_FRAMES if workload.twin else FRAMES) // 2
+    },
 }
 """Settings that follow from shape and workload; they win over those of the table."""
 
 TWIN_LENGTHS: Mapping[str, Callable[[int], int]] = {
-    "nystromformer": _nystromformer_length,
-    "bigbird": _big_bird_length,
-    "reformer": _reformer_length,
+    # Shorter ones would take another path, with other operators.
+    "nystromformer": lambda length: min(length, 2 * LANDMARKS),
+    "bigbird": lambda length: length if length > BIG_BIRD_FULL else min(length, TWIN_LENGTH),
+    "reformer": lambda length: min(length, 2 * CHUNK if length > CHUNK else TWIN_LENGTH),
     # Its scan dispatches operators for every token, so a shorter twin would be another program.
     "mamba": lambda length: length,
 }
