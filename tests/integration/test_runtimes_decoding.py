@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_a_cache_that_forgets_is_no_plain_one() -> None:
     model.module.config.sliding_window = 4
     model.module.config.layer_types = ["sliding_attention"]
     with pytest.raises(WorkerError, match="not DynamicSlidingWindowLayer; choose --kv-cache none"):
-        export_step(model)
+        export_step(SimpleNamespace(model=model))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +143,12 @@ def taped(call, ready):
 )
 def test_replayed_steps_make_the_tokens_of_eager(name: str, new_tokens: int) -> None:
     from frameworktax.models.generate import Replayed
-    from frameworktax.runtimes.cuda_graph import GraphDecodingLoaded
+    from frameworktax.runtimes.cuda_graph import GraphLoaded
 
     model = decoder("static", name, new_tokens=new_tokens)
     eager = runtimes.get("eager").load(model, Target(), Path())
     replayed = Replayed(model.module, model.decoding, taped)
-    loaded = GraphDecodingLoaded(model, Target(), replayed, torch.inference_mode)
+    loaded = GraphLoaded(model, Target(), replayed, torch.inference_mode)
     calls = {batch: loaded.bind(batch) for batch in BATCHES}
     for batch, call in [*calls.items(), *calls.items()]:
         (made,), (reference,) = loaded.outputs(call()), eager.outputs(eager.bind(batch)())

@@ -9,9 +9,9 @@ import torch
 from frameworktax import models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.measure.parity import TOLERANCE
-from frameworktax.models.drawing import draw
+from frameworktax.models.base import draw
 from frameworktax.records import Workload
-from frameworktax.runtimes.artifacts import TorchArtifactLoaded, split
+from frameworktax.runtimes.artifacts import TorchArtifactLoaded
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.torch_common import flatten
 
@@ -42,7 +42,7 @@ def test_serving_equals_eager(name, tmp_path):
 
     def check(serve, batch, number):
         inputs = draw(model, batch, number)
-        tensors = [tensor.contiguous() for tensor in split(inputs)[1]]
+        tensors = [tensor.contiguous() for tensor in inputs.tensors().values()]
         with torch.no_grad():
             expected = flatten(model.module(*inputs.args, **inputs.kwargs))
         on_torch = isinstance(loaded, TorchArtifactLoaded)

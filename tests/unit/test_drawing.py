@@ -2,8 +2,7 @@
 
 import torch
 
-from frameworktax.models.base import Inputs, Model
-from frameworktax.models.drawing import EDGES, draw
+from frameworktax.models.base import EDGES, Inputs, Model, draw
 
 IDS = torch.tensor([[3, 7, 9, 5], [4, 4, 8, 6]])
 X = torch.tensor([[-1.0, 0.5, 2.0, 0.0], [0.1, 0.2, 0.3, 0.4]])

@@ -70,11 +70,11 @@ def test_on_a_device_dense_text_comes_without_its_mask(monkeypatch):
 
 
 def test_the_floor_synchronises_on_a_device(monkeypatch):
-    from frameworktax.runtimes import null
+    from frameworktax.runtimes import eager
 
     waited = []
-    monkeypatch.setattr(null, "synchronize", waited.append)
-    loaded = null.Null().load(None, CUDA, None)
+    monkeypatch.setattr(eager, "synchronize", waited.append)
+    loaded = eager.Null().load(None, CUDA, None)
     loaded.bind(1)()
     assert waited == []
     loaded.synchronize()

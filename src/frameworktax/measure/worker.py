@@ -285,7 +285,7 @@ class Server:
         """
         import numpy as np
 
-        from frameworktax.models.drawing import draw
+        from frameworktax.models.base import draw
         from frameworktax.runtimes.eager import Eager
         from frameworktax.runtimes.interface import describe
 

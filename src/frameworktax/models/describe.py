@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax.models import generate, ragged
+from frameworktax.models import generate
 from frameworktax.models.base import Inputs, Model
 
 if TYPE_CHECKING:
@@ -24,6 +23,10 @@ UNCOUNTED = (
     "_convolution_pointwise",
 )
 """Fused CPU operators that hold matrix products and for which the counter has no formula."""
+TRANSPOSED = "Conv1D"
+"""Class of GPT-2's projections: a linear layer with transposed weights."""
+ATTENTION = ("MultiheadAttention", "WavLMAttention")
+"""Hand the weights of their four projections to one function and call no linear layer."""
 
 
 def describe(model: Model, batch: int) -> dict[str, Any]:
@@ -40,21 +43,18 @@ def describe(model: Model, batch: int) -> dict[str, Any]:
     if model.onnx_path is not None:
         return _describe_file(model.onnx_path)
     notes: list[tuple[str, str]] = []
-    inputs = model.inputs(batch)
-    run = _callable(model)
+    inputs, decoding = model.inputs(batch), model.decoding
+    run = model.module if decoding is None else generate.Greedy(model.module, decoding)
     macs, operators, flops_here = _count_real(model.module, run, inputs, notes)
     # Decoding reads its tokens, so it cannot run without data.
-    flops = _flops_on_meta(model.module, inputs) if model.decoding is None else None
-    if flops is None:
-        flops = flops_here
-        if flops is None and operators is not None:
-            notes.append(
-                (
-                    "flops-not-counted",
-                    "FLOPs not counted: the model reads values of its tensors, so it cannot run "
-                    "without data, and it uses a fused operator that has no formula",
-                )
-            )
+    flops = _flops_on_meta(model.module, inputs) if decoding is None else None
+    flops = flops_here if flops is None else flops
+    if flops is None and operators is not None:
+        text = (
+            "FLOPs not counted: the model reads values of its tensors, so it cannot run without "
+            "data, and it uses a fused operator that has no formula"
+        )
+        notes.append(("flops-not-counted", text))
     return {
         "parameters": sum(p.numel() for p in model.module.parameters()),
         "flops": flops,
@@ -74,13 +74,8 @@ def _describe_file(path: Path) -> dict[str, Any]:
     return {"parameters": parameters(path), **unknown, "notes": notes}
 
 
-def _callable(model: Model) -> Callable[..., Any]:
-    module: Callable[..., Any] = model.module
-    return module if model.decoding is None else generate.Greedy(module, model.decoding)
-
-
 def _padding_share(model: Model, batch: int) -> float | None:
-    return None if model.real is None else ragged.padding_share(model.real(batch))
+    return None if model.real is None else 1.0 - float(model.real(batch).mean())
 
 
 def describe_batches(
@@ -138,16 +133,11 @@ def _flops_on_meta(module: torch.nn.Module, inputs: Inputs) -> int | None:
     for buffer in module.buffers():
         memo[id(buffer)] = buffer.to("meta")
 
-    def to_meta(value: Any) -> Any:
-        return value.to("meta") if isinstance(value, torch.Tensor) else value
-
+    ghosts = inputs.map(lambda _, v: v.to("meta") if isinstance(v, torch.Tensor) else v)
     try:
         ghost = copy.deepcopy(module, memo)
         with torch.no_grad(), _counter() as counter:
-            ghost(
-                *(to_meta(value) for value in inputs.args),
-                **{name: to_meta(value) for name, value in inputs.kwargs.items()},
-            )
+            ghost(*ghosts.args, **ghosts.kwargs)
     except Exception:  # noqa: BLE001 - any model code runs here; the count on data follows
         return None
     return int(counter.get_total_flops())
@@ -173,9 +163,16 @@ def _count_real(
             return func(*args, **(kwargs or {}))
 
     macs, handles = _hook_macs(module)
+    wanting = [p for p in module.parameters() if p.requires_grad]
     try:
-        with torch.no_grad(), _without_gradients(module), _counter() as counter:
+        # The counter hooks inputs that want a gradient, and fails; DeBERTa passes a weight as one.
+        # For the counter alone: which operators a product becomes depends on this.
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        with torch.no_grad(), _counter() as counter:
             run(*inputs.args, **inputs.kwargs)
+        for parameter in wanting:
+            parameter.requires_grad_(True)
         with torch.no_grad(), Operators():
             run(*inputs.args, **inputs.kwargs)
     except Exception as error:  # noqa: BLE001 - a model that fails here fails as a row in eager too
@@ -183,6 +180,8 @@ def _count_real(
         notes.append(("counts-failed", f"not counted: {type(error).__name__}: {text}"))
         return None, None, None
     finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
         for handle in handles:
             handle.remove()
     fused = any(name in operator for operator in seen for name in UNCOUNTED)
@@ -191,23 +190,6 @@ def _count_real(
     # The hooks saw both passes. Experts are linear layers that are no modules.
     linear = sum(macs) // 2 + experts
     return linear, len(seen), None if fused else int(counter.get_total_flops())
-
-
-@contextmanager
-def _without_gradients(module: torch.nn.Module) -> Iterator[None]:
-    """Have no parameter want a gradient: the counter hooks inputs that do, and fails.
-
-    DeBERTa passes a weight as an input. For the counter alone: which operators a product becomes
-    depends on this.
-    """
-    wanting = [p for p in module.parameters() if p.requires_grad]
-    for parameter in wanting:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in wanting:
-            parameter.requires_grad_(True)
 
 
 def _counter() -> Any:
@@ -241,42 +223,31 @@ def _hook_macs(module: torch.nn.Module) -> tuple[list[int], list[Any]]:
     By layer and not by operator: a linear map of a transposed tensor is the same operator (bmm)
     as a product of activations.
     """
-    import torch
+    from torch import nn
 
     counts: list[int] = []
 
-    def linear(layer: Any, args: Any, output: Any) -> None:
-        counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
+    def hook(layer: Any, args: Any, output: Any) -> None:
+        name = type(layer).__name__
+        if isinstance(layer, nn.Linear) or name == TRANSPOSED:
+            counts.append(output.numel() * layer.weight.numel() // output.shape[-1])
+        elif name in ATTENTION:
+            tensors = (*(args * 3)[:3], output[0])  # query, key, value
+            counts.append(sum(tensor.numel() for tensor in tensors) * layer.embed_dim)
+        elif isinstance(layer, nn.RNNBase):
+            steps = args[0].numel() // args[0].shape[-1]
+            counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
+        elif isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d):
+            inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
+            counts.append(args[0].numel() * inner)
+        elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+            counts.append(output.numel() * inner)
 
-    def convolution(layer: Any, args: Any, output: Any) -> None:
-        inner = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
-        counts.append(output.numel() * inner)
-
-    def transposed(layer: Any, args: Any, output: Any) -> None:
-        inner = layer.out_channels // layer.groups * math.prod(layer.kernel_size)
-        counts.append(args[0].numel() * inner)
-
-    def attention(layer: Any, args: Any, output: Any) -> None:
-        # Hands the weights of its four projections to one function and calls no linear layer.
-        query, key, value = (args * 3)[:3]
-        inner = query.numel() + key.numel() + value.numel() + output[0].numel()
-        counts.append(inner * layer.embed_dim)
-
-    def recurrent(layer: Any, args: Any, output: Any) -> None:
-        steps = args[0].numel() // args[0].shape[-1]
-        counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
-
-    handles = []
-    for layer in module.modules():
-        # GPT-2's projections are a class of their own, a linear layer with transposed weights.
-        if isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D":
-            handles.append(layer.register_forward_hook(linear))
-        elif type(layer).__name__ in ("MultiheadAttention", "WavLMAttention"):
-            handles.append(layer.register_forward_hook(attention))
-        elif isinstance(layer, torch.nn.RNNBase):
-            handles.append(layer.register_forward_hook(recurrent))
-        elif isinstance(layer, torch.nn.ConvTranspose1d | torch.nn.ConvTranspose2d):
-            handles.append(layer.register_forward_hook(transposed))
-        elif isinstance(layer, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d):
-            handles.append(layer.register_forward_hook(convolution))
-    return counts, handles
+    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+    kinds = (nn.Linear, nn.RNNBase, *convolutions)
+    return counts, [
+        layer.register_forward_hook(hook)
+        for layer in module.modules()
+        if isinstance(layer, kinds) or type(layer).__name__ in (*ATTENTION, TRANSPOSED)
+    ]

@@ -107,7 +107,7 @@ def place(model: Model, precision: str, device: str, *, channels_last: bool = Fa
 
     dtype = torch.float32 if precision == "int8" else getattr(torch, precision)
 
-    def moved(value: Any) -> Any:
+    def moved(_: str, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         # An ONNX file's inputs have the types that its graph says.

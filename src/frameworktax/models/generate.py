@@ -57,20 +57,39 @@ class FirstToken:
         return spent * (new_tokens + 1) // HOOK_CALLS
 
 
-class Greedy:
-    """``module.generate``, greedy; call it with a prompt and its mask.
+class Decoder:
+    """What generates greedily: called with a prompt and its mask, (batch, length).
 
-    ``first_token_ns`` is the reading of ``time.perf_counter_ns`` when the first token of the last
-    call was there.
+    It returns prompt and new tokens, (batch, length + new tokens).
+
+    Attributes:
+        how: for a note.
+        module: the causal language model.
+        first_token_ns: the reading of ``time.perf_counter_ns`` when the first token of the last
+            call was there.
     """
+
+    how: str
+
+    def __init__(self, module: Any, decoding: Decoding) -> None:
+        self.module = module
+        self.first_token_ns = 0
+        self._new_tokens = decoding.new_tokens
+
+    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
+        """Return what noting the first token costs a call: reading the clock once."""
+        return clock_cost_ns()
+
+
+class Greedy(Decoder):
+    """``module.generate``, greedy."""
 
     how = LIBRARY
 
     def __init__(self, module: Any, decoding: Decoding) -> None:
         from transformers import GenerationConfig
 
-        self.module = module
-        self._new_tokens = decoding.new_tokens
+        super().__init__(module, decoding)
         self._hook = FirstToken()
         self._config = GenerationConfig(
             max_new_tokens=decoding.new_tokens,
@@ -84,21 +103,17 @@ class Greedy:
         # What the given one leaves open is filled from the module's own, which knows an end token.
         module.generation_config = self._config
 
-    @property
-    def first_token_ns(self) -> int:
-        """When the first token of the last call was there."""
-        return self._hook.stamp_ns
-
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return prompt and new tokens, (batch, length + new tokens)."""
+        """Return prompt and new tokens."""
         made: torch.Tensor = self.module.generate(
             input_ids,
             attention_mask=attention_mask,
             generation_config=self._config,
             streamer=self._hook,
         )
+        self.first_token_ns = self._hook.stamp_ns
         return made
 
     def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
@@ -106,7 +121,7 @@ class Greedy:
         return self._hook.cost_ns(input_ids[:, 0], self._new_tokens)
 
 
-class Loop:
+class Loop(Decoder):
     """Greedy decoding over one step with a static cache, reused from call to call.
 
     Args:
@@ -119,18 +134,15 @@ class Loop:
     how = OWN
 
     def __init__(self, module: Any, decoding: Decoding, step: Callable[..., Any]) -> None:
-        self.module = module
-        self._config = module.config
-        self._new_tokens = decoding.new_tokens
+        super().__init__(module, decoding)
         self._step = step
         self._last = last_only(module)
         self._caches: dict[tuple[int, int], Any] = {}
-        self.first_token_ns = 0
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return prompt and new tokens, (batch, length + new tokens); the mask is all ones."""
+        """Return prompt and new tokens; the mask is all ones."""
         import torch
 
         del attention_mask
@@ -149,17 +161,15 @@ class Loop:
             made.append(tokens)
         return torch.cat(made, dim=1)
 
-    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
-        """Return what noting the first token costs a call: reading the clock once."""
-        return clock_cost_ns()
-
     def _cache(self, input_ids: torch.Tensor) -> Any:
         """Return an empty cache for prompts of this shape."""
         from transformers import StaticCache
 
         shape = (int(input_ids.shape[0]), int(input_ids.shape[1]))
         if shape not in self._caches:
-            cache = StaticCache(config=self._config, max_cache_len=shape[1] + self._new_tokens)
+            cache = StaticCache(
+                config=self.module.config, max_cache_len=shape[1] + self._new_tokens
+            )
             # Uncompiled, so that what is compiled never meets a cache without its tensors.
             self.module(input_ids=input_ids, past_key_values=cache, use_cache=True, **self._last)
             self._caches[shape] = cache
@@ -167,7 +177,7 @@ class Loop:
         return self._caches[shape]
 
 
-class Replayed:
+class Replayed(Decoder):
     """Greedy decoding whose steps are recorded once and replayed: tensors stay where they are.
 
     Args:
@@ -186,24 +196,19 @@ class Replayed:
         decoding: Decoding,
         record: Callable[[Call, Call], tuple[Call, Any]],
     ) -> None:
-        self.module = module
-        self._new_tokens = decoding.new_tokens
+        super().__init__(module, decoding)
         self._record = record
         self._last = last_only(module)
         self._recorded: dict[int, tuple[torch.Tensor, Call, Call, torch.Tensor]] = {}
-        self.first_token_ns = 0
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return prompt and new tokens, (batch, length + new tokens); the mask is all ones.
-
-        The prompt is read where it is: one that stands elsewhere is recorded anew.
-        """
+        """Return prompt and new tokens; the mask is all ones."""
         import torch
 
         del attention_mask
-        where = input_ids.data_ptr()
+        where = input_ids.data_ptr()  # a prompt that stands elsewhere is recorded anew
         if where not in self._recorded:  # the prompt is kept, so that nothing else gets its place
             self._recorded[where] = (input_ids, *self._steps(input_ids))
         _, prompt, step, made = self._recorded[where]
@@ -214,10 +219,6 @@ class Replayed:
         for _ in range(self._new_tokens - 1):
             step()
         return made
-
-    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
-        """Return what noting the first token costs a call: reading the clock once."""
-        return clock_cost_ns()
 
     def _steps(self, input_ids: torch.Tensor) -> tuple[Call, Call, torch.Tensor]:
         """Return the prompt and a step as recorded, and where the tokens are written."""

@@ -71,7 +71,6 @@ def build(name: str, workload: Workload) -> Model:
     config = _config(wanted, workload)
     kind = _class(config, workload)
     trust: dict[str, Any] = {"trust_remote_code": True} if workload.trust_remote_code else {}
-    torch.manual_seed(SEED)
     notes: list[tuple[str, str]] = []
     trained = _has_safetensors(wanted)
     if trained:
@@ -215,18 +214,13 @@ def _inputs(name: str, module: Any, workload: Workload) -> dict[str, Draw]:
         UsageError: it takes something else, or the length does not fit its positions.
     """
     main, config = module.main_input_name, module.config
-    if main not in _SHAPES:
-        raise UsageError(
-            f"{name} takes '{main}', which cannot be drawn; write a function that returns the "
-            "model and its inputs (file.py:function)"
-        )
     if workload.length is not None and main not in ("input_ids", "input_values"):
         raise UsageError(f"{name} has no length; leave out --length")
     if workload.image_size is not None and main != "pixel_values":
         raise UsageError(f"{name} has no image size; leave out --image-size")
     if workload.input == "ragged" and main != "input_ids":
         raise UsageError(f"{name} takes no sentences; leave out --input ragged")
-    shape = _SHAPES[main](name, module, workload)
+    shape = _shape(name, module, workload)
     takes = inspect.signature(module.forward).parameters
     vocabulary = int(_vocabulary(module) or 2)
     drawers = {main: normal(*shape)}
@@ -243,48 +237,35 @@ def _vocabulary(module: Any) -> int | None:
     return getattr(module.config.get_text_config(), "vocab_size", None)
 
 
-def _tokens(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
-    positions = _positions(module)
-    length = workload.length
-    if length is None:
-        length = DEFAULT_LENGTH if positions is None else min(DEFAULT_LENGTH, positions)
-    if positions is not None and length > positions:
+def _shape(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
+    """Return the shape of one sample of a model's main input."""
+    main, config = module.main_input_name, module.config
+    if main == "input_ids":
+        positions = _positions(module)
+        length = workload.length
+        if length is None:
+            length = DEFAULT_LENGTH if positions is None else min(DEFAULT_LENGTH, positions)
+        if positions is not None and length > positions:
+            raise UsageError(
+                f"{name} takes lengths from 1 to {positions}, not {length}; choose another --length"
+            )
+        return (length,)
+    if main == "input_values":
+        return (TWO_SECONDS if workload.length is None else workload.length,)
+    if main == "pixel_values":
+        vision = getattr(config, "vision_config", None) or config
+        own = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
+        height, width = own if isinstance(own, list | tuple) else (own, own)
+        size = workload.image_size
+        return int(getattr(vision, "num_channels", 3)), size or int(height), size or int(width)
+    mels = getattr(config, "num_mel_bins", None)
+    steps = getattr(config, "max_source_positions", None)
+    if main != "input_features" or mels is None or steps is None:
         raise UsageError(
-            f"{name} takes lengths from 1 to {positions}, not {length}; choose another --length"
-        )
-    return (length,)
-
-
-def _pixels(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
-    vision = getattr(module.config, "vision_config", None) or module.config
-    own = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
-    height, width = own if isinstance(own, list | tuple) else (own, own)
-    size = workload.image_size
-    return int(getattr(vision, "num_channels", 3)), size or int(height), size or int(width)
-
-
-def _audio(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
-    return (TWO_SECONDS if workload.length is None else workload.length,)
-
-
-def _frames(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
-    mels = getattr(module.config, "num_mel_bins", None)
-    steps = getattr(module.config, "max_source_positions", None)
-    if mels is None or steps is None:
-        raise UsageError(
-            f"{name} takes features of a shape that its configuration does not give; write a "
+            f"{name} takes '{main}' of a shape that its configuration does not give; write a "
             "function that returns the model and its inputs (file.py:function)"
         )
     return int(mels), 2 * int(steps)
-
-
-_SHAPES = {
-    "input_ids": _tokens,
-    "pixel_values": _pixels,
-    "input_values": _audio,
-    "input_features": _frames,
-}
-"""Main input → the shape of one sample."""
 
 
 def _positions(module: Any) -> int | None:

@@ -46,7 +46,6 @@ def build_torchvision(name: str, workload: Workload) -> Model:
             f"{name} is a detection model, which takes lists of images and returns lists of "
             f"boxes{why}; wrap it in a function of your own (file.py:function)"
         )
-    torch.manual_seed(SEED)
     size = _own_size(models, wanted, kind) if workload.image_size is None else workload.image_size
     shapes = [normal(*shape) for shape in _shapes(kind, size)]
     with _size_errors(name, workload):
@@ -67,7 +66,6 @@ def build_timm(name: str, workload: Workload) -> Model:
     wanted = name.partition(":")[2]
     if not timm.is_model(wanted):
         _check_name("timm", wanted, timm.list_models(), "timm.list_models()")
-    torch.manual_seed(SEED)
     size = workload.image_size
     with _size_errors(name, workload):
         with torch.device("cpu"):  # drop rates come from tensors in some
@@ -122,12 +120,10 @@ def _own_size(models: Any, name: str, kind: str) -> int:
     return int((getattr(transforms, "crop_size", None) or transforms.resize_size)[0])
 
 
-def _shapes(kind: str, size: int) -> tuple[tuple[int, ...], ...]:
+def _shapes(kind: str, size: int) -> list[tuple[int, ...]]:
     if "optical_flow" in kind:
-        return ((3, size, size),) * 2
-    if ".video" in kind:
-        return ((3, FRAMES, size, size),)
-    return ((3, size, size),)
+        return [(3, size, size)] * 2
+    return [(3, FRAMES, size, size) if ".video" in kind else (3, size, size)]
 
 
 def _settings(name: str, kind: str, size: int) -> dict[str, Any]:
@@ -136,6 +132,4 @@ def _settings(name: str, kind: str, size: int) -> dict[str, Any]:
         return {"weights_backbone": None}
     if "googlenet" in name or "inception" in name:
         return {"init_weights": False, "aux_logits": False}
-    if name.startswith("vit_"):
-        return {"image_size": size}
-    return {}
+    return {"image_size": size} if name.startswith("vit_") else {}

@@ -6,6 +6,7 @@ its graph. The batch is a symbolic dimension; other symbolic ones take the lengt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ def check(workload: Workload) -> None:
     Raises:
         UsageError: one line that says what to change.
     """
-    path = path_of(workload.model)
+    path = Path(workload.model.partition(":")[2])
     if not path.is_file():
         raise UsageError(f"no file {path} (for {workload.model}); check the path")
     if not path.stat().st_size:
@@ -39,11 +40,6 @@ def check(workload: Workload) -> None:
         raise UsageError(
             f"{path} computes in the precision it was written in; leave out --precision"
         )
-
-
-def path_of(name: str) -> Path:
-    """Return the file that ``onnx:FILE`` names."""
-    return Path(name.partition(":")[2])
 
 
 def build(name: str, workload: Workload) -> Model:
@@ -58,7 +54,7 @@ def build(name: str, workload: Workload) -> Model:
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             raise UsageError(NO_MODULE)
 
-    path = path_of(name).resolve()
+    path = Path(name.partition(":")[2]).resolve()
     model = read(path)
     shapes = inputs_of(model)
     dims = _batch_dims(path, shapes, workload.batch_dim)
@@ -73,7 +69,9 @@ def build(name: str, workload: Workload) -> Model:
             kwargs[key] = _draw(key, types[key], sizes, vocabularies.get(key), generator)
         return Inputs(kwargs=kwargs)
 
-    inputs(1 if dims else _fixed_batch(shapes))
+    first: Shape = next(iter(shapes.values()), [])
+    fixed = first[0] if first and not dims else 1
+    inputs(fixed if isinstance(fixed, int) else 1)  # raises where sizes cannot be
     return Model(
         NoModule(),
         inputs,
@@ -112,8 +110,6 @@ def read(path: Path) -> Any:
 
 def parameters(path: Path) -> int:
     """Return how many numbers the weights in the file hold."""
-    import math
-
     import onnx
 
     weights = onnx.load(path, load_external_data=False).graph.initializer
@@ -158,12 +154,6 @@ def _batch_dims(path: Path, shapes: Mapping[str, Shape], asked: int | None) -> d
     return dims
 
 
-def _fixed_batch(shapes: Mapping[str, Shape]) -> int:
-    """Return the one batch that a file of fixed sizes serves: its inputs' first dimension."""
-    first = next(iter(shapes.values()), None)
-    return int(first[0]) if first and isinstance(first[0], int) else 1
-
-
 def _sizes(
     path: Path, name: str, shape: Shape, batch_dim: int | None, batch: int, workload: Workload
 ) -> list[int]:
@@ -172,20 +162,18 @@ def _sizes(
             f"{path}: input '{name}' has a fixed batch of {shape[0]}; choose --batch {shape[0]}, "
             "or export it with a dynamic batch"
         )
-    sizes = []
-    for number, dim in enumerate(shape):
-        if number == batch_dim:
-            if isinstance(dim, int) and dim != batch:
-                raise UsageError(
-                    f"{path}: input '{name}' has {dim} in dimension {number}; choose --batch {dim}"
-                )
-            sizes.append(batch)
-        elif isinstance(dim, int):
-            sizes.append(dim)
-        elif len(shape) == 4 and number > 1:
-            sizes.append(workload.image_size or DEFAULT_IMAGE_SIZE)
-        else:
-            sizes.append(workload.length or DEFAULT_LENGTH)
+    if batch_dim is not None and isinstance(shape[batch_dim], int) and shape[batch_dim] != batch:
+        raise UsageError(
+            f"{path}: input '{name}' has {shape[batch_dim]} in dimension {batch_dim}; choose "
+            f"--batch {shape[batch_dim]}"
+        )
+    length, side = workload.length or DEFAULT_LENGTH, workload.image_size or DEFAULT_IMAGE_SIZE
+    sizes = [
+        dim if isinstance(dim, int) else side if len(shape) == 4 and number > 1 else length
+        for number, dim in enumerate(shape)
+    ]
+    if batch_dim is not None:
+        sizes[batch_dim] = batch
     return sizes
 
 

@@ -110,11 +110,6 @@ def lengths(batch: int, mean: float, sd: float, length: int) -> NDArray[np.int64
     return np.random.default_rng(SEED).permutation(drawn).astype(np.int64)
 
 
-def padding_share(real: NDArray[np.bool_]) -> float:
-    """Return the share of tokens that are padding."""
-    return 1.0 - float(real.sum()) / real.size
-
-
 def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> Model:
     """Return the model with ragged inputs.
 
@@ -132,8 +127,8 @@ def apply(model: Model, mean: float, sd: float, nominal: int | None = None) -> M
     import numpy as np
     import torch
 
-    mask = model.inputs(1).kwargs.get(MASK)
-    ids = model.inputs(1).kwargs.get(IDS)
+    given = model.inputs(1).kwargs
+    mask, ids = given.get(MASK), given.get(IDS)
     if mask is None or ids is None or mask.dim() != 2 or mask.shape != ids.shape:
         raise UsageError(
             f"--input ragged: {type(model.module).__name__} takes no {IDS} with an {MASK} of the "

@@ -72,17 +72,14 @@ def wrap(name: str, module: Any, example: Inputs, batch_dim: int | None) -> Mode
 
     dims = _batch_dims(name, example, batch_dim)
 
-    def resized(path: str, value: Any, batch: int) -> Any:
-        if path not in dims:
-            return value
-        rows = torch.arange(batch, device=value.device) % value.shape[dims[path]]
-        return value.index_select(dims[path], rows)
-
     def inputs(batch: int) -> Inputs:
-        return Inputs(
-            tuple(resized(f"args.{i}", value, batch) for i, value in enumerate(example.args)),
-            {key: resized(f"kwargs.{key}", v, batch) for key, v in example.kwargs.items()},
-        )
+        def resized(path: str, value: Any) -> Any:
+            if path not in dims:
+                return value
+            rows = torch.arange(batch, device=value.device) % value.shape[dims[path]]
+            return value.index_select(dims[path], rows)
+
+        return example.map(resized)
 
     return Model(module, inputs, dims)
 
@@ -166,13 +163,12 @@ def _from_package(name: str, where: str) -> ModuleType:
         sys.path.append(str(Path.cwd()))  # last: a local onnx.py must not stand for the engine
     try:
         return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (where == error.name or where.startswith(error.name + ".")):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{where}.".startswith(f"{missing}."):
             raise UserModelError(
                 f"no module {where} (for {name}); run from its folder, or write file.py:function"
             ) from error
-        raise UserModelError(f"importing {where} raised {_line(error, None)}") from error
-    except Exception as error:
         raise UserModelError(f"importing {where} raised {_line(error, None)}") from error
 
 
@@ -203,13 +199,12 @@ def _module_and_example(name: str, result: Any) -> tuple[Any, Inputs]:
             if example is not None:
                 return result, as_inputs(name, example)
         raise UserModelError(f"{name} returned a module without inputs; {RETURN}")
+    kind = type(result).__name__
     if isinstance(result, tuple | list) and len(result) == 2:
         module, example = result
         if isinstance(module, torch.nn.Module):
             return module, as_inputs(name, example)
         kind = f"a pair that starts with {type(module).__name__}"
-    else:
-        kind = type(result).__name__
     raise UserModelError(f"{name} returned {kind}; {RETURN}")
 
 
@@ -220,6 +215,7 @@ def as_inputs(name: str, example: Any) -> Inputs:
         UserModelError: it is something else, or hides tensors inside containers.
     """
     import torch
+    from torch.utils._pytree import tree_leaves
 
     if isinstance(example, torch.Tensor):
         inputs = Inputs(args=(example,))
@@ -230,32 +226,18 @@ def as_inputs(name: str, example: Any) -> Inputs:
     else:
         raise UserModelError(f"{name} returned inputs of type {type(example).__name__}; {RETURN}")
     for path, value in inputs.items():
-        if isinstance(value, tuple | list | Mapping) and _holds_tensor(value):
+        inner = tree_leaves(dict(value) if isinstance(value, Mapping) else value)
+        is_nested = not isinstance(value, torch.Tensor)
+        if is_nested and any(isinstance(leaf, torch.Tensor) for leaf in inner):
             raise UserModelError(
                 f"{name} nests tensors in {path}; pass every tensor as an argument of its own"
             )
     return inputs
 
 
-def _holds_tensor(value: Any) -> bool:
-    import torch
-
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, tuple | list):
-        return isinstance(value, torch.Tensor)
-    return any(_holds_tensor(item) for item in value)
-
-
 def _batch_dims(name: str, example: Inputs, batch_dim: int | None) -> dict[str, int]:
     """Return the batch dimension of each tensor: the one asked for, or 0 where all agree."""
-    import torch
-
-    shapes = {
-        path: tuple(value.shape)
-        for path, value in example.items()
-        if isinstance(value, torch.Tensor) and value.dim() > 0
-    }
+    shapes = {path: tuple(t.shape) for path, t in example.tensors().items() if t.dim()}
     if not shapes:
         raise UserModelError(f"{name} returned inputs without a tensor to batch; {RETURN}")
     dim = 0 if batch_dim is None else batch_dim

@@ -26,32 +26,27 @@ BUILT_IN: dict[str, str] = {
     "inductor-reduce-overhead": "frameworktax.runtimes.inductor:InductorReduceOverhead",
     "inductor-max-autotune": "frameworktax.runtimes.inductor:InductorMaxAutotune",
     "zentorch": "frameworktax.runtimes.inductor:ZenTorch",
-    "jax": "frameworktax.runtimes.jax:Jax",
-    "aot-inductor": "frameworktax.runtimes.aot_inductor:AotInductor",
+    "jax": "frameworktax.runtimes.apart:Jax",
+    "aot-inductor": "frameworktax.runtimes.inductor:AotInductor",
     "onnxruntime": "frameworktax.runtimes.onnxruntime:OnnxRuntime",
     "openvino": "frameworktax.runtimes.openvino:OpenVino",
-    "executorch": "frameworktax.runtimes.executorch:ExecuTorch",
-    "litert": "frameworktax.runtimes.litert:LiteRt",
-    "iree": "frameworktax.runtimes.iree:Iree",
-    "tract": "frameworktax.runtimes.tract:Tract",
+    "executorch": "frameworktax.runtimes.apart:ExecuTorch",
+    "litert": "frameworktax.runtimes.apart:LiteRt",
+    "iree": "frameworktax.runtimes.apart:Iree",
+    "tract": "frameworktax.runtimes.apart:Tract",
     "onnxruntime-cuda": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCuda",
     "tensorrt": "frameworktax.runtimes.onnxruntime_cuda:TensorRt",
     "cuda-graph": "frameworktax.runtimes.cuda_graph:CudaGraph",
     "onnxruntime-cuda-graph": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCudaGraph",
     "nested": "frameworktax.runtimes.nested:Nested",
     "deployed": "frameworktax.runtimes.deployment:Deployed",
-    "null": "frameworktax.runtimes.null:Null",
+    "null": "frameworktax.runtimes.eager:Null",
 }
-
-
-def _registry() -> dict[str, str]:
-    """Return built-in names and those of other packages."""
-    return with_plugins(BUILT_IN, GROUP, str)
 
 
 def names() -> list[str]:
     """Return every registered name, the built-in ones first."""
-    return list(_registry())
+    return list(with_plugins(BUILT_IN, GROUP, str))
 
 
 def every(input_kind: str = "dense") -> list[str]:
@@ -60,13 +55,12 @@ def every(input_kind: str = "dense") -> list[str]:
     That is every name but those that say otherwise, and those for sparse input where it is dense:
     nothing is there to be left out.
     """
-    found = []
-    for name in names():
-        runtime = get(name)
-        sparse = runtime.paradigm == "sparse-input"
-        if not runtime.by_name_only and (input_kind == "ragged" or not sparse):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, runtime in ((name, get(name)) for name in names())
+        if not runtime.by_name_only
+        and (input_kind == "ragged" or runtime.paradigm != "sparse-input")
+    ]
 
 
 def get(name: str) -> Runtime:
@@ -79,7 +73,8 @@ def get(name: str) -> Runtime:
         UsageError: there is no such name, or no such option of it.
     """
     bare, _, option = name.partition("@")
-    known = BUILT_IN if bare in BUILT_IN else _registry()  # which reads every package's metadata
+    # Other packages' metadata is read only for a name that is not built in.
+    known = BUILT_IN if bare in BUILT_IN else with_plugins(BUILT_IN, GROUP, str)
     if bare not in known:
         raise UsageError(
             f"unknown runtime '{name}'{nearest(name, known)} (see 'frameworktax list runtimes')"
@@ -88,7 +83,15 @@ def get(name: str) -> Runtime:
     runtime = getattr(importlib.import_module(module), attribute)()
     if not isinstance(runtime, Runtime):
         raise UsageError(f"runtime '{bare}' ({known[bare]}) is no Runtime; uninstall its package")
-    return runtime if bare == name else _with_option(runtime, name, option)
+    if bare == name:
+        return runtime
+    if option not in runtime.options:
+        have = ", ".join(f"{bare}@{known}" for known in runtime.options)
+        raise UsageError(f"{bare} has no option '{option}'; choose {have or f'{bare} alone'}")
+    kind = type(runtime)
+    fields = {"name": name, "option": option, "__doc__": kind.__doc__}
+    varied: Runtime = type(kind.__name__, (kind,), fields)()
+    return varied
 
 
 def recipes() -> dict[str, Recipe]:
@@ -125,15 +128,3 @@ def distributions() -> tuple[str, ...]:
     for group in (GROUP, models.GROUP):
         found |= {point.dist.name for point in entry_points(group=group) if point.dist}
     return tuple(sorted(found))
-
-
-def _with_option(runtime: Runtime, name: str, option: str) -> Runtime:
-    if option not in runtime.options:
-        have = ", ".join(f"{runtime.name}@{known}" for known in runtime.options)
-        raise UsageError(
-            f"{runtime.name} has no option '{option}'; choose {have or runtime.name + ' alone'}"
-        )
-    kind = type(runtime)
-    fields = {"name": name, "option": option, "__doc__": kind.__doc__}
-    varied: Runtime = type(kind.__name__, (kind,), fields)()
-    return varied

@@ -11,14 +11,15 @@ Reading it needs numpy only, so that a measuring process need not import the mod
 
 from __future__ import annotations
 
-import json
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.files import atomic_path
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from frameworktax.models.base import Inputs, Model
+    from frameworktax.models.base import Model
 
 Serve = Callable[[Sequence[Any]], Sequence[Any]]
 
 FOLDER = "artifact"
-MANIFEST = "manifest.json"
+MANIFEST, INPUTS = "manifest.json", "inputs-{}.npz"
 
 
 @dataclass(kw_only=True)
@@ -81,7 +82,7 @@ def staged(directory: Path) -> Iterator[Path]:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into the artefact's folder, over an older one."""
     with atomic_path(folder / MANIFEST) as partial:
-        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+        partial.write_bytes(msgspec.json.encode(manifest))
 
 
 class Artifact:
@@ -98,10 +99,7 @@ class Artifact:
         path = self.folder / MANIFEST
         if not path.is_file():
             raise WorkerError("failed", f"nothing prepared in {directory}; measure again")
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        fields["files"] = {int(batch): name for batch, name in fields["files"].items()}
-        fields["notes"] = [(code, text) for code, text in fields["notes"]]
-        self.manifest = Manifest(**fields)
+        self.manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
 
     def file(self, batch: int | None) -> Path:
         """Return the engine's file for a batch size; for None the one that takes any.
@@ -129,24 +127,11 @@ class Artifact:
         import numpy as np
 
         self.file(batch)
-        with np.load(self.folder / inputs_name(batch)) as stored:
+        with np.load(self.folder / INPUTS.format(batch)) as stored:
             return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
 
 
-def inputs_name(batch: int) -> str:
-    """Return the name of the file with the inputs of a batch size."""
-    return f"inputs-{batch}.npz"
-
-
 # --- from a module to the files -------------------------------------------------------------------
-
-
-def split(inputs: Inputs) -> tuple[list[str], list[Any]]:
-    """Return the paths and values of all tensors in the inputs, in order."""
-    import torch
-
-    tensors = [(path, value) for path, value in inputs.items() if isinstance(value, torch.Tensor)]
-    return [path for path, _ in tensors], [value for _, value in tensors]
 
 
 def positional(model: Model) -> torch.nn.Module:
@@ -158,7 +143,7 @@ def positional(model: Model) -> torch.nn.Module:
     import torch
 
     inputs = model.inputs(1)
-    paths, _ = split(inputs)
+    paths = list(inputs.tensors())
 
     class Positional(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
         def __init__(self, module: torch.nn.Module) -> None:
@@ -199,7 +184,7 @@ def static_note(error: Exception) -> tuple[str, str]:
 
 def example(model: Model, batch: int) -> tuple[Any, ...]:
     """Return the tensors of a batch, contiguous: some exporters trip over views of an example."""
-    return tuple(tensor.contiguous() for tensor in split(model.inputs(batch))[1])
+    return tuple(tensor.contiguous() for tensor in model.inputs(batch).tensors().values())
 
 
 class Export:
@@ -215,11 +200,11 @@ class Export:
 
     def __init__(self, model: Model, batches: Sequence[int], target: Target, folder: Path) -> None:
         self.model, self.batches, self.target, self.folder = model, batches, target, folder
-        paths, tensors = split(model.inputs(min(batches)))
+        tensors = model.inputs(min(batches)).tensors()
         self.manifest = Manifest(
-            names=[_port(path) for path in paths],
-            dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors],
-            batch_dims=[model.batch_dims.get(path) for path in paths],
+            names=[_port(*path.split(".", 1)) for path in tensors],
+            dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors.values()],
+            batch_dims=[model.batch_dims.get(path) for path in tensors],
             notes=list(model.notes),
             new_tokens=model.decoding.new_tokens if model.decoding else None,
         )
@@ -267,16 +252,15 @@ class Export:
         for batch in sorted(files):
             arrays = {
                 f"{i}": (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy()
-                for i, t in enumerate(split(self.model.inputs(batch))[1])
+                for i, t in enumerate(self.model.inputs(batch).tensors().values())
             }
-            np.savez(self.folder / inputs_name(batch), **arrays)
+            np.savez(self.folder / INPUTS.format(batch), **arrays)
         self.manifest.files = dict(files)
         write_manifest(self.folder, self.manifest)
 
 
-def _port(path: str) -> str:
+def _port(kind: str, name: str) -> str:
     """Return what an input is called in an exported graph: ``input_0``, or its own name."""
-    kind, _, name = path.partition(".")
     return f"input_{name}" if kind == "args" else name
 
 
@@ -290,6 +274,10 @@ class ArtifactLoaded(Loaded):
         self._artifact = artifact
         self._target = target
         self._option = option
+        self.start()
+
+    def start(self) -> None:
+        """Make the engine ready, before any batch size is bound; by default there is nothing."""
 
     def outputs(self, result: Iterable[Any]) -> list[np.ndarray]:
         """Return a call's arrays."""
@@ -318,9 +306,9 @@ class ArtifactLoaded(Loaded):
 class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
     """Programs that take the tensors of ``Artifact`` in order; one per file, shared by batches."""
 
-    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
-        super().__init__(artifact, target, option)
-        configure(target)
+    def start(self) -> None:
+        """Set torch's threads and device."""
+        configure(self._target)
         self._programs: dict[Path, Any] = {}
 
     @abstractmethod
@@ -349,15 +337,7 @@ class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
 
     def serve(self, batch: int | None) -> Serve:
         """Return a call of the program that serves this batch, without gradients."""
-        import torch
-
-        program = self.program(batch)
-
-        def serve(tensors: Sequence[Any]) -> Sequence[Any]:
-            with torch.no_grad():
-                return program(*tensors)  # type: ignore[no-any-return] # an engine's
-
-        return serve
+        return without_gradients(self.program(batch))
 
     def tensors(self, batch: int) -> tuple[torch.Tensor, ...]:
         """Return the inputs of a batch size on the device."""
@@ -368,6 +348,17 @@ class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
             torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
             for array, dtype in zip(arrays, self._artifact.manifest.dtypes, strict=True)
         )
+
+
+def without_gradients(program: Callable[..., Any]) -> Serve:
+    """Return a call of a program with tensors in order."""
+    import torch
+
+    def serve(tensors: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return program(*tensors)  # type: ignore[no-any-return] # an engine's
+
+    return serve
 
 
 def wide(array: np.ndarray) -> np.ndarray:
@@ -411,6 +402,5 @@ class ArtifactRuntime(Runtime):
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read the manifest of what was exported."""
         artifact = Artifact(directory)
-        generates = artifact.manifest.new_tokens is not None
-        kind = self.decoding_loaded if generates else None
+        kind = self.decoding_loaded if artifact.manifest.new_tokens is not None else None
         return (kind or self.loaded)(artifact, target, self.option)

@@ -16,13 +16,7 @@ from frameworktax import host
 from frameworktax.errors import WorkerError
 from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
-from frameworktax.runtimes.torch_common import (
-    TorchDecodingLoaded,
-    TorchLoaded,
-    TorchRuntime,
-    configure,
-    given,
-)
+from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
 
 if TYPE_CHECKING:
     from frameworktax.models.base import Model
@@ -48,43 +42,33 @@ class CudaGraph(TorchRuntime):
         import torch
 
         configure(target)
-        built, mode = given(model), torch.inference_mode
+        built = given(model)
+        called = built.module
         if built.decoding is not None:
-            decoder = Replayed(built.module, built.decoding, recorded)
-            return GraphDecodingLoaded(built, target, decoder, mode)
-        return GraphLoaded(built, target, built.module, mode)
+            called = Replayed(built.module, built.decoding, recorded)
+        return GraphLoaded(built, target, called, torch.inference_mode)
 
 
 class GraphLoaded(TorchLoaded):
-    """One graph for each batch size, with its own inputs, outputs and memory."""
+    """One graph for each batch size, with its own inputs, outputs and memory; two to decode."""
 
     def bind(self, batch: int) -> Call:
         """Capture the module on this batch and return its replay.
 
         Raises:
-            WorkerError: the call cannot be captured; the message says why.
+            WorkerError: the call or a step cannot be captured; the message says why.
         """
-        replay, output = recorded(super().bind(batch))
+        call = super().bind(batch)
+        if self._decoder is not None:  # which records its steps when first called
+            call()
+            return call
+        replay, output = recorded(call)
 
         def replayed() -> Any:
             replay()
             return output
 
         return replayed
-
-
-class GraphDecodingLoaded(TorchDecodingLoaded):
-    """Decoding whose graphs are recorded when a batch size is bound."""
-
-    def bind(self, batch: int) -> Call:
-        """Return a call that replays them.
-
-        Raises:
-            WorkerError: a step cannot be captured; the message says why.
-        """
-        call = super().bind(batch)
-        call()
-        return call
 
 
 def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:

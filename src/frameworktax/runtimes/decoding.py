@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from frameworktax.models.base import Model
+    from frameworktax.runtimes.artifacts import Export
 
 KV_CACHES = ("none", "dynamic")
 NEXT = "next_token"
@@ -33,49 +32,34 @@ BATCH, TOKENS, PAST = 2, 4, 3
 HOW = "a loop of frameworktax's own over the exported step"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An exported step; batch, tokens and past may have any size.
-
-    Attributes:
-        program: from token ids (batch, tokens) and the cache so far to the next token
-            (batch, 1) and the cache with it, a list of keys and values by layer, each
-            (batch, heads, past, head).
-        cache: heads and head of each tensor of the cache; empty for ``kv_cache`` none.
-    """
-
-    program: torch.export.ExportedProgram
-    cache: list[list[int]]
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names for the program's inputs."""
-        return [IDS, *past_names(self.cache)]
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names for the program's outputs."""
-        return [NEXT, *present_names(self.cache)]
+Cache = list[list[int]]
+"""Heads and head dimension of each tensor of the cache; empty for ``kv_cache`` none."""
 
 
-def past_names(cache: list[list[int]]) -> list[str]:
+def past_names(cache: Cache) -> list[str]:
     """Return the names of the cache that goes in."""
     return [f"past.{number}" for number in range(len(cache))]
 
 
-def present_names(cache: list[list[int]]) -> list[str]:
+def present_names(cache: Cache) -> list[str]:
     """Return the names of the cache that comes out."""
     return [f"present.{number}" for number in range(len(cache))]
 
 
-def export_step(model: Model) -> Step:
-    """Export one step of a causal language model.
+def export_step(export: Export) -> tuple[torch.export.ExportedProgram, list[str], list[str]]:
+    """Export one step of a causal language model; the manifest gets its cache.
+
+    Returns:
+        A program for any batch, tokens and past, and the names of its inputs and outputs: from
+        token ids (batch, tokens) and the cache so far to the next token (batch, 1) and the cache
+        with it, a list of keys and values by layer, each (batch, heads, past, head).
 
     Raises:
         WorkerError: its cache is not keys and values of all tokens, layer by layer.
     """
     import torch
 
+    model = export.model
     if model.decoding is None:
         raise WorkerError("failed", "a forward pass has no step to export")
     module = _step(model.module, model.decoding.kv_cache != "none")
@@ -87,7 +71,9 @@ def export_step(model: Model) -> Step:
     length = torch.export.Dim("past", min=0)
     shapes = {"ids": {0: batch, 1: tokens}, "past": [{0: batch, 2: length} for _ in past]}
     program = torch.export.export(module, (ids, past), dynamic_shapes=shapes)
-    return Step(program, [[int(tensor.shape[1]), int(tensor.shape[3])] for tensor in past])
+    cache = [[int(tensor.shape[1]), int(tensor.shape[3])] for tensor in past]
+    export.manifest.cache = cache
+    return program, [IDS, *past_names(cache)], [NEXT, *present_names(cache)]
 
 
 def _step(module: torch.nn.Module, is_cached: bool) -> torch.nn.Module:
@@ -107,9 +93,7 @@ def _step(module: torch.nn.Module, is_cached: bool) -> torch.nn.Module:
                 logits = self.module(input_ids=ids, use_cache=False, **last).logits
                 return (logits[:, -1:].argmax(-1),)
             cache = DynamicCache(config=self.module.config)
-            odd = {
-                type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer
-            }
+            odd = {type(one).__name__ for one in cache.layers if type(one) is not DynamicLayer}
             if odd:
                 raise WorkerError(
                     "unavailable",

@@ -1,4 +1,4 @@
-"""Eager execution: the module is called as a user calls it."""
+"""Eager execution: the module is called as a user calls it. And the floor: nothing is called."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.models.generate import Greedy
-from frameworktax.records import KV_CACHES
+from frameworktax.records import KV_CACHES, PRECISIONS
 from frameworktax.runtimes import variants
-from frameworktax.runtimes.base import Loaded, Target
+from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.torch_common import (
     FLOATS,
+    TorchLoaded,
     TorchRuntime,
     configure,
     given,
-    loaded,
     quantized,
+    synchronize,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from frameworktax.models.base import Model
 
 
@@ -64,14 +67,10 @@ class Eager(TorchRuntime):
         if target.precision == "int8":
             plain = replace(plain, module=quantized(plain.module))
         built = variants.applied(plain, self.option)
-        return loaded(
-            built,
-            target,
-            built.module,
-            variants.mode(self.option, self._mode()),
-            lambda decoding: Greedy(built.module, decoding),
-            built.notes[len(plain.notes) :],
-        )
+        decoding = built.decoding
+        called = built.module if decoding is None else Greedy(built.module, decoding)
+        mode = variants.mode(self.option, self._mode())
+        return TorchLoaded(built, target, called, mode, built.notes[len(plain.notes) :])
 
     def _mode(self) -> Any:
         """Return what is entered around a call, unless an option says otherwise."""
@@ -91,3 +90,37 @@ class InferenceMode(Eager):
         import torch
 
         return torch.inference_mode
+
+
+class Null(Runtime):
+    """The floor: a call that does nothing, so that its time is the harness's own.
+
+    On any device and in any precision; on a device that includes the synchronise which ends every
+    call there.
+    """
+
+    name = "null"
+    paradigm = "floor"
+    devices = ("cpu", "cuda")
+    precisions = PRECISIONS
+    kv_caches = KV_CACHES
+    keeps_channels_last = True
+    needs_model = False
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Return the call that does nothing."""
+        return _NullLoaded(target)
+
+
+class _NullLoaded(Loaded):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def synchronize(self) -> None:
+        synchronize(self._target)
+
+    def bind(self, batch: int) -> Call:
+        return lambda: None
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        return []

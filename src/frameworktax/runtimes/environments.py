@@ -76,11 +76,10 @@ def base() -> Path:
 def python_of(name: str) -> Path | None:
     """Return the interpreter of a finished environment, or None if there is none."""
     folder = base() / name
-    python = folder / "bin" / "python"
-    if not ((folder / MARKER).is_file() and python.exists()):
+    python, marker = folder / "bin" / "python", folder / MARKER
+    if not (marker.is_file() and python.exists()):
         return None
-    run = (folder, python.parent, python, folder / MARKER)
-    return python if all(map(_is_trusted, run)) else None
+    return python if all(map(_is_trusted, (folder, python.parent, python, marker))) else None
 
 
 def _is_trusted(path: Path) -> bool:
@@ -171,14 +170,14 @@ def _install(python: Path, wanted: Recipe) -> None:
             constraints.write_text("")
         done = subprocess.run(
             [*command, "-c", str(constraints), *wanted.packages],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             errors="replace",
         )
     if done.returncode:
-        errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
-        last = (errors or done.stdout.strip().splitlines() or ["no output"])[-1]
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        errors = [line for line in lines if line.startswith("ERROR")]
+        last = (errors or lines or ["no output"])[-1]
         raise WorkerError("failed", f"pip could not install {' '.join(wanted.packages)}: {last}")
 
 

@@ -69,11 +69,9 @@ def describe(model: Model, result: Any) -> Interface:
     Raises:
         WorkerError: it is called with or returns what cannot be written down.
     """
-    import torch
-
     inputs = model.inputs(1)
-    tensors = [(path, v) for path, v in inputs.items() if isinstance(v, torch.Tensor)]
-    constants = {path: v for path, v in inputs.items() if not isinstance(v, torch.Tensor)}
+    tensors = inputs.tensors()
+    constants = {path: v for path, v in inputs.items() if path not in tensors}
     for path, value in constants.items():
         if not isinstance(value, Plain):
             raise WorkerError(
@@ -82,8 +80,8 @@ def describe(model: Model, result: Any) -> Interface:
     found = inspect.signature(model.module.forward).parameters.values()
     return Interface(
         parameters=[(p.name, p.kind.name, p.default is not _NONE) for p in found],
-        inputs=[path for path, _ in tensors],
-        dtypes=[_dtype(v) for _, v in tensors],
+        inputs=list(tensors),
+        dtypes=[_dtype(v) for v in tensors.values()],
         constants=constants,
         output=tree(result),
     )

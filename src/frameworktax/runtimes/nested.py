@@ -8,7 +8,9 @@ the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +68,7 @@ class _Encoder:
         if activation != GELU or getattr(config, "is_decoder", False):
             raise _unavailable(f"computes encoders with {GELU}, not this {kind} ({activation})")
         try:
-            self._layers = list(LAYERS[kind](module, config))
+            self._layers = list(_arguments(LAYERS[kind], module, config))
             self._embeddings = module.embeddings
         except AttributeError as error:  # a model with a head, or another version's names
             raise _unavailable(
@@ -92,64 +94,67 @@ def _unavailable(reason: str) -> WorkerError:
     return WorkerError("unavailable", f"{reason}; choose another runtime")
 
 
-def _bert_layers(module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
-    for layer in module.encoder.layer:
-        attention, output = layer.attention.self, layer.attention.output
-        yield _arguments(
-            config.hidden_size,
-            config.num_attention_heads,
-            (attention.query, attention.key, attention.value),
-            output.dense,
-            (output.LayerNorm, layer.output.LayerNorm),
-            (layer.intermediate.dense, layer.output.dense),
-        )
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Where a kind of encoder has what the fused operator takes, as paths of attributes.
+
+    Attributes:
+        layers: of the model.
+        sizes: width and heads, of the configuration.
+        projections: query, key and value; here and below of a layer.
+        out: projection of attention's output.
+        norms: after attention, after the two linear maps.
+        inner: the two linear maps.
+    """
+
+    layers: str
+    sizes: tuple[str, str]
+    projections: tuple[str, str, str]
+    out: str
+    norms: tuple[str, str]
+    inner: tuple[str, str]
 
 
-def _distilbert_layers(module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
-    for layer in module.transformer.layer:
-        attention = layer.attention
-        yield _arguments(
-            config.dim,
-            config.n_heads,
-            (attention.q_lin, attention.k_lin, attention.v_lin),
-            attention.out_lin,
-            (layer.sa_layer_norm, layer.output_layer_norm),
-            (layer.ffn.lin1, layer.ffn.lin2),
-        )
+_BERT = _Names(
+    layers="encoder.layer",
+    sizes=("hidden_size", "num_attention_heads"),
+    projections=("attention.self.query", "attention.self.key", "attention.self.value"),
+    out="attention.output.dense",
+    norms=("attention.output.LayerNorm", "output.LayerNorm"),
+    inner=("intermediate.dense", "output.dense"),
+)
+_DISTILBERT = _Names(
+    layers="transformer.layer",
+    sizes=("dim", "n_heads"),
+    projections=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    out="attention.out_lin",
+    norms=("sa_layer_norm", "output_layer_norm"),
+    inner=("ffn.lin1", "ffn.lin2"),
+)
+LAYERS = {"bert": _BERT, "roberta": _BERT, "electra": _BERT, "distilbert": _DISTILBERT}
+"""transformers' ``model_type`` → names of its parts."""
 
 
-LAYERS: dict[str, Callable[[Any, Any], Iterator[tuple[Any, ...]]]] = {
-    "bert": _bert_layers,
-    "roberta": _bert_layers,
-    "electra": _bert_layers,
-    "distilbert": _distilbert_layers,
-}
-"""transformers' ``model_type`` → the arguments of the fused operator, layer by layer."""
-
-
-def _arguments(
-    hidden: int,
-    heads: int,
-    projections: tuple[Any, Any, Any],
-    out: Any,
-    norms: tuple[Any, Any],
-    inner: tuple[Any, Any],
-) -> tuple[Any, ...]:
-    """Return what ``torch._transformer_encoder_layer_fwd`` takes after its input."""
+def _arguments(names: _Names, module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield what ``torch._transformer_encoder_layer_fwd`` takes after its input, by layer."""
     import torch
 
-    if norms[0].eps != norms[1].eps:
-        raise _unavailable("takes one epsilon for both layer norms, this model has two")
-    return (
-        hidden,
-        heads,
-        torch.cat([p.weight for p in projections]).detach(),
-        torch.cat([p.bias for p in projections]).detach(),
-        out.weight,
-        out.bias,
-        True,  # GELU
-        False,  # norms follow their blocks
-        norms[0].eps,
-        *(p for norm in norms for p in (norm.weight, norm.bias)),
-        *(p for linear in inner for p in (linear.weight, linear.bias)),
-    )
+    for layer in attrgetter(names.layers)(module):
+        projections, norms, inner = (
+            attrgetter(*paths)(layer) for paths in (names.projections, names.norms, names.inner)
+        )
+        out = attrgetter(names.out)(layer)
+        if norms[0].eps != norms[1].eps:
+            raise _unavailable("takes one epsilon for both layer norms, this model has two")
+        yield (
+            *attrgetter(*names.sizes)(config),
+            torch.cat([p.weight for p in projections]).detach(),
+            torch.cat([p.bias for p in projections]).detach(),
+            out.weight,
+            out.bias,
+            True,  # GELU
+            False,  # norms follow their blocks
+            norms[0].eps,
+            *(p for norm in norms for p in (norm.weight, norm.bias)),
+            *(p for linear in inner for p in (linear.weight, linear.bias)),
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import positional, split
+from frameworktax.runtimes.artifacts import positional
 
 if TYPE_CHECKING:
     from frameworktax.runtimes.artifacts import Export
@@ -55,11 +55,11 @@ def export_step(export: Export) -> dict[int, str]:
     """Export one step of decoding to one ONNX file for all batch sizes."""
     import torch
 
-    step = decoding.export_step(export.model)
-    names = {"input_names": step.inputs, "output_names": step.outputs}
-    program = torch.onnx.export(step.program, (), dynamo=True, verbose=False, **names)
-    export.manifest.cache = step.cache
-    export.manifest.free_dimension = _symbol(program, [0] * len(step.inputs))
+    step, given, made = decoding.export_step(export)
+    program = torch.onnx.export(
+        step, (), input_names=given, output_names=made, dynamo=True, verbose=False
+    )
+    export.manifest.free_dimension = _symbol(program, [0] * len(given))
     program.save(str(export.folder / "model.onnx"))
     return dict.fromkeys(export.batches, "model.onnx")
 
@@ -106,7 +106,7 @@ def export_fused(export: Export) -> dict[int, str]:
     exported = export.folder / "exported.onnx"
     torch.onnx.export(
         positional(replace(model, module=plain)),
-        tuple(split(model.inputs(max(export.batches)))[1]),
+        tuple(model.inputs(max(export.batches)).tensors().values()),
         str(exported),
         dynamo=False,
         opset_version=OPSET,

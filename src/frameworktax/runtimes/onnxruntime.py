@@ -97,11 +97,10 @@ class OnnxLoaded(OnnxSessions):
 
     def serve(self, batch: int | None) -> Serve:
         """Return a run of the session over the caller's arrays; ONNX Runtime takes many threads."""
-        session = self.session(batch)
-        run, given = session.run, [port.name for port in session.get_inputs()]
-        outputs = [port.name for port in session.get_outputs()]
+        session, names = self.session(batch), self._artifact.manifest.names
+        run, outputs = session.run, [port.name for port in session.get_outputs()]
         # Those the graph still has.
-        places = [(name, self._artifact.manifest.names.index(name)) for name in given]
+        places = [(port.name, names.index(port.name)) for port in session.get_inputs()]
 
         def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
             return run(outputs, {name: arrays[at] for name, at in places})  # type: ignore[no-any-return] # an engine's
@@ -141,11 +140,9 @@ class OnnxDecodingLoaded(OnnxSessions, decoding.DecodingLoaded):
 
             def step(tokens: np.ndarray) -> np.ndarray:
                 nonlocal kept
-                given = dict(zip(past, kept, strict=True))
-                given[IDS] = value(tokens)
+                given = {IDS: value(tokens), **dict(zip(past, kept, strict=True))}
                 found, *kept = run(wanted, given)
-                made: np.ndarray = found.numpy()
-                return made
+                return found.numpy()  # type: ignore[no-any-return] # an engine's
 
             return step
 

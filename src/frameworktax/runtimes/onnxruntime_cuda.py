@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from frameworktax.errors import WorkerError
-from frameworktax.runtimes.artifacts import Artifact, ArtifactLoaded
+from frameworktax.runtimes.artifacts import ArtifactLoaded
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.cuda_graph import missing_gpu
 from frameworktax.runtimes.onnxruntime import OnnxLoaded, OnnxRuntime
@@ -40,13 +40,13 @@ class OnnxCudaLoaded(OnnxLoaded):
     """Must be among those that started."""
     libraries: ClassVar[str] = "the CUDA and cuDNN libraries"
 
-    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+    def start(self) -> None:
+        """Give torch and the sessions one stream on the device."""
         import onnxruntime
         import torch
 
-        super().__init__(artifact, target, option)
-        self._fallback: dict[int, str] = {}
-        self._device_id = torch.device(target.device).index or 0
+        self._fallback: dict[str, None] = {}
+        self._device_id = torch.device(self._target.device).index or 0
         self.place = ("cuda", self._device_id)
         torch.cuda.set_device(self._device_id)
         # A stream of its own: the default one has the handle 0, which reads as none given. It
@@ -69,7 +69,7 @@ class OnnxCudaLoaded(OnnxLoaded):
                 raise
             session = self._start(batch, may_fall_back=True)
             if self.provider in session.get_providers():
-                self._fallback[batch or 0] = fallback_text(_assigned(session))
+                self._fallback[fallback_text(_assigned(session))] = None
         if self.provider not in session.get_providers():
             why = f"{self.provider} did not start; do {self.libraries} fit this build?"
             raise WorkerError("failed", f"onnxruntime would run elsewhere: {why}")
@@ -84,14 +84,12 @@ class OnnxCudaLoaded(OnnxLoaded):
 
     def providers(self, batch: int | None) -> list[tuple[str, dict[str, str]]]:
         """Return the providers in the order they may take nodes, with their options."""
-        del batch
-        return [(PROVIDER, self._common() | {"use_tf32": "0"})]  # TF32 is on by default
+        return [(PROVIDER, self.common() | {"use_tf32": "0"})]  # TF32 is on by default
 
-    def _common(self) -> dict[str, str]:
-        return {
-            "device_id": str(self._device_id),
-            "user_compute_stream": str(self._stream.cuda_stream),
-        }
+    def common(self) -> dict[str, str]:
+        """Return the options of every provider."""
+        stream = str(self._stream.cuda_stream)
+        return {"device_id": str(self._device_id), "user_compute_stream": stream}
 
     def run_options(self) -> tuple[Any, ...]:
         """Return options of a run that comes back before it is done."""
@@ -109,12 +107,8 @@ class OnnxCudaLoaded(OnnxLoaded):
     def notes(self) -> list[tuple[str, str]]:
         """Return what export had to say, what decides the arithmetic, and what runs on the CPU."""
         arithmetic = f"cuDNN's convolutions are chosen by timing all of them; {NO_TF32}"
-        texts = dict.fromkeys(self._fallback.values())
-        return [
-            *super().notes(),
-            ("device-arithmetic", arithmetic),
-            *(("cpu-fallback", text) for text in texts),
-        ]
+        fallback = [("cpu-fallback", text) for text in self._fallback]
+        return [*super().notes(), ("device-arithmetic", arithmetic), *fallback]
 
 
 class OnnxCudaGraphLoaded(OnnxCudaLoaded):
@@ -148,13 +142,14 @@ class TensorRtLoaded(OnnxCudaLoaded):
     provider = TENSORRT
     libraries = "the TensorRT libraries"
 
-    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+    def start(self) -> None:
+        """Load TensorRT's libraries before the device is used."""
         # TensorRT takes TF32 for float32 by default; read when CUDA starts.
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
         # Its wheel holds libnvinfer; once loaded, the provider finds it by name.
         importlib.import_module("tensorrt")
-        super().__init__(artifact, target, option)
-        self._engines = artifact.directory / "engines"  # those of one process serve the next
+        super().start()
+        self._engines = self._artifact.directory / "engines"  # those of one process serve the next
 
     def providers(self, batch: int | None) -> list[tuple[str, dict[str, str]]]:
         """Return TensorRT and, behind it, CUDA.
@@ -171,7 +166,7 @@ class TensorRtLoaded(OnnxCudaLoaded):
             "trt_timing_cache_path": str(self._engines),
             "trt_fp16_enable": "1" if self._target.precision == "float16" else "0",
         }
-        return [(TENSORRT, self._common() | settings), *super().providers(batch)]
+        return [(TENSORRT, self.common() | settings), *super().providers(batch)]
 
 
 def missing_provider(library: str) -> str | None:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import (
-    Artifact,
-    ArtifactLoaded,
-    ArtifactRuntime,
-    Export,
-    Serve,
-)
+from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export, Serve
 from frameworktax.runtimes.base import SERIAL, Call, Target
 from frameworktax.runtimes.onnx_files import export_onnx
 
@@ -33,12 +27,10 @@ has it, and is off by 0.02."""
 def _write_step(export: Export) -> dict[int, str]:
     import openvino
 
-    step = decoding.export_step(export.model)
-    export.manifest.cache = step.cache
-    converted = openvino.convert_model(step.program)
-    for ports, names in ((converted.inputs, step.inputs), (converted.outputs, step.outputs)):
-        for port, name in zip(ports, names, strict=True):
-            port.tensor.set_names({name})
+    program, given, made = decoding.export_step(export)
+    converted = openvino.convert_model(program)
+    for port, name in zip([*converted.inputs, *converted.outputs], [*given, *made], strict=True):
+        port.tensor.set_names({name})
     openvino.save_model(converted, export.folder / "model.xml", compress_to_fp16=False)
     return dict.fromkeys(export.batches, "model.xml")
 
@@ -47,7 +39,7 @@ def _widened(model: Model) -> Model:
     """Return a copy of the model in float32, with the values it has in its own precision."""
     import torch
 
-    def wider(value: Any) -> Any:
+    def wider(_: str, value: Any) -> Any:
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.float() if is_float else value
 
@@ -61,20 +53,15 @@ def _widened(model: Model) -> Model:
 class _Compiling(ArtifactLoaded):
     """Compiles for a target, and notes where the engine computes in another precision."""
 
-    def __init__(self, artifact: Artifact, target: Target, option: str = "") -> None:
+    def start(self) -> None:
         import openvino
 
-        super().__init__(artifact, target, option)
         self._core = openvino.Core()
         self._differs: list[tuple[str, str]] = []
 
     def read(self, batch: int | None) -> Any:
         """Return the model that serves a batch size, not compiled yet."""
         return self._core.read_model(self._artifact.file(batch))
-
-    def request(self, model: Any) -> Any:
-        """Compile a model and return a request to run it."""
-        return self.compiled(model).create_infer_request()
 
     def compiled(self, model: Any) -> Any:
         """Compile a model."""
@@ -99,13 +86,21 @@ class _Compiling(ArtifactLoaded):
 class _Loaded(_Compiling):
     _alive: tuple[Any, ...] = ()
 
+    def read(self, batch: int | None) -> Any:
+        """Return the model that serves a batch size, with its sizes where there is one."""
+        import openvino
+
+        model = super().read(batch)
+        if batch is not None:
+            sizes = [array.shape for array in self._artifact.inputs(batch)]
+            model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
+        return model
+
     def bind(self, batch: int) -> Call:
         import openvino
 
         arrays = self._artifact.inputs(batch)
-        model = self.read(batch)
-        model.reshape({i: openvino.PartialShape(a.shape) for i, a in enumerate(arrays)})
-        request = self.request(model)
+        request = self.compiled(self.read(batch)).create_infer_request()
         tensors = [openvino.Tensor(array, shared_memory=True) for array in arrays]
         for index, tensor in enumerate(tensors):
             request.set_input_tensor(index, tensor)
@@ -124,11 +119,7 @@ class _Loaded(_Compiling):
     def serve(self, batch: int | None) -> Serve:
         import openvino
 
-        model = self.read(batch)
-        if batch is not None:
-            sizes = [array.shape for array in self._artifact.inputs(batch)]
-            model.reshape({i: openvino.PartialShape(size) for i, size in enumerate(sizes)})
-        compiled = self.compiled(model)
+        compiled = self.compiled(self.read(batch))
         count, own = len(compiled.outputs), threading.local()
 
         def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -156,7 +147,7 @@ class _DecodingLoaded(_Compiling, decoding.DecodingLoaded):
         model.reshape(dict(enumerate(sizes)))
         if cache:
             apply_make_stateful_transformation(model, dict(zip(past, present, strict=True)))
-        request = self.request(model)
+        request = self.compiled(model).create_infer_request()
 
         def step(tokens: np.ndarray) -> np.ndarray:
             # Copied out: the next step writes where this one's token is.

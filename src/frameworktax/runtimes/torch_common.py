@@ -6,14 +6,15 @@ import importlib
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import cache_folder, own_entry
-from frameworktax.models.generate import Greedy, Loop, Replayed
+from frameworktax.models.generate import Decoder
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from frameworktax.models.base import Decoding, Model
+    from frameworktax.models.base import Model
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The precisions a torch module can be cast to."""
@@ -164,7 +165,7 @@ class OnTorch(Loaded):
 
 
 class TorchLoaded(OnTorch):
-    """A callable that takes a model's inputs.
+    """A callable that takes a model's inputs: its module, or what decodes with it.
 
     ``mode`` is entered around every call, as a user's code does.
     """
@@ -177,16 +178,17 @@ class TorchLoaded(OnTorch):
         mode: Any,
         notes: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self._model = model
-        self._target = target
+        self._model, self._target, self._mode, self._notes = model, target, mode, notes
         self._module = module
-        self._mode = mode
-        self._notes = notes
+        self._decoder = module if isinstance(module, Decoder) else None
+        self._hook_ns: int | None = None
 
     def bind(self, batch: int) -> Call:
-        """Return a call of the module on this batch."""
+        """Return a call of the module on this batch; a decoder makes all tokens of it."""
         inputs = self._model.inputs(batch)
         module, args, kwargs, mode = self._module, inputs.args, inputs.kwargs, self._mode
+        if self._decoder is not None and self._hook_ns is None:
+            self._hook_ns = self._decoder.hook_cost_ns(kwargs[IDS])
 
         def call() -> Any:
             with mode():
@@ -196,53 +198,24 @@ class TorchLoaded(OnTorch):
 
     def root(self) -> Any:
         """Return the module."""
-        return self._module
+        return self._module if self._decoder is None else self._decoder.module
+
+    def first_token_ns(self) -> int | None:
+        """Return when the first token of the last call was complete; None for a forward pass."""
+        return None if self._decoder is None else self._decoder.first_token_ns
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return the notes given at the start, and what decides the arithmetic on a device."""
-        if not self._target.is_cuda:
-            return list(self._notes)
-        text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
-        return [*self._notes, ("device-arithmetic", text)]
+        """Return the notes given at the start, and what decides the arithmetic on a device.
 
-
-class TorchDecodingLoaded(TorchLoaded):
-    """A decoder as the callable of ``TorchLoaded``: each call makes all tokens of a batch."""
-
-    _module: Greedy | Loop | Replayed
-    _hook_ns: int | None = None
-
-    def bind(self, batch: int) -> Call:
-        """Return a call that generates from this batch of prompts."""
-        if self._hook_ns is None:
-            self._hook_ns = self._module.hook_cost_ns(self._model.inputs(batch).kwargs[IDS])
-        return super().bind(batch)
-
-    def root(self) -> Any:
-        """Return the module that decodes."""
-        return self._module.module
-
-    def first_token_ns(self) -> int:
-        """Return when the first token of the last call was complete."""
-        return self._module.first_token_ns
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what decodes, and what watching for the first token costs."""
-        return super().notes() + decoding_notes(self._module.how, self._hook_ns)
-
-
-def loaded(
-    model: Model,
-    target: Target,
-    module: Callable[..., Any],
-    mode: Any,
-    decoder: Callable[[Decoding], Greedy | Loop],
-    notes: Sequence[tuple[str, str]] = (),
-) -> TorchLoaded:
-    """Return a module as loaded: its forward pass, or ``decoder`` where it is to generate."""
-    if model.decoding is None:
-        return TorchLoaded(model, target, module, mode, notes)
-    return TorchDecodingLoaded(model, target, decoder(model.decoding), mode, notes)
+        Where it decodes, also by what, and what noting the first token costs.
+        """
+        notes = list(self._notes)
+        if self._target.is_cuda:
+            text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
+            notes.append(("device-arithmetic", text))
+        if self._decoder is not None:
+            notes += decoding_notes(self._decoder.how, self._hook_ns)
+        return notes
 
 
 def decoding_notes(how: str, hook_ns: int | None) -> list[tuple[str, str]]:
@@ -267,8 +240,6 @@ def synchronize(target: Target) -> None:
 
 def missing_compiler() -> str | None:
     """Return why loops cannot be compiled here and what to install, or None if they can."""
-    import sysconfig
-
     if compiler() is None:
         return "no C++ compiler; install g++ (apt install g++) or set CXX"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():

@@ -13,7 +13,6 @@ from frameworktax.runtimes.artifacts import (
     Export,
     TorchArtifactLoaded,
     positional,
-    split,
     static_note,
 )
 from frameworktax.runtimes.torch_common import TorchRuntime, to_arrays
@@ -49,18 +48,13 @@ def _check(program: Any, module: torch.nn.Module, model: Model, batch: int) -> N
     """Raise ValueError where a trace does not compute what the module computes."""
     import numpy as np
 
-    _, tensors = split(model.inputs(batch))
+    tensors = model.inputs(batch).tensors().values()
     for ours, theirs in zip(to_arrays(module(*tensors)), to_arrays(program(*tensors)), strict=True):
         # bfloat16 has 8 bits: looser by what float32 has more.
-        scale = (
-            SAME * (100 if tensors and _is_narrow(module) else 1) * max(np.abs(ours).max(), 1e-30)
-        )
+        is_narrow = any(p.element_size() < 4 for p in module.parameters())
+        scale = SAME * (100 if is_narrow else 1) * max(np.abs(ours).max(), 1e-30)  # all may be 0
         if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=scale):
             raise ValueError(f"a trace is not valid for batch {batch}")
-
-
-def _is_narrow(module: torch.nn.Module) -> bool:
-    return any(p.element_size() < 4 for p in module.parameters())
 
 
 class TorchScript(TorchRuntime, ArtifactRuntime):
@@ -112,8 +106,8 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     def _traced(self, module: torch.nn.Module, model: Model, batch: int) -> Any:
         import torch
 
-        _, tensors = split(model.inputs(batch))
-        traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
+        tensors = tuple(model.inputs(batch).tensors().values())
+        traced = torch.jit.trace(module, tensors, check_trace=False)
         return torch.jit.freeze(traced) if self.freezes else traced
 
 

@@ -88,7 +88,12 @@ def applied(model: Model, option: str) -> Model:
     """Return the model as the words of an option want it; notes say what was done."""
     model = unfused(model) if UNFUSED in words(option) else model
     if NARROW in words(option):
-        return _cast(model, lambda module: module.bfloat16(), _narrow, _float)
+        return _cast(
+            model,
+            lambda module: module.bfloat16(),
+            lambda tensor: tensor.bfloat16() if tensor.is_floating_point() else tensor,
+            lambda tensor: tensor.float() if tensor.is_floating_point() else tensor,
+        )
     if NHWC in words(option):
         return _channels_last(model)
     return model
@@ -123,14 +128,6 @@ def _cast(model: Model, whole: Tensors, given: Tensors, made: Tensors) -> Model:
             return tree_map_only(torch.Tensor, made, self.module(*args, **kwargs))
 
     return replace(model, module=Cast(whole(copy.deepcopy(model.module))).eval())
-
-
-def _narrow(tensor: Any) -> Any:
-    return tensor.bfloat16() if tensor.is_floating_point() else tensor
-
-
-def _float(tensor: Any) -> Any:
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def unfused(model: Model) -> Model:
