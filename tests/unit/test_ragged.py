@@ -78,10 +78,3 @@ def test_another_process_draws_the_same():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(ragged.lengths(16, 20.92, 10.18, 128).tolist())
-
-
-def test_the_share_of_padding_is_counted():
-    real = np.zeros((2, 8), bool)
-    real[0, :3] = real[1, :1] = True
-    assert ragged.padding_share(real) == 12 / 16
-    assert ragged.padding_share(np.ones((3, 5), bool)) == 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.base import SEED
-from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, place, unmasked
+from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry, with_plugins
 from frameworktax.models.torchvision_operators import declare
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_name",
-    "describe_names", "is_user_model", "libraries", "names", "place",
+    "describe_names", "is_user_model", "libraries", "names",
 ]  # fmt: skip
 
 GROUP = "frameworktax.models"

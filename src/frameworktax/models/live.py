@@ -73,12 +73,10 @@ def _is(model: Any, name: tuple[str, str]) -> bool:
 def _of_pipeline(pipeline: Any, example: Any) -> Live:
     """Run the pipeline once and take what it calls its model with."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def seen(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((args, kwargs))
-
     size = {"batch_size": len(example)} if isinstance(example, list) else {}
-    hook = pipeline.model.register_forward_pre_hook(seen, with_kwargs=True)
+    hook = pipeline.model.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
     try:
         _tried(pipeline, lambda: pipeline(example, **size))
     finally:

@@ -125,8 +125,8 @@ def _check_takes_nothing(name: str, function: Callable[[], Any]) -> None:
     try:
         inspect.signature(function).bind()
     except TypeError as error:
-        line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)
-        at = f" ({_file_of(function)}:{line})" if line is not None else ""
+        code = getattr(function, "__code__", None)
+        at = f" ({_file_of(function)}:{code.co_firstlineno})" if code is not None else ""
         raise UserModelError(
             f"{name} wants arguments: {error}{at}; write a function without any, or give them "
             "defaults"

@@ -19,6 +19,7 @@ from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
     Export,
+    Exported,
     TorchArtifactLoaded,
     example,
     positional,
@@ -116,17 +117,16 @@ class Jax(ArtifactRuntime):
         import jax
         import jax.export
 
-        files = export.each("stablehlo")
-        for batch, name in files.items():
-            (exported,) = export.programs([batch])
+        def write(exported: Exported, file: Path) -> None:
             weights, function = torchax.export.exported_program_to_jax(exported.program)
             weights = [np.asarray(weight) for weight in weights]
-            if batch == min(files):
+            if not (export.folder / WEIGHTS).exists():  # they are the same for every batch size
                 np.savez(export.folder / WEIGHTS, *weights)
             inputs = [np.asarray(t) for t in exported.program.example_inputs[0]]
             program = jax.export.export(jax.jit(function))(weights, tuple(inputs))
-            (export.folder / name).write_bytes(program.serialize())
-        return files
+            file.write_bytes(program.serialize())
+
+        return export.save("stablehlo", write, static=True)
 
 
 # --- ExecuTorch: exported, lowered to XNNPACK where XNNPACK can, the rest on portable kernels -----
@@ -179,17 +179,16 @@ class ExecuTorch(ArtifactRuntime):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
-        files = export.each("pte")
-        for batch, name in files.items():
-            (exported,) = export.programs([batch])
+        def write(exported: Exported, file: Path) -> None:
             lowered = to_edge_transform_and_lower(
                 exported.program, partitioner=[XnnpackPartitioner()]
             )
-            if batch == min(files):
+            if exported.batches[0] == min(export.batches):
                 note = ("not-delegated", _remaining(lowered.exported_program().graph))
                 export.notes.append(note)
-            (export.folder / name).write_bytes(lowered.to_executorch().buffer)
-        return files
+            file.write_bytes(lowered.to_executorch().buffer)
+
+        return export.save("pte", write, static=True)
 
 
 # --- LiteRT: converted by litert-torch, run by LiteRT's interpreter with its XNNPACK delegate -----

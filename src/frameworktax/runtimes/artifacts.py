@@ -167,11 +167,6 @@ class Exported:
     batches: tuple[int, ...]
     is_dynamic: bool
 
-    def files(self, suffix: str) -> dict[int, str]:
-        """Return batch size → name of the one file with this program."""
-        name = "model" if self.is_dynamic else f"model-{self.batches[0]}"
-        return dict.fromkeys(self.batches, f"{name}.{suffix}")
-
 
 def static_note(error: Exception) -> tuple[str, str]:
     """Return the note that says why each batch size was exported on its own."""
@@ -218,7 +213,7 @@ class Export:
         """Return batch size → name of a file of its own."""
         return {batch: f"model-{batch}.{suffix}" for batch in self.batches}
 
-    def programs(self, batches: Sequence[int] | None = None) -> list[Exported]:
+    def programs(self, batches: Sequence[int]) -> list[Exported]:
         """Export with a dynamic batch; where that fails, once for each batch size, and say so.
 
         A single batch size is exported as it is. Where the batch is dynamic, the example has a
@@ -226,7 +221,6 @@ class Export:
         """
         import torch
 
-        batches = self.batches if batches is None else batches
         module = positional(self.model)
         if len(batches) > 1:
             size = min(b for b in batches if b > 1)
@@ -243,6 +237,28 @@ class Export:
             Exported(torch.export.export(module, example(self.model, b)), (b,), False)
             for b in batches
         ]
+
+    def save(
+        self,
+        suffix: str,
+        write: Callable[[Exported, Path], None],
+        batches: Sequence[int] | None = None,
+        *,
+        static: bool = False,
+    ) -> dict[int, str]:
+        """Export, have ``write`` make a file of each program; return batch size → its name.
+
+        ``static`` exports each batch size on its own.
+        """
+        wanted = list(self.batches if batches is None else batches)
+        files: dict[int, str] = {}
+        for group in [[batch] for batch in wanted] if static else [wanted]:
+            for exported in self.programs(group):
+                name = "model" if exported.is_dynamic else f"model-{exported.batches[0]}"
+                file = self.folder / f"{name}.{suffix}"
+                write(exported, file)
+                files |= dict.fromkeys(exported.batches, file.name)
+        return files
 
     def finish(self, files: Mapping[int, str]) -> None:
         """Write the inputs of every batch size, and the manifest."""

@@ -267,35 +267,28 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
 
     def write(self, export: Export) -> dict[int, str]:
         """Compile the packages."""
+        import torch._inductor
+
+        was_dynamic = False
+
+        def compiled(exported: Exported, file: Path) -> None:
+            nonlocal was_dynamic
+            was_dynamic = exported.is_dynamic
+            torch._inductor.aoti_compile_and_package(
+                exported.program, package_path=str(file), inductor_configs=FREEZING["options"]
+            )
+
         if self.option == "static":
-            each = [program for batch in export.batches for program in export.programs([batch])]
-            return _compile(each, export.folder)
+            return export.save("pt2", compiled, static=True)
         larger = [b for b in export.batches if b > 1]
-        files = _compile(export.programs([1]), export.folder) if 1 in export.batches else {}
-        programs = export.programs(larger) if larger else []
+        files = export.save("pt2", compiled, [1]) if 1 in export.batches else {}
+        if not larger:
+            return files
         try:
-            files |= _compile(programs, export.folder)
+            return files | export.save("pt2", compiled, larger)
         # Broad on purpose: the compiler raises anything; a static one may yet work.
         except Exception as error:
-            if not programs[0].is_dynamic:
+            if not was_dynamic:
                 raise
             export.notes.append(static_note(error))
-            for batch in larger:
-                files |= _compile(export.programs([batch]), export.folder)
-        return files
-
-
-def _compile(programs: list[Exported], folder: Path) -> dict[int, str]:
-    """Compile each program into a package; return batch size → file."""
-    import torch._inductor
-
-    files: dict[int, str] = {}
-    for exported in programs:
-        names = exported.files("pt2")
-        torch._inductor.aoti_compile_and_package(
-            exported.program,
-            package_path=str(folder / names[exported.batches[0]]),
-            inductor_configs=FREEZING["options"],
-        )
-        files |= names
-    return files
+            return files | export.save("pt2", compiled, larger, static=True)

@@ -14,7 +14,7 @@ from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import positional
 
 if TYPE_CHECKING:
-    from frameworktax.runtimes.artifacts import Export
+    from frameworktax.runtimes.artifacts import Export, Exported
 
 FUSED = ("Attention", "MultiHeadAttention", "QAttention", "GroupQueryAttention")
 """Operators that are a whole attention layer; each replaces one softmax."""
@@ -37,18 +37,17 @@ def export_onnx(export: Export, *, static: bool = False) -> dict[int, str]:
         return _fix(export, path) if static else _take(export, path)
     import torch
 
-    groups = [[batch] for batch in export.batches] if static else [list(export.batches)]
-    files: dict[int, str] = {}
-    for exported in [found for group in groups for found in export.programs(group)]:
-        names, manifest = exported.files("onnx"), export.manifest
+    manifest = export.manifest
+
+    def write(exported: Exported, file: Path) -> None:
         program = torch.onnx.export(
             exported.program, (), input_names=manifest.names, dynamo=True, verbose=False
         )
         if exported.is_dynamic:
             manifest.free_dimension = _symbol(program, manifest.batch_dims)
-        program.save(str(export.folder / names[exported.batches[0]]))
-        files |= names
-    return files
+        program.save(str(file))
+
+    return export.save("onnx", write, static=static)
 
 
 def export_step(export: Export) -> dict[int, str]:

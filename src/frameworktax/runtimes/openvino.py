@@ -6,11 +6,18 @@ import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
 from frameworktax.runtimes import decoding
-from frameworktax.runtimes.artifacts import ArtifactLoaded, ArtifactRuntime, Export, Serve
+from frameworktax.runtimes.artifacts import (
+    ArtifactLoaded,
+    ArtifactRuntime,
+    Export,
+    Exported,
+    Serve,
+)
 from frameworktax.runtimes.base import SERIAL, Call, Target
 from frameworktax.runtimes.onnx_files import export_onnx
 
@@ -192,13 +199,10 @@ class OpenVino(ArtifactRuntime):
             return _write_step(export)
         import openvino
 
-        files: dict[int, str] = {}
-        for exported in export.programs():
-            names = exported.files("xml")
+        def write(exported: Exported, file: Path) -> None:
             converted = openvino.convert_model(exported.program)
             if len(converted.inputs) != len(export.manifest.names):
                 raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
-            file = export.folder / names[exported.batches[0]]
             openvino.save_model(converted, file, compress_to_fp16=False)
-            files |= names
-        return files
+
+        return export.save("xml", write)

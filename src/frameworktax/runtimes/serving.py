@@ -72,7 +72,7 @@ class Deployment:
         """Return sizes of inputs → what serves them, and whether it takes torch's tensors."""
         target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
         loaded: dict[str, ArtifactLoaded] = {}
-        dynamic: dict[str, Serve] = {}
+        serving: dict[tuple[str, int | None], Serve] = {}
         found = {}
         for shape in deployment.served(self.manifest.shapes):
             folder, runtime = str(shape.folder), str(shape.runtime)
@@ -83,16 +83,15 @@ class Deployment:
                         raise WorkerError("unavailable", f"{runtime} cannot serve")
                     loaded[folder] = engine
                 engine = loaded[folder]
-                if shape.is_between:
-                    serve = dynamic.setdefault(folder, dynamic.get(folder) or engine.serve(None))
-                else:
-                    serve = engine.serve(shape.batch)
+                batch = None if shape.is_between else shape.batch
+                if (folder, batch) not in serving:
+                    serving[folder, batch] = engine.serve(batch)
             except (WorkerError, RuntimeError, OSError) as error:
                 raise DeploymentError(
                     f"{self.folder}: {runtime} did not load {shape.name} ({error}); "
                     f"rebuild it: {self.manifest.command}"
                 ) from error
-            found[shape.sizes] = serve, isinstance(engine, TorchArtifactLoaded)
+            found[shape.sizes] = serving[folder, batch], isinstance(engine, TorchArtifactLoaded)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
