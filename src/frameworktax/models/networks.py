@@ -309,7 +309,7 @@ class _UNet(nn.Module):  # type: ignore[misc] # as above
     def _embed(self, step: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return sines and cosines of the step, as of positions in a transformer."""
         half = self.width // 2
-        rates = torch.arange(half, device=step.device) * (-math.log(10_000.0) / max(half, 1))
+        rates = torch.arange(half, device=step.device) * (-math.log(10_000.0) / half)
         angles = step[:, None] * rates.exp()
         return torch.cat([angles.sin(), angles.cos()], dim=1).to(dtype)
 
@@ -320,7 +320,7 @@ def unet(name: str, workload: Workload) -> Model:
     Ho et al. 2020 (arXiv:2006.11239), appendix B, with the layers of google/ddpm-cifar10-32.
     """
     size = (BUILT_IN[name].min_image_size or 0) if workload.twin else image_size_of(workload)
-    # Even, for the sines and cosines of the step.
+    # Even and above 0, for the sines and cosines of the step.
     widths = [wide(width, workload, step=2) for width in LEVELS]
     module = _UNet(widths, deep(BLOCKS, workload))
     return model_of(module, normal(3, size, size), integers(STEPS))

@@ -11,15 +11,14 @@ Reading it needs numpy only, so that a measuring process need not import the mod
 
 from __future__ import annotations
 
+import json
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import msgspec
 
 from frameworktax.errors import WorkerError
 from frameworktax.host.files import atomic_path
@@ -82,7 +81,7 @@ def staged(directory: Path) -> Iterator[Path]:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into the artefact's folder, over an older one."""
     with atomic_path(folder / MANIFEST) as partial:
-        partial.write_bytes(msgspec.json.encode(manifest))
+        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
 
 
 class Artifact:
@@ -99,7 +98,10 @@ class Artifact:
         path = self.folder / MANIFEST
         if not path.is_file():
             raise WorkerError("failed", f"nothing prepared in {directory}; measure again")
-        self.manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields["files"] = {int(batch): name for batch, name in fields["files"].items()}
+        fields["notes"] = [(code, text) for code, text in fields["notes"]]
+        self.manifest = Manifest(**fields)
 
     def file(self, batch: int | None) -> Path:
         """Return the engine's file for a batch size; for None the one that takes any.
