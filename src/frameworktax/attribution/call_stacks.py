@@ -335,47 +335,44 @@ class _Program:
         passed = 0
         while reader.at < end and passed <= distance:
             code = reader.number("<B")
-            high, low = code & 0xC0, code & 0x3F
-            if high == 0x40:  # DW_CFA_advance_loc
-                passed += low * self._code_unit
-            elif high == 0x80:  # DW_CFA_offset
-                self.saved[low] = None, reader.leb() * self._data_unit
-            elif high == 0xC0:  # DW_CFA_restore
-                self._restore(low)
-            elif code in (2, 3, 4):  # DW_CFA_advance_loc1, 2, 4
-                passed += reader.number({2: "<B", 3: "<H", 4: "<I"}[code]) * self._code_unit
-            else:
-                self._further(code, reader)
-
-    def _further(self, code: int, reader: _Reader) -> None:
-        if code == 0x00:  # DW_CFA_nop
-            return
-        if code == 0x0A:  # DW_CFA_remember_state
-            self._remembered.append((self.base, self.is_read, dict(self.saved)))
-        elif code == 0x0B:  # DW_CFA_restore_state
-            self.base, self.is_read, self.saved = self._remembered.pop()
-        elif code == 0x0C:  # DW_CFA_def_cfa
-            self.base, self.is_read = (reader.leb(), reader.leb()), False
-        elif code == 0x0D:  # DW_CFA_def_cfa_register
-            self.base = reader.leb(), self.base[1]
-        elif code == 0x0E:  # DW_CFA_def_cfa_offset
-            self.base = self.base[0], reader.leb()
-        elif code == 0x0F:  # DW_CFA_def_cfa_expression: the word at a register and an offset
-            self.base, self.is_read = _place(reader, is_read=True), True
-        elif code == 0x10:  # DW_CFA_expression
-            register = reader.leb()
-            self.saved[register] = _place(reader, is_read=False)
-        elif code in (0x05, 0x11):  # DW_CFA_offset_extended, offset_extended_sf
-            register = reader.leb()
-            self.saved[register] = None, reader.leb(signed=code == 0x11) * self._data_unit
-        elif code == 0x06:  # DW_CFA_restore_extended
-            self._restore(reader.leb())
-        elif code in (0x07, 0x08):  # DW_CFA_undefined, same_value
-            self.saved.pop(reader.leb(), None)
-        elif code == 0x2E:  # DW_CFA_GNU_args_size
-            reader.leb()
-        else:
-            raise _UnreadableError
+            operand = code & 0x3F
+            match code & 0xC0 or code:
+                case 0x40:  # DW_CFA_advance_loc
+                    passed += operand * self._code_unit
+                case 2 | 3 | 4:  # DW_CFA_advance_loc1, 2, 4
+                    passed += reader.number({2: "<B", 3: "<H", 4: "<I"}[code]) * self._code_unit
+                case 0x80:  # DW_CFA_offset
+                    self.saved[operand] = None, reader.leb() * self._data_unit
+                case 0x05 | 0x11:  # DW_CFA_offset_extended, offset_extended_sf
+                    register = reader.leb()
+                    self.saved[register] = None, reader.leb(signed=code == 0x11) * self._data_unit
+                case 0xC0:  # DW_CFA_restore
+                    self._restore(operand)
+                case 0x06:  # DW_CFA_restore_extended
+                    self._restore(reader.leb())
+                case 0x07 | 0x08:  # DW_CFA_undefined, same_value
+                    self.saved.pop(reader.leb(), None)
+                case 0x0A:  # DW_CFA_remember_state
+                    self._remembered.append((self.base, self.is_read, dict(self.saved)))
+                case 0x0B:  # DW_CFA_restore_state
+                    self.base, self.is_read, self.saved = self._remembered.pop()
+                case 0x0C:  # DW_CFA_def_cfa
+                    self.base, self.is_read = (reader.leb(), reader.leb()), False
+                case 0x0D:  # DW_CFA_def_cfa_register
+                    self.base = reader.leb(), self.base[1]
+                case 0x0E:  # DW_CFA_def_cfa_offset
+                    self.base = self.base[0], reader.leb()
+                case 0x0F:  # DW_CFA_def_cfa_expression: the word at a register and an offset
+                    self.base, self.is_read = _place(reader, is_read=True), True
+                case 0x10:  # DW_CFA_expression
+                    register = reader.leb()
+                    self.saved[register] = _place(reader, is_read=False)
+                case 0x2E:  # DW_CFA_GNU_args_size
+                    reader.leb()
+                case 0x00:  # DW_CFA_nop
+                    pass
+                case _:
+                    raise _UnreadableError
 
     def _restore(self, register: int) -> None:
         if register in self.initial:

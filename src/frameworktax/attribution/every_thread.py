@@ -143,19 +143,8 @@ def together(timelines: Sequence[Timeline], bucket: Callable[[Leaf], str]) -> Co
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Thread:
-    drained: Drained
-    ran: bool
-    queued_ns: int | None
-
-
-@dataclass(slots=True)
-class _Seen:
-    queued_ns: dict[int, int | None]
-    begin_ns: int
-    end_ns: int = 0
-    threads: dict[int, _Thread] = field(default_factory=dict)
+_Seen = list[tuple[Drained, list[Interval], list[Interval]]]
+"""Of each thread in a stretch, the calling one first: its ring, when it ran, when it waited."""
 
 
 def _queued_ns(thread: int) -> int | None:
@@ -188,6 +177,8 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         self._caller = threading.get_native_id()
         self._events: dict[int, Event] = {}
         self._seen: list[_Seen] = []
+        self._begin_ns = 0
+        self._queued_ns: dict[int, int | None] = {}
         self._kernel: bool | None = None
         self._find()
 
@@ -196,38 +187,40 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         self._find()
         for event in self._events.values():
             event.resume()
-        queued_ns = {thread: _queued_ns(thread) for thread in self._events}
-        self._seen.append(_Seen(queued_ns, time.perf_counter_ns()))
+        self._queued_ns = {thread: _queued_ns(thread) for thread in self._events}
+        self._begin_ns = time.perf_counter_ns()
 
     def stop(self) -> None:
         """End a stretch and empty the rings."""
-        seen = self._seen[-1]
-        seen.end_ns = time.perf_counter_ns()
+        end_ns = time.perf_counter_ns()
         for event in self._events.values():
             event.pause()
-        for thread, event in self._events.items():
-            before, queued, since = event.cpu_ns, _queued_ns(thread), seen.queued_ns[thread]
+        seen: _Seen = []
+        for thread in sorted(self._events, key=lambda thread: thread != self._caller):
+            event, since = self._events[thread], self._queued_ns[thread]
+            before, queued = event.cpu_ns, _queued_ns(thread)
             drained = event.drain()
-            waited = None if queued is None or since is None else queued - since
-            seen.threads[thread] = _Thread(drained, event.cpu_ns > before, waited)
+            on, waited = intervals(
+                drained.switches,
+                self._begin_ns,
+                end_ns,
+                ran=event.cpu_ns > before,
+                queued_ns=None if queued is None or since is None else queued - since,
+            )
+            seen.append((drained, on, waited))
+        self._seen.append(seen)
 
     def ticks(self) -> list[Ticks]:
         """Return the samples of each stretch."""
         from frameworktax.attribution.buckets import classify, is_judged
 
         where = Resolver(judged=is_judged).resolve(
-            address
-            for seen in self._seen
-            for one in seen.threads.values()
-            for address, _ in one.drained.user
+            address for seen in self._seen for drained, *_ in seen for address, _ in drained.user
         )
         return [self._ticks(seen, where, lambda leaf: classify(leaf)[0]) for seen in self._seen]
 
     def _ticks(self, seen: _Seen, where: dict[int, Leaf], bucket: Callable[[Leaf], str]) -> Ticks:
-        timelines = [
-            _timeline(seen, seen.threads[thread], where)
-            for thread in sorted(seen.threads, key=lambda thread: thread != self._caller)
-        ]
+        timelines = [Timeline(on, queued, one.timed(where)) for one, on, queued in seen]
         found = together(timelines, bucket)
         system = found.pop(Leaf(KERNEL, ""), 0)
         ran_ns = covered_ns(one for t in timelines for one in t.on)
@@ -235,7 +228,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         return Ticks(
             leaves=found,
             system=system if self._kernel else None,
-            lost=sum(one.drained.lost for one in seen.threads.values()),
+            lost=sum(drained.lost for drained, *_ in seen),
             ran_ns=ran_ns,
             queued_ns=either_ns - ran_ns,
         )
@@ -270,11 +263,3 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
 
     def __exit__(self, *exception: object) -> None:
         self._close()
-
-
-def _timeline(seen: _Seen, thread: _Thread, where: dict[int, Leaf]) -> Timeline:
-    drained = thread.drained
-    on, queued = intervals(
-        drained.switches, seen.begin_ns, seen.end_ns, ran=thread.ran, queued_ns=thread.queued_ns
-    )
-    return Timeline(on, queued, drained.timed(where))

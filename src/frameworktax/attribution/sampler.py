@@ -263,11 +263,9 @@ def attribute_cpu(
     *,
     method: str | None = None,
     threads: int = 1,
-    min_calls: int = 3,
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
     settle: Callable[[], None] | None = None,
-    clock: Clock = REAL,
 ) -> dict[str, Any]:
     """Return where ``call`` spends this thread's time, as the fields of ``records.Attribution``.
 
@@ -277,11 +275,9 @@ def attribute_cpu(
         call: what to run, without arguments.
         method: one of ``METHODS``; None takes the best that this host allows.
         threads: of the call; all are sampled where there are several, by ``perf-event`` alone.
-        min_calls: made even if they take longer than the duration.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
         settle: waits for a device after each call, left out of the samples.
-        clock: to be replaced in tests.
 
     Raises:
         WorkerError: no way to sample works here (status ``unavailable``); says why for each.
@@ -294,13 +290,7 @@ def attribute_cpu(
         try:
             with open_sampler(name, duration_ns // stretches, threads) as sampler:
                 run = sample(
-                    call,
-                    sampler,
-                    stretches=stretches,
-                    duration_ns=duration_ns,
-                    min_calls=min_calls,
-                    settle=settle,
-                    clock=clock,
+                    call, sampler, stretches=stretches, duration_ns=duration_ns, settle=settle
                 )
         except OSError as error:
             refused.append(f"{name}: {error.strerror or error}")
