@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Hundreds of processes start in a run of the tests: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
   bench bench-first-answer bench-calibration bench-peer bench-faults fuzz bench-simulation bench-intervals validate coverage reproduce \
@@ -15,10 +17,12 @@ help: ## this list
 install: $(STAMP) ## a virtual environment with everything; the command is .venv/bin/frameworktax
 
 # torch first and by the constraints file: asked for by another package, pip may take a CUDA build.
+# Compiled to bytecode afterwards, on all cores; some packages hold files that are no Python.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[all,dev]'
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src
 	touch $(STAMP)
 
 demo: install ## measure a small BERT in five runtimes: store, JSON and report in demo/
@@ -32,11 +36,12 @@ readme: install ## put the demo's output into README.md and docs/results
 tables: install ## the tables of runtimes and models in docs/, made of the registries
 	$(BIN)/python benchmarks/tables.py
 
-# What needs the processor to itself runs alone; the rest two files at a time, in order, so that the
-# unit tests, which are short, come last and no worker waits long for the other.
+# What needs the processor to itself runs alone, and only its files are collected. The rest runs three
+# files at a time, for one that measures waits much: in order, so that the unit tests, which are short,
+# come last and no worker waits long for the others.
 test: install ## every test that needs no GPU
-	$(BIN)/pytest -m "not gpu and not timing" -n 2 --dist loadfile --no-loadscope-reorder --durations 30
-	$(BIN)/pytest -m "timing and not gpu"
+	$(BIN)/pytest -m "not gpu and not timing" -n 3 --dist loadfile --no-loadscope-reorder --durations 30
+	$(BIN)/pytest -m "timing and not gpu" $$(grep -rl --include='test_*.py' 'mark\.timing' tests)
 
 check: install ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -22,6 +22,9 @@ for variable, is_shared in (("FRAMEWORKTAX_RUNTIME_DIR", False), ("FRAMEWORKTAX_
     if variable not in os.environ or (is_beside_others and not is_shared):
         os.environ[variable] = tempfile.mkdtemp(prefix="frameworktax-tests-")
         made.append(os.environ[variable])
+if is_beside_others:
+    # A thread that spins for its next piece of work takes the processor from another test.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_unconfigure() -> None:
