@@ -5,8 +5,8 @@ python benchmarks/ablation.py [--quick | --redraw]
 
 from __future__ import annotations
 
-from frameworktax.ablate import ablate, figure, read
-from frameworktax.ablate.blocks import ablation_blocks
+from frameworktax.ablate import ablate, read
+from frameworktax.ablate.blocks import ablation_blocks, write_figure
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Workload
 from frameworktax.report.render_markdown import markdown
@@ -34,7 +34,7 @@ def page(at: Place, failed: dict[str, str]) -> str:
             continue
         found = read(at.store, workload.model)
         picture = at.folder / f"{workload.model}.svg"
-        figure.write(found, picture)
+        write_figure(found, picture)
         blocks = ablation_blocks(found, level=2, picture=f"{at.folder.name}/{picture.name}")
         lines += ["", markdown(blocks).rstrip()]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ import sample_records as data
 from ladder_records import BASE, MS, RUNGS, records, write
 
 from frameworktax import ablate, runtimes
-from frameworktax.ablate import blocks, figure, run
+from frameworktax.ablate import blocks, run
 from frameworktax.ablate.ladder import base_point, chosen, ladder
 from frameworktax.ablate.steps import build, effect
 from frameworktax.errors import UsageError
@@ -196,18 +196,15 @@ KEYS = {
 
 
 def test_the_waterfall_shows_every_measured_step_once(found, tmp_path):
-    spec = figure.waterfall(found)
-    bars, moves = (layer["data"]["values"] for layer in spec["layer"][:2])
-    told = [s for s in found.steps if s.reason is None]
-    assert len({bar["step"] for bar in bars}) == len(told)
-    kernel = {b["step"]: b["end"] - b["start"] for b in bars if b["part"] == "kernel time"}
-    assert kernel["TorchScript: no Python (traced graph)"] == pytest.approx(2.4, rel=0.05)
-    rule = next(m for m in moves if m["step"] == "TorchScript: no Python (traced graph)")
-    assert (rule["start"], rule["end"]) == (pytest.approx(6.0), pytest.approx(4.0))
-    assert rule["colour"] == figure.FASTER
+    bars = {bar["step"]: bar for bar in blocks.waterfall(found)["data"]["values"]}
+    assert len(bars) == len([s for s in found.steps if s.reason is None])
+    bar = bars["TorchScript: no Python (traced graph)"]
+    assert bar["kernel time"] == pytest.approx(2.4, rel=0.05)
+    assert (bar["before"], bar["latency"]) == (pytest.approx(6.0), pytest.approx(4.0))
+    assert bar["colour"] == blocks.FASTER
     with pytest.raises(UsageError, match=r"cannot draw a '\.gif' file"):
-        figure.write(found, tmp_path / "x.gif")
-    figure.write(found, tmp_path / "x.svg")
+        blocks.write_figure(found, tmp_path / "x.gif")
+    blocks.write_figure(found, tmp_path / "x.svg")
     assert "fused attention" in (tmp_path / "x.svg").read_text()
 
 

@@ -1,14 +1,17 @@
-"""An ablation as the document of ``--json``, and as blocks."""
+"""An ablation as the document of ``--json``, as blocks, and as a waterfall."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from frameworktax.ablate.ladder import trunk_of
 from frameworktax.ablate.steps import Ablation, Effect, Step
 from frameworktax.analysis.bill import TWIN
-from frameworktax.records import Estimate, Measurement, point_name
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate, point_name
+from frameworktax.report import vega
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -21,7 +24,8 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.words import milliseconds, parity_mark, plus_minus, time_text
+from frameworktax.report.palette import Spec
+from frameworktax.report.words import NONE, milliseconds, parity_mark, plus_minus, time_text
 
 SCHEMA = "frameworktax.ablation"
 VERSION = 1
@@ -37,6 +41,15 @@ READING = (
     "first step of an engine follows {trunk}. alone: this step only, against the base. Intervals "
     "of 95 % from blocks of the same rounds. ≠: the outputs differ"
 )
+
+ROW = 26
+"""Pixels of a step of the waterfall."""
+PREFIX = {"torchscript": "TorchScript: ", "inductor": "Inductor: ", "onnxruntime": "ORT: "}
+"""Of the names of a path's steps there."""
+FASTER, SLOWER, UNPROVEN = "#009e73", "#c0504d", "#9aa3ad"
+TIMES = ("latency_ns", "tax_ns", "kernel_ns", "tax_share")
+PALE = 0.55
+"""Opacity of a bar whose tax is a lower bound."""
 
 
 def document(ablation: Ablation) -> dict[str, Any]:
@@ -58,6 +71,9 @@ def document(ablation: Ablation) -> dict[str, Any]:
 def _step(step: Step) -> dict[str, Any]:
     rung, m = step.rung, step.measured
     found = m if m is not None and step.reason is None else None
+    known = {name: getattr(found, name) if found else None for name in TIMES}
+    known |= {"added": step.added, "alone": step.alone, "total": step.total}
+    plain = {name: None if one is None else asdict(one) for name, one in known.items()}
     return {
         "name": rung.name,
         "title": rung.title,
@@ -68,23 +84,16 @@ def _step(step: Step) -> dict[str, Any]:
         "channels_last": rung.point.workload.channels_last,
         "status": m.status if m is not None else "left-out",
         "reason": step.reason,
-        **{
-            name: _plain(getattr(found, name) if found else None)
-            for name in ("latency_ns", "tax_ns", "kernel_ns", "tax_share")
-        },
+        **{name: plain[name] for name in TIMES},
         "bill_method": found.bill_method if found else None,
         "same_outputs": m.parity.within_tolerance if m is not None and m.parity else None,
-        "added": _plain(step.added),
-        "alone": _plain(step.alone),
+        "added": plain["added"],
+        "alone": plain["alone"],
         "alone_runtime": rung.alone.runtime if rung.alone else None,
         "alone_reason": step.alone_reason,
-        "total": _plain(step.total),
+        "total": plain["total"],
         "notes": [asdict(note) for note in m.notes] if m is not None else [],
     }
-
-
-def _plain(found: Estimate | Effect | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
 
 
 def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") -> list[Block]:
@@ -156,10 +165,7 @@ def changes_table(ablation: Ablation) -> Table:
     heads = ("latency", "tax", "kernel time", "alone")
     rows = {
         step.rung.name: (
-            *(
-                _signed(getattr(step.added, name) if step.added else None)
-                for name in ("latency_ns", "tax_ns", "kernel_ns")
-            ),
+            *(_signed(getattr(step.added, name, None)) for name in TIMES[:3]),
             Cell(change(step.alone)),
         )
         for step in ablation.steps
@@ -191,46 +197,38 @@ def _by_path(
 def _measured(step: Step) -> tuple[Cell, ...]:
     m = step.measured
     if m is None or step.reason is not None or m.latency_ns is None:
-        return (Cell("–"), Cell("–"), Cell("–"), Cell(""), Cell(""))
+        return (Cell(NONE), Cell(NONE), Cell(NONE), Cell(""), Cell(""))
     around = plus_minus(m.latency_ns)
+    least = "≥ " if m.bill_method == TWIN and m.tax_ns is not None else ""
     latency = milliseconds(m.latency_ns.value)
     return (
         Cell(latency, note=around, short=f"{latency} {around.replace(' ', ''):>4}"),
-        Cell(_tax(m)),
+        Cell(least + milliseconds(m.tax_ns.value if m.tax_ns else None)),
         Cell(milliseconds(m.kernel_ns.value if m.kernel_ns else None)),
         Cell(change(step.added)),
         Cell(change(step.alone).partition(" (")[0]),
     )
 
 
-def _tax(m: Measurement) -> str:
-    least = "≥ " if m.bill_method == TWIN and m.tax_ns is not None else ""
-    return f"{least}{milliseconds(m.tax_ns.value if m.tax_ns else None)}"
-
-
 def change(effect: Effect | None) -> str:
     """Return ``−12 % (−14 to −10)``; empty where there is none."""
     if effect is None:
         return ""
-    ratio = effect.ratio
-    if ratio is None:
-        return "–"
-    return f"{_per_cent(ratio.value)} % ({_per_cent(ratio.low)} to {_per_cent(ratio.high)})"
+    if effect.ratio is None:
+        return NONE
+    ratios = (effect.ratio.value, effect.ratio.low, effect.ratio.high)
+    value, low, high = (f"{100 * (r - 1):+.0f}".replace("-", "−") for r in ratios)
+    return f"{value} % ({low} to {high})"
 
 
-def _per_cent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.0f}".replace("-", "−")
-
-
-def _signed(ns: Estimate | None) -> Cell:
-    if ns is None:
-        return Cell("–")
-    value, low, high = (_with_sign(v) for v in (ns.value, ns.low, ns.high))
+def _signed(estimate: Estimate | None) -> Cell:
+    if estimate is None:
+        return Cell(NONE)
+    value, low, high = (
+        f"{'−' if ns < 0 else '+'}{milliseconds(abs(ns))}"
+        for ns in (estimate.value, estimate.low, estimate.high)
+    )
     return Cell(f"{value} ({low} to {high})")
-
-
-def _with_sign(ns: float) -> str:
-    return f"{'−' if ns < 0 else '+'}{milliseconds(abs(ns))}"
 
 
 def reasons(ablation: Ablation) -> Notes:
@@ -252,3 +250,70 @@ def reasons(ablation: Ablation) -> Notes:
             for (code, text), steps in found.items()
         ),
     )
+
+
+# --- the waterfall --------------------------------------------------------------------------------
+
+
+def waterfall(ablation: Ablation) -> Spec:
+    """Return the picture: bars as they are measured, a rule from the step before to this one.
+
+    A whisker is the interval of the change over the step before: the host's drift, common to all
+    bars, is not in it. In a bar of pale colours the tax is a lower bound, from the twin.
+
+    Raises:
+        UsageError: no step was measured.
+    """
+    names = {step.rung.name for step in ablation.steps if step.reason is None}
+    steps = [row for s in ablation.steps if s.reason is None for row in _bar(s, names)]
+    if not steps:
+        raise UsageError("no step was measured; there is nothing to draw")
+    longest = max(step["high"] for step in steps) * 1.42
+    values = {"height": ROW * len(steps), "longest": longest, "steps": steps}
+    spec: Spec = vega.fill(vega.template("waterfall"), values)
+    return spec
+
+
+def _bar(step: Step, drawn: set[str]) -> list[Spec]:
+    """Return a step's bar in ms: where its parts end, the latency before, the ends of the whisker.
+
+    Empty where the step was not measured.
+    """
+    m = step.measured
+    if m is None or m.latency_ns is None:
+        return []
+    latency = m.latency_ns.value / 1e6
+    kernel = m.kernel_ns.value / 1e6 if m.kernel_ns is not None else None
+    effect = change(step.added)
+    bar: Spec = {
+        "step": PREFIX.get(step.rung.path, "") + step.rung.title,
+        "opacity": PALE if m.bill_method == TWIN else 1.0,
+        "kernel time": kernel,
+        "framework tax": None if kernel is None else latency,
+        "not separated": latency if kernel is None else None,
+        "latency": latency,
+        "low": latency,
+        "high": latency,
+        "text": f"{milliseconds(m.latency_ns.value)}  {effect}".rstrip(),
+    }
+    if step.added is not None and step.added.ratio is not None:
+        ratio = step.added.ratio
+        bar |= {
+            "low": latency * (ratio.low / ratio.value),
+            "high": latency * (ratio.high / ratio.value),
+        }
+        if step.added.against in drawn:
+            proven = ratio.high < 1 or ratio.low > 1
+            colour = UNPROVEN if not proven else FASTER if ratio.value < 1 else SLOWER
+            bar |= {"before": latency / ratio.value, "colour": colour}
+    return [bar]
+
+
+def write_figure(ablation: Ablation, path: Path) -> None:
+    """Write the waterfall as ``.svg``, ``.png`` or ``.pdf``.
+
+    Raises:
+        UsageError: another suffix, nothing measured, or no plotting package.
+    """
+    vega.check(path)
+    vega.write(waterfall(ablation), path)

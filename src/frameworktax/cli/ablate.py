@@ -56,8 +56,7 @@ def ablate_command(
     """
     given = dict(locals())
     from frameworktax import ablate as ablating
-    from frameworktax.ablate import figure as drawing
-    from frameworktax.ablate.blocks import ablation_blocks, document
+    from frameworktax.ablate.blocks import ablation_blocks, document, write_figure
     from frameworktax.records import Workload
     from frameworktax.report.render_markdown import markdown
     from frameworktax.report.run_blocks import run_blocks
@@ -88,7 +87,7 @@ def ablate_command(
 
         write_report(found.run, report)
     if figure is not None:
-        drawing.write(found, figure)
+        write_figure(found, figure)
     out.blocks(ablation_blocks(found))
     if verbose:
         out.blocks(run_blocks(found.run))
