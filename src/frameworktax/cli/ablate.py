@@ -58,7 +58,7 @@ def ablate_command(
     from frameworktax import ablate as ablating
     from frameworktax.ablate.blocks import ablation_blocks, document, write_figure
     from frameworktax.records import Workload
-    from frameworktax.report.render_markdown import markdown
+    from frameworktax.report.html import write_page, write_report
     from frameworktax.report.run_blocks import run_blocks
     from frameworktax.report.vega import PICTURES
 
@@ -81,10 +81,8 @@ def ablate_command(
             found, _ = ablating.ablate(**asked, reporter=view)
     out.document(document(found))
     if report is not None and report.suffix == ".md":
-        report.write_text(markdown(ablation_blocks(found)), encoding="utf-8")
+        write_page(report, "", ablation_blocks(found))
     elif report is not None:
-        from frameworktax.report.html import write_report
-
         write_report(found.run, report)
     if figure is not None:
         write_figure(found, figure)

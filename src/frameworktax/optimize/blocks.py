@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frameworktax.analysis.estimates import times
-from frameworktax.errors import UsageError
-from frameworktax.records import Measurement, Run, Workload
-from frameworktax.report import charts
+from frameworktax.records import Estimate, Measurement, Run, Workload
+from frameworktax.report import charts, html
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -20,14 +20,14 @@ from frameworktax.report.blocks import (
     Items,
     Table,
     Text,
+    listed,
     right,
     table,
 )
 from frameworktax.report.families import families
-from frameworktax.report.html import document_html
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.run_blocks import BREAKDOWN, breakdown_cells
-from frameworktax.report.words import milliseconds, percent, plus_minus
+from frameworktax.report.words import NONE, milliseconds, percent, plus_minus
 from frameworktax.runtimes.deployment import Manifest, Padding, Shape, served
 
 if TYPE_CHECKING:
@@ -52,19 +52,8 @@ def optimized_blocks(found: Optimized) -> list[Block]:
 
 
 def write_page(found: Optimized, path: Path) -> None:
-    """Write the race as a page: Markdown, or HTML with its pictures.
-
-    Raises:
-        UsageError: it cannot be written, or the package that draws is not installed.
-    """
-    try:
-        if path.suffix == ".md":
-            path.write_text(markdown(optimized_blocks(found)), encoding="utf-8")
-        else:
-            whole = [*optimized_blocks(found), *pictures(found.final)]
-            path.write_text(document_html(headline(found), whole), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    """Write the race as a page: Markdown, or HTML with its pictures; raises as ``html`` does."""
+    html.write_page(path, headline(found), [*optimized_blocks(found), *pictures(found.final)])
 
 
 def pictures(final: Run) -> Iterator[Chart]:
@@ -91,13 +80,6 @@ def headline(found: Optimized) -> str:
 def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Table:
     """Return what serves each shape; the tax is that of the runtime in the final."""
     won = {(one.workload.length, one.workload.batch): one.measured for one in candidates if one.won}
-    heads: list[Column | str] = [
-        "shape",
-        "runtime",
-        right("latency"),
-        right("faster than eager"),
-        right("tax"),
-    ]
     rows = [
         _shape_row(shape, won.get((shape.length, shape.batch)), with_tax=bool(won))
         for shape in manifest.shapes
@@ -107,7 +89,11 @@ def shapes_table(manifest: Manifest, candidates: Sequence[Candidate] = ()) -> Ta
     sizes = ", ".join(str(shape.batch) for shape in more[:20])
     return table(
         "Delivered: latency in ms, gain over eager (95 % interval), largest difference of outputs",
-        [*heads[: 5 if won else 4], right("difference (allowed)")],
+        [
+            *("shape", "runtime", right("latency"), right("faster than eager")),
+            *([right("tax")] if won else []),
+            right("difference (allowed)"),
+        ],
         rows,
         hint=" ".join(
             [f"Between them, proven equal and not timed: batch {sizes}."] * bool(more)
@@ -126,44 +112,49 @@ def _padding(padding: Padding | None) -> str:
 
 def _shape_row(shape: Shape, m: Measurement | None, *, with_tax: bool) -> list[Cell | str]:
     if shape.runtime is None:
-        return [shape.name, "eager", *["–"] * (4 if with_tax else 3)]
+        return [shape.name, "eager", *[NONE] * (4 if with_tax else 3)]
     tax = m.tax_share if m is not None else None
     return [
         shape.name,
         shape.runtime,
         _interval(shape.latency_ns, 1e-6),
         _interval(shape.gain, 1),
-        *([percent(tax.value) if tax is not None else "–"] if with_tax else []),
-        f"{shape.difference:.0e} ({shape.tolerance:g})" if shape.difference is not None else "–",
+        *([percent(tax.value if tax is not None else None)] if with_tax else []),
+        f"{shape.difference:.0e} ({shape.tolerance:g})" if shape.difference is not None else NONE,
     ]
 
 
-def _interval(triple: tuple[float, float, float] | None, scale: float) -> str:
-    if triple is None:
-        return "–"
-    value, low, high = (f"{x * scale:.3g}" for x in triple)
+def triple(estimate: Estimate | None) -> tuple[float, float, float] | None:
+    """Return value, low and high end, as a manifest has them."""
+    return (estimate.value, estimate.low, estimate.high) if estimate is not None else None
+
+
+def _interval(ends: tuple[float, float, float] | None, scale: float) -> str:
+    if ends is None:
+        return NONE
+    value, low, high = (f"{x * scale:.3g}" for x in ends)
     return f"{value} ({low} to {high})"
 
 
 def candidates_table(candidates: Sequence[Candidate]) -> Table:
     """Return every runtime at every shape, with its gain over eager."""
-    rows: list[list[Cell | str]] = []
-    for one in candidates:
-        latency = one.measured.latency_ns if one.measured is not None else None
-        gain = (one.gain.value, one.gain.low, one.gain.high) if one.gain is not None else None
-        rows.append(
-            [
-                shape_name(one.workload),
-                Cell(one.runtime, style="strong" if one.won else ""),
-                Cell(milliseconds(latency.value), note=plus_minus(latency)) if latency else "–",
-                _interval(gain, 1),
-            ]
-        )
-    return table(
+    return listed(
         "Candidates in the last stage each was in; latency in ms, gain over eager (95 % interval)",
-        ["shape", "runtime", right("latency"), right("gain, ×")],
-        rows,
+        candidates,
+        {
+            Column("shape"): lambda one: shape_name(one.workload),
+            Column("runtime"): lambda one: Cell(one.runtime, style="strong" if one.won else ""),
+            right("latency"): _latency,
+            right("gain, ×"): lambda one: _interval(triple(one.gain), 1),
+        },
     )
+
+
+def _latency(one: Candidate) -> Cell:
+    latency = one.measured.latency_ns if one.measured is not None else None
+    if latency is None:
+        return Cell(NONE)
+    return Cell(milliseconds(latency.value), note=plus_minus(latency))
 
 
 def reasons(candidates: Sequence[Candidate]) -> Items:
@@ -175,9 +166,10 @@ def reasons(candidates: Sequence[Candidate]) -> Items:
 
 def tax_table(candidates: Sequence[Candidate]) -> Table:
     """Return what of the latency is still tax in each winner, and what it is."""
-    won = [(one, one.measured) for one in candidates if one.won and one.measured is not None]
-    rows = [
-        [Cell(shape_name(one.workload)), Cell(one.runtime), *breakdown_cells(m)] for one, m in won
+    rows: list[list[Cell | str]] = [
+        [shape_name(one.workload), one.runtime, *breakdown_cells(one.measured)]
+        for one in candidates
+        if one.won and one.measured is not None
     ]
     return table("What is still tax in the winners", ["shape", "runtime", *BREAKDOWN], rows)
 
@@ -217,8 +209,6 @@ def readme(manifest: Manifest) -> str:
 
 def document(found: Optimized) -> dict[str, object]:
     """Return the document of ``--json``: the manifest's shapes and every candidate."""
-    from dataclasses import asdict
-
     return {
         "schema": "frameworktax.optimization",
         "version": 1,

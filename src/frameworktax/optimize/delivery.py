@@ -21,7 +21,7 @@ from frameworktax.analysis.estimates import inverse, times
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.measure.plan import Plan
 from frameworktax.models.ragged import MASK
-from frameworktax.optimize.blocks import readme
+from frameworktax.optimize.blocks import readme, triple
 from frameworktax.optimize.proof import (
     MOST_BETWEEN,
     Proof,
@@ -30,7 +30,7 @@ from frameworktax.optimize.proof import (
     draws_between,
 )
 from frameworktax.optimize.race import Candidate, by_shape
-from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Run, Workload
+from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.deployment import Manifest, Padding, Shape, configuration
@@ -138,7 +138,9 @@ def make(asked: Asked, decided: Sequence[Candidate], folder: Path, prover: Prove
                 sizes=sizes,
                 runtime=winner.runtime if winner else None,
                 folder=place,
-                reason=None if winner else _left_to_eager(group),
+                reason=None
+                if winner
+                else f"{group[0].runtime}, the fastest candidate: {group[0].reason}",
             )
         )
     if interface is None or failures:
@@ -151,10 +153,6 @@ def make(asked: Asked, decided: Sequence[Candidate], folder: Path, prover: Prove
 
 def _place(workload: Workload, runtime: str) -> str:
     return f"{configuration(workload.length)}/{runtime.replace('@', '-')}"
-
-
-def _left_to_eager(group: Sequence[Candidate]) -> str:
-    return f"{group[0].runtime}, the fastest candidate: {group[0].reason}"
 
 
 def _export(
@@ -233,7 +231,7 @@ def _prove(
         if shape.runtime is None:
             shapes.append(shape)
             continue
-        workload = replace(asked.workloads[0], length=shape.length, batch=shape.batch)
+        workload = _workload(asked, shape)
         precision = runtimes.get(shape.runtime).computes_in(workload.precision)
         wanted = between_draws if shape.is_between else asked.draws
         proof = prover.prove(folder, workload, wanted, precision)
@@ -311,7 +309,7 @@ def _proofs(
 ) -> Iterator[Proof]:
     """Yield the proof of gaps that padding would serve, spread, up to the first that fails."""
     served = []
-    for length, batch in gaps[:: max(1, math.ceil(len(gaps) / MOST_BETWEEN))]:
+    for length, batch in gaps[:: math.ceil(len(gaps) / MOST_BETWEEN) or 1]:  # a step is not 0
         workload = replace(asked.workloads[0], length=length, batch=batch)
         shape = deployment.padded_to(manifest, prover.sizes(workload)[0])
         if shape is not None:
@@ -440,7 +438,7 @@ def with_gains(made: Made, asked: Asked, proof: Run) -> Made:
             failures[workload, shape.runtime] = f"delivered: {why}"
             continue
         gain, latency = inverse(m.ratio_to_eager), m.latency_ns
-        shapes.append(replace(shape, gain=_triple(gain), latency_ns=_triple(latency)))
+        shapes.append(replace(shape, gain=triple(gain), latency_ns=triple(latency)))
     return Made(replace(made.manifest, shapes=tuple(shapes)), failures)
 
 
@@ -455,10 +453,6 @@ def _unconfirmed(m: Measurement | None) -> str:
     if gain.low <= 1:
         return f"its gain is not proven: {times(gain.value)} ({gain.low:.2f} to {gain.high:.2f})"
     return ""
-
-
-def _triple(estimate: Estimate | None) -> tuple[float, float, float] | None:
-    return (estimate.value, estimate.low, estimate.high) if estimate is not None else None
 
 
 def _workload(asked: Asked, shape: Shape) -> Workload:

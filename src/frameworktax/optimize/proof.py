@@ -200,8 +200,10 @@ class Prover:
 def between(sizes: Sequence[int], most: int = MOST_BETWEEN) -> list[int]:
     """Return sizes inside the range of those given, at most so many, spread."""
     inside = [n for n in range(min(sizes, default=0), max(sizes, default=0)) if n not in sizes]
-    step = max(1.0, len(inside) / most)
-    return [inside[int(i * step)] for i in range(min(len(inside), most))]
+    if len(inside) <= most:
+        return inside
+    step = len(inside) / most
+    return [inside[int(i * step)] for i in range(most)]
 
 
 def draws_between(count: int) -> int:

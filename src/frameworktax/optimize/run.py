@@ -47,24 +47,14 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be optimised, and how much it may take.
+    """What is to be optimised, and how much it may take; see ``optimize_model``.
 
     Attributes:
         workloads: one for each shape.
         names: runtimes that race.
         live: the module in this process; None for a model with a name.
-        device: and ``threads``: of the deployment.
         output: folder that becomes the deployment.
         folder: store that keeps every sample.
-        budget_s: of measuring, over all stages.
-        setup_limit_s: of each step of set-up.
-        until: half-width of the interval at which a point of the final is done.
-        processes: fresh processes a point.
-        draws: inputs that outputs are compared over, at each shape.
-        aim: one of ``race.AIMS``.
-        allowed: lower precisions that may be tried.
-        resume: whether stages that the store has whole are taken from it.
-        command: makes the deployment anew.
     """
 
     workloads: tuple[Workload, ...]

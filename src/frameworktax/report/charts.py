@@ -206,13 +206,12 @@ def _bands(
 
 def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return ascending positions at least ``gap`` apart, near those wanted, under ``high``."""
-    placed: list[float] = []
-    for at in wanted:
-        placed.append(max(at, placed[-1] + gap) if placed else max(at, low))
-    shift = sum(p - w for p, w in zip(placed, wanted, strict=True)) / max(1, len(placed))
-    placed = [p - shift for p in placed]
-    over = max(0.0, placed[-1] + gap / 2 - high) if placed else 0.0
-    return [p - over for p in placed]
+    placed = [max(wanted[0], low)]  # a name stays in the picture
+    for at in wanted[1:]:
+        placed.append(max(at, placed[-1] + gap))
+    shift = sum(p - w for p, w in zip(placed, wanted, strict=True)) / len(placed)
+    over = max(0.0, placed[-1] - shift + gap / 2 - high)  # what is below the top stays where it is
+    return [p - shift - over for p in placed]
 
 
 def ticks(low: float, high: float) -> list[float]:

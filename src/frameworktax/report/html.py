@@ -41,6 +41,7 @@ from frameworktax.report.blocks import Block, Chart, Heading, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
 from frameworktax.report.palette import LINE_COLOURS
+from frameworktax.report.render_markdown import markdown
 from frameworktax.report.stacks import Box
 from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
@@ -61,10 +62,23 @@ def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None
         UsageError: the package that carries the plotting scripts is not installed, or the file
             cannot be written.
     """
+    _write(path, page(run, beside))
+
+
+def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
+    """Write blocks as a page of their own: Markdown where the suffix says so, else HTML.
+
+    Raises:
+        UsageError: it cannot be written, or the package that draws is not installed.
+    """
+    _write(path, markdown(blocks) if path.suffix == ".md" else document_html(title, blocks))
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(page(run, beside), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
 
 
 def page(run: Run, beside: Comparison | None = None) -> str:

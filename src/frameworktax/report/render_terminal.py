@@ -213,7 +213,7 @@ def _bar(bar: Sequence[tuple[str, float]]) -> Line:
     line, filled, upto = Line(), 0, 0.0
     for name, share in bar:
         upto += max(share, 0.0)  # a part below zero has no length; it stands in the other table
-        end = min(BAR_WIDTH, round(BAR_WIDTH * upto))
+        end = min(BAR_WIDTH, round(BAR_WIDTH * upto))  # a part below zero lengthens the others
         line.append(LETTERS.get(name, "?") * (end - filled), style=BAR_STYLES.get(name, ""))
         filled = max(filled, end)
     return line

@@ -76,6 +76,7 @@ def plus_minus(estimate: Estimate) -> str:
     if not estimate.value or not has_interval(estimate):
         return ""
     share = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
+    # 0.0 would read as exact
     return f"±{share:.0f} %" if share >= 0.95 else f"±{max(share, 0.1):.1f} %"
 
 

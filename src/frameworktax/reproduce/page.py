@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from frameworktax.errors import UsageError
 from frameworktax.report.blocks import Block, Cell, Chart, Heading, Item, Items, Table, Text, table
-from frameworktax.report.html import document_html
+from frameworktax.report.html import write_page
 from frameworktax.report.json_document import dump, plain
-from frameworktax.report.render_markdown import markdown
 from frameworktax.report.words import interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
 from frameworktax.reproduce.claims import Finding, Judged, estimate_text, value_text
@@ -71,14 +69,9 @@ def write(found: Reproduction, path: Path) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        if path.suffix == ".md":
-            figures.write(found, path.with_suffix(""), (".svg",))
-            path.write_text(markdown(page(found, path.stem)), encoding="utf-8")
-        else:
-            path.write_text(document_html(TITLE, list(page(found))), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    if path.suffix == ".md":
+        figures.write(found, path.with_suffix(""), (".svg",))
+    write_page(path, TITLE, list(page(found, path.stem)))
 
 
 def verdicts(found: Reproduction) -> Iterator[Block]:
