@@ -1,9 +1,7 @@
 """Templates: what they fork is like a started process, and nothing is left of them."""
 
 import os
-import select
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from frameworktax import host
 from frameworktax.errors import WorkerError
-from frameworktax.measure import template
 from frameworktax.measure.gate import Gate
 from frameworktax.measure.process import Worker
 from frameworktax.measure.series import series_of
@@ -321,27 +318,3 @@ def test_blocks_are_timed(begin, tmp_path):
     load(worker, tmp_path, "pass")
     worker.request(Server.bind, 60.0, batch=2, limit_ns=10**9)
     assert len(worker.request(Server.block, 60.0, batch=2, calls=5).latency_ns) == 5
-
-
-def test_a_message_that_another_thread_takes_in_is_not_waited_for(monkeypatch):
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    forked = template.Forked(mine)
-
-    class TakenMeanwhile:
-        """``poll`` that begins just after another thread has read what had come."""
-
-        def __init__(self):
-            self._real = select_poll()
-            self.register = self._real.register
-
-        def poll(self, timeout):
-            theirs.send(b"number 7")
-            assert forked.poll() is None
-            return self._real.poll(timeout)
-
-    select_poll = select.poll
-    monkeypatch.setattr(template.select, "poll", TakenMeanwhile)
-    assert forked.begun(60.0)
-    assert forked.number == 7
-    theirs.close()
-    forked.close()

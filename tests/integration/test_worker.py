@@ -147,7 +147,7 @@ def _state(pid: int) -> str:
 
 def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
     worker.request(Server.memory, 30)
-    pid = worker._process.pid
+    pid = worker._process.number
     worker.stop()
     while _state(pid) != "T":
         time.sleep(0.01)

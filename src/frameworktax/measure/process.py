@@ -15,20 +15,17 @@ import pickle
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from frameworktax.errors import Fault, UsageError, UserModelError, WorkerError
 from frameworktax.measure.protocol import Failure
-from frameworktax.measure.template import Forked, Order, Template, Templates
+from frameworktax.measure.template import Forked, Interpreter, Order, Templates
 from frameworktax.measure.worker import MODULE, Server
 from frameworktax.records import Note, Started
 
@@ -48,30 +45,25 @@ Step = Callable[Concatenate[Server, P], A]
 
 
 class Tail:
-    """Drains a stream on a thread and keeps its end: a model may print without bound."""
+    """Drains a pipe on a thread and keeps its end: a model may print without bound."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.total_bytes = 0
-        self._stream = stream
-        self._chunks: deque[bytes] = deque()
-        self._kept = 0
-        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._end = bytearray()
+        self._thread = threading.Thread(target=self._drain, args=(descriptor,), daemon=True)
         self._thread.start()
 
-    def _drain(self) -> None:
-        with self._stream:
-            fd = self._stream.fileno()
-            while chunk := os.read(fd, KEEP_BYTES):
-                self.total_bytes += len(chunk)
-                self._chunks.append(chunk)
-                self._kept += len(chunk)
-                while self._kept - len(self._chunks[0]) > KEEP_BYTES:
-                    self._kept -= len(self._chunks.popleft())
+    def _drain(self, descriptor: int) -> None:
+        while chunk := os.read(descriptor, KEEP_BYTES):
+            self.total_bytes += len(chunk)
+            self._end += chunk
+            del self._end[:-KEEP_BYTES]
+        os.close(descriptor)
 
     def text(self, wait_s: float = 1.0) -> str:
         """Return the end of what was written; waits for the writer's end for ``wait_s``."""
         self._thread.join(wait_s)
-        return b"".join(tuple(self._chunks))[-KEEP_BYTES:].decode("utf-8", "replace")
+        return bytes(self._end).decode("utf-8", "replace")
 
 
 class Worker:
@@ -108,11 +100,8 @@ class Worker:
         self._template = (
             None if templates is None else templates.get(python, self._environment, libraries)
         )
-        self._process: subprocess.Popen[bytes] | Forked
-        if self._template is not None:
-            self._fork(self._template)
-        else:
-            self._start()
+        self._process: Interpreter | Forked
+        self._begin()
         self._buffer = b""
         self._death: WorkerError | None = None
         """Why it ended; raised again by a later request."""
@@ -121,44 +110,24 @@ class Worker:
         self._stopped_ns = 0
         self._stopped_at: int | None = None
 
-    def _fork(self, template: Template) -> None:
+    def _begin(self) -> None:
+        """Have the template fork the process; start an interpreter where there is none."""
         self._channel, theirs = socket.socketpair()
         ours, output = os.pipe()
-        order = Order(
-            temporary=self._environment.get("TMPDIR", ""),
-            cpus=tuple(os.sched_getaffinity(0)),
-            memory_bytes=self._memory_bytes,
-        )
+        self._output = Tail(ours)
+        memory, variables = self._memory_bytes, self._environment
         try:
             with theirs:
-                self._process = template.fork(order, (theirs.fileno(), output))
+                channel = theirs.fileno()
+                if self._template is None:
+                    words = MODULE, str(channel), str(memory)
+                    self._process = Interpreter(self._python, words, variables, channel, output)
+                else:
+                    cpus = tuple(os.sched_getaffinity(0))
+                    order = Order("", variables.get("TMPDIR", ""), cpus, memory)
+                    self._process = self._template.fork(order, (channel, output))
         finally:
             os.close(output)
-        self._output = Tail(os.fdopen(ours, "rb"))
-
-    def _start(self) -> None:
-        self._channel, theirs = socket.socketpair()
-        command = [
-            str(self._python or sys.executable),
-            "-P",  # a file named like a module in the current folder must not shadow it
-            "-m",
-            MODULE,
-            str(theirs.fileno()),
-            str(self._memory_bytes),
-        ]
-        with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # its own process group: ended whole, and Ctrl-C is ours
-                env=self._environment,
-            )
-        if self._process.stdout is None:
-            raise WorkerError("failed", "the worker has no output pipe")
-        self._output = Tail(self._process.stdout)
 
     @property
     def started(self) -> Started:
@@ -214,7 +183,8 @@ class Worker:
             data: the request.
             deadline_ns: on a clock that stands still while the process is stopped.
         """
-        self._await_fork(deadline_ns)
+        if self._process.number is None:
+            self._await_fork(deadline_ns)
         self._channel.settimeout(self._left_s(deadline_ns))
         self._channel.sendall(data)
         while b"\n" not in self._buffer:
@@ -234,11 +204,9 @@ class Worker:
     def _await_fork(self, deadline_ns: int) -> None:
         """Wait until the process is there; start one where the template cannot fork."""
         forked = self._process
-        if not isinstance(forked, Forked) or forked.number is not None:
-            return
-        while True:
+        while isinstance(forked, Forked):
             try:
-                if forked.begun(self._left_s(deadline_ns), self._channel):
+                if forked.begun(self._left_s(deadline_ns)):
                     return
                 break
             except TimeoutError:
@@ -247,25 +215,23 @@ class Worker:
         with self._changing:
             if self._ended:
                 raise ConnectionAbortedError("ended before it was there")
-            self._start_instead(forked, forked.refusal or "the template ended")
+            self._start_instead(forked, "the template ended")
 
     def start_instead(self, reason: str) -> Worker:
         """Have a started process take the place of the forked one; what that held is lost."""
         with self._asking, self._changing:
-            forked = self._process
-            if isinstance(forked, Forked) and not self._ended:
-                forked.signal(signal.SIGKILL)
-                forked.wait()
-                forked.let_go()
-                self._start_instead(forked, reason)
+            if not self._ended:
+                self._start_instead(self._process, reason)
         return self
 
-    def _start_instead(self, forked: Forked, reason: str) -> None:
-        self.notes.append(Note("not-forked", f"started, and not forked: {reason}"))
-        forked.close()
-        self._channel.close()
-        self._template = None
-        self._start()
+    def _start_instead(self, forked: Interpreter | Forked, reason: str) -> None:
+        if isinstance(forked, Forked):
+            forked.end()
+            text = f"started, and not forked: {forked.refusal or reason}"
+            self.notes.append(Note("not-forked", text))
+            self._channel.close()
+            self._template = None
+            self._begin()
 
     def _left_s(self, deadline_ns: int) -> float:
         """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""
@@ -283,7 +249,7 @@ class Worker:
             return WorkerError("failed", f"ended from outside during {step}")
         try:
             code = self._process.wait(GRACE_S)
-        except (subprocess.TimeoutExpired, TimeoutError):
+        except TimeoutError:
             self.kill()
             return WorkerError("crashed", f"closed its pipe during {step}")
         text = self._output.text()
@@ -303,10 +269,7 @@ class Worker:
     def stop(self) -> None:
         """Have its whole process group take no processor time until ``go_on``."""
         if not self._ended:  # once it is waited for, its number may be another's
-            if self._template is not None and isinstance(self._process, Forked):
-                self._template.stop(self._process)
-            else:
-                self._signal(signal.SIGSTOP)
+            self._process.stop()
             self._stopped_at = self._stopped_at or time.monotonic_ns()
 
     def go_on(self) -> bool:
@@ -314,19 +277,8 @@ class Worker:
         now = time.monotonic_ns()
         self._stopped_ns, self._stopped_at = self._stopped_until(now), None
         if not self._ended:
-            if self._template is not None:
-                self._template.go_on()
-            self._signal(signal.SIGCONT)
-        if isinstance(self._process, Forked):
-            return not self._process.is_over
-        return self._process.poll() is None
-
-    def _signal(self, which: signal.Signals) -> None:
-        if isinstance(self._process, Forked):
-            self._process.signal(which)
-            return
-        with contextlib.suppress(ProcessLookupError):  # the group is empty
-            os.killpg(self._process.pid, which)
+            self._process.go_on()
+        return not self._process.is_over
 
     def kill(self) -> None:
         """End the whole process group now; a thread that awaits its answer is woken."""
@@ -334,20 +286,11 @@ class Worker:
             if self._ended:
                 return
             self._ended = True
-        self._signal(signal.SIGKILL)
-        if not isinstance(self._process, Forked):
-            self._process.wait()
-        elif self._process.number is not None:
-            self._process.wait()
-            self._process.let_go()
-        else:
-            self._process.let_go()
+        self._process.end()
         with contextlib.suppress(OSError):  # its end is closed already
             self._channel.shutdown(socket.SHUT_RDWR)
         with self._asking:
             self._channel.close()
-            if isinstance(self._process, Forked):
-                self._process.close()
 
 
 class _ServerInPlace(Server):

@@ -30,10 +30,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,14 +44,11 @@ MODULE = "frameworktax.measure.template"
 ROOM = "FRAMEWORKTAX_ROOM"
 """A variable as long as any path: what is forked has its ``TMPDIR`` there, for ``/proc``."""
 MESSAGE_BYTES = 65_536
-AGAIN_S = 0.1
-"""A thread that waits for news looks at this interval whether another has taken them in."""
 GRACE_S = 5.0
 """How long a template may take to end what it has forked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(NamedTuple):
     """What a fork is to be.
 
     Attributes:
@@ -70,106 +67,159 @@ class Order:
 # --- the session's end ----------------------------------------------------------------------------
 
 
-class Forked:
-    """A process that a template forks: like ``subprocess.Popen``, and it may not be there yet.
+class Process:
+    """What is measured in, or a template: the leader of a session and of a group of its own."""
+
+    number: int | None = None
+    """None while it is not there yet."""
+
+    def signal(self, which: signal.Signals) -> None:
+        """Send a signal to its group; nothing is signalled that is not there yet."""
+        if self.number is not None:
+            with contextlib.suppress(ProcessLookupError):  # the group is empty
+                os.killpg(self.number, which)
+
+    def stop(self) -> None:
+        """Have it take no processor time until ``go_on``, nor what is imported for it."""
+        self.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self.signal(signal.SIGCONT)
+
+
+class Interpreter(Process):
+    """A process that is started.
 
     Args:
-        status: the template writes here what becomes of the process; closing it ends the process.
+        python: of another environment, None for this process's own.
+        words: the module to run and its arguments.
+        environment: all its variables.
+        channel: descriptor that it keeps.
+        output: descriptor for what it prints.
     """
 
-    def __init__(self, status: socket.socket) -> None:
-        self._status = status
-        self._taking = threading.Lock()
-        self._is_over = False
-        self.number: int | None = None
-        self.returncode: int | None = None
-        self.refusal = ""
-        """Why there is no such process."""
-
-    def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs or is not there yet."""
-        self._take()
-        return self.returncode
+    def __init__(
+        self,
+        python: Path | None,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        channel: int,
+        output: int = subprocess.DEVNULL,
+    ) -> None:
+        # -P: a file named like a module in the current folder must not shadow it.
+        self._process = subprocess.Popen(
+            [str(python or sys.executable), "-P", "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(channel,),
+            start_new_session=True,  # ended as a group, and Ctrl-C is the caller's
+            env=environment,
+        )
+        self.number = self._process.pid
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is heard of it: it has ended, or its template has."""
-        self._take()
-        return self._is_over or self.returncode is not None
+        """Whether it has ended."""
+        return self._process.poll() is not None
 
-    def begun(self, timeout_s: float, other: socket.socket | None = None) -> bool:
-        """Wait until it is there; False where it will not be, or ``other`` was shut down.
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end and return its exit code; raises TimeoutError if it still runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+
+    def end(self) -> None:
+        """End its group."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+
+
+class Forked(Process):
+    """A process that a template forks; it may not be there yet.
+
+    Args:
+        status: the template writes here what becomes of the process; closing it ends the process.
+        template: that forks it.
+    """
+
+    def __init__(self, status: socket.socket, template: Template) -> None:
+        self._status = status
+        self._template = template
+        self._news = threading.Condition()
+        self._code: int | None = None
+        self.is_over = False
+        """Whether nothing more is heard of it: it has ended, or its template has."""
+        self.refusal = ""
+        """Why there is no such process."""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        """Take in what the template writes, until one of both ends closes the connection."""
+        with self._status, contextlib.suppress(OSError):  # reset
+            while message := self._status.recv(MESSAGE_BYTES):
+                self._take(*message.split(b" ", 1))
+        self._take(b"over", b"")
+
+    def _take(self, word: bytes, rest: bytes) -> None:
+        with self._news:
+            if word == b"number":
+                self.number = int(rest)
+            elif word == b"refused":
+                self.refusal = rest.decode()
+            else:
+                self._code = int(rest) if word == b"code" else self._code
+                self.is_over = True
+            self._news.notify_all()
+
+    def begun(self, timeout_s: float) -> bool:
+        """Wait until it is there; return False where it will not be.
 
         Raises:
             TimeoutError: neither in time.
         """
-        self._wait(lambda: self.is_over or self.number is not None, timeout_s, other)
-        self._take()
+        self._wait(lambda: self.is_over or self.number is not None, timeout_s)
         return self.number is not None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its end; None where its template ended too, so that no code is known.
+        """Wait for its end; return its exit code, negative for a signal.
+
+        None where its template ended too, so that no code is known.
 
         Raises:
             TimeoutError: it still runs.
         """
         self._wait(lambda: self.is_over, timeout_s)
-        return self.returncode
+        return self._code
 
-    def signal(self, which: signal.Signals) -> None:
-        """Send a signal to its process group; nothing is signalled that is not there yet."""
-        self._take()
-        if self.number is not None:
-            with contextlib.suppress(ProcessLookupError):  # the group is empty
-                os.killpg(self.number, which)
-
-    def let_go(self) -> None:
-        """End it, wherever it is on its way; its number is free after that."""
-        with contextlib.suppress(OSError):  # the template has ended
-            self._status.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self._status.close()
-
-    def _take(self) -> None:
-        """Take in what the template has written until now."""
-        with self._taking:
-            while not self._is_over:
-                try:
-                    word, _, rest = self._status.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT).partition(
-                        b" "
-                    )
-                except BlockingIOError:
-                    return
-                except OSError:  # reset, or closed here
-                    word, rest = b"", b""
-                if word == b"number":
-                    self.number = int(rest)
-                elif word == b"code":
-                    self.returncode = int(rest)
-                elif word == b"refused":
-                    self.refusal = rest.decode()
-                else:
-                    self._is_over = True
-
-    def _wait(
-        self, done: Callable[[], bool], timeout_s: float | None, other: socket.socket | None = None
-    ) -> None:
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        poller = select.poll()
-        poller.register(self._status, select.POLLIN)
-        if other is not None:
-            poller.register(other, 0)  # being shut down is reported unasked
-        while not done():
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
+    def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
+        with self._news:
+            if not self._news.wait_for(done, timeout_s):
                 raise TimeoutError
-            # Another thread may take the message in: nothing is readable any more then.
-            wait_s = AGAIN_S if left is None else min(AGAIN_S, left)
-            for descriptor, _ in poller.poll(wait_s * 1e3):
-                if other is not None and descriptor == other.fileno():
-                    return
+
+    def stop(self) -> None:
+        """Have it take no processor time until ``go_on``, nor what is imported for it."""
+        if self._template.is_ready:
+            with contextlib.suppress(TimeoutError):  # a moment
+                self.begun(GRACE_S)
+        else:
+            self._template.pause()
+        super().stop()
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self._template.go_on()
+        super().go_on()
+
+    def end(self) -> None:
+        """End its group, wherever it is on its way; its number is free after that."""
+        self.signal(signal.SIGKILL)
+        if self.number is not None:
+            self.wait()
+        with contextlib.suppress(OSError):  # it is closed: the template has ended
+            self._status.shutdown(socket.SHUT_RDWR)
 
 
 class Template:
@@ -178,48 +228,29 @@ class Template:
     Args:
         process: it runs in.
         control: takes orders.
-        below: it is forked of; None where it was started.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes] | Forked,
-        control: socket.socket,
-        below: Template | None = None,
-    ) -> None:
+    def __init__(self, process: Interpreter | Forked, control: socket.socket) -> None:
         self._process = process
         self._control = control
-        self._below = below
         self._sending = threading.Lock()
         self._is_ready = False
 
     @classmethod
     def start(cls, python: Path | None, environment: Mapping[str, str]) -> Template:
-        """Start one with the standard library and numpy alone.
-
-        Args:
-            python: interpreter of another environment, None for this process's own.
-            environment: all its variables.
-        """
+        """Start one with the standard library and numpy alone; arguments as of ``Interpreter``."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        room = os.pathconf("/", "PC_PATH_MAX") + len("TMPDIR=")
+        room = "_" * (os.pathconf("/", "PC_PATH_MAX") + len("TMPDIR="))
         with theirs:
-            process = subprocess.Popen(
-                [str(python or sys.executable), "-P", "-m", MODULE, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**environment, ROOM: "_" * room},
-            )
+            words = MODULE, str(theirs.fileno())
+            process = Interpreter(python, words, {**environment, ROOM: room}, theirs.fileno())
         return cls(process, control)
 
     def branch(self, library: str) -> Template:
         """Fork a template that has imported a library more."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            return Template(self.fork(Order(library=library), (theirs.fileno(),)), control, self)
+            return Template(self.fork(Order(library=library), (theirs.fileno(),)), control)
 
     def fork(self, order: Order, descriptors: Sequence[int]) -> Forked:
         """Have it fork; the process is there later, once the template has imported everything.
@@ -230,17 +261,15 @@ class Template:
         """
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            message = json.dumps(asdict(order)).encode()
+            message = json.dumps(order).encode()
             with self._sending, contextlib.suppress(OSError):  # it has ended: so the status says
                 socket.send_fds(self._control, [message], [*descriptors, theirs.fileno()])
-        return Forked(status)
+        return Forked(status, self)
 
     @property
     def alive(self) -> bool:
         """Whether it takes orders, now or once it has imported everything."""
-        if isinstance(self._process, Forked):
-            return not self._process.is_over
-        return self._process.poll() is None
+        return not self._process.is_over
 
     @property
     def is_ready(self) -> bool:
@@ -249,49 +278,24 @@ class Template:
             self._is_ready = self._is_ready or bool(self._control.recv(1, socket.MSG_DONTWAIT))
         return self._is_ready
 
-    def stop(self, forked: Forked) -> None:
-        """Have what it forks take no processor time until ``go_on``, nor its own imports."""
-        if self.is_ready:
-            with contextlib.suppress(TimeoutError):  # a moment
-                forked.begun(GRACE_S)
-        else:
-            self.pause()
-        forked.signal(signal.SIGSTOP)
-
     def pause(self) -> None:
         """Have its own imports take no processor time until ``go_on``."""
-        if self.is_ready:
-            return
-        if self._below is not None and isinstance(self._process, Forked):
-            self._below.stop(self._process)
-        else:
-            self._signal(signal.SIGSTOP)
+        if self.alive and not self.is_ready:
+            self._process.stop()
 
     def go_on(self) -> None:
         """Let it run again."""
-        self._signal(signal.SIGCONT)
-        if self._below is not None:
-            self._below.go_on()
-
-    def _signal(self, which: signal.Signals) -> None:
-        if isinstance(self._process, Forked):
-            self._process.signal(which)
-        elif self._process.poll() is None:
-            os.killpg(self._process.pid, which)
+        if self.alive:
+            self._process.go_on()
 
     def close(self) -> None:
         """End it, and what it has forked."""
-        if not self.is_ready:  # it imports, and hears nothing
-            self._signal(signal.SIGKILL)
+        if self.alive and not self.is_ready:  # it imports, and hears nothing
+            self._process.signal(signal.SIGKILL)
         self._control.close()
-        try:
+        with contextlib.suppress(TimeoutError):
             self._process.wait(GRACE_S)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-        if isinstance(self._process, Forked):
-            self._process.let_go()
-            self._process.close()
+        self._process.end()
 
 
 _Kind = tuple[Path | None, tuple[tuple[str, str], ...], str]
@@ -334,11 +338,11 @@ class Templates:
         self, kind: _Kind, libraries: tuple[str, ...], variables: Mapping[str, str]
     ) -> Template | None:
         found = self._found.get((kind, libraries))
-        if found is not None and found.alive:
-            return found
-        if found is not None and not found.is_ready:  # its imports end it, and would again
-            return None
         if found is not None:
+            if found.alive:
+                return found
+            if not found.is_ready:  # its imports end it, and would again
+                return None
             found.close()
         if libraries:
             below = self._get(kind, libraries[:-1], variables)
@@ -399,8 +403,8 @@ class _Server:
         """What its imports have opened is for what is forked, too."""
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
-        self._by_status: dict[int, _Child] = {}
-        self._by_end: dict[int, _Child] = {}
+        self._children: dict[int, _Child] = {}
+        """By either of their descriptors."""
 
     def serve(self) -> Job:
         """Fork until the other end is closed; returns in each process that was forked."""
@@ -409,14 +413,15 @@ class _Server:
         while True:
             # One at a time: the number of a descriptor that one closes may be the next one's.
             descriptor = self._poller.poll()[0][0]
-            if descriptor == self._control.fileno():
+            child = self._children.get(descriptor)
+            if child is None:
                 job = self._take()
                 if job is not None:
                     return job
-            elif descriptor in self._by_end:
-                self._ended(self._by_end[descriptor])
+            elif descriptor == child.ended:
+                self._report_end(child)
             else:
-                self._let_go(self._by_status.pop(descriptor))
+                self._let_go(child)
 
     def _take(self) -> Job | None:
         """Carry out one order; returns its job in the process that was forked for it."""
@@ -425,8 +430,8 @@ class _Server:
         except OSError:
             message = b""
         if not message:
-            for child in self._by_status.values():
-                self._let_go(child)
+            while self._children:
+                self._let_go(next(iter(self._children.values())))
             os._exit(0)
         status = socket.socket(fileno=descriptors.pop())
         refusal, number, own = self._refusal, -1, os.getpid()
@@ -436,9 +441,8 @@ class _Server:
             except OSError as error:  # no memory, too many processes
                 refusal = f"{error.strerror}"
         if not number:
-            fields = json.loads(message)
-            order = Order(**{**fields, "cpus": tuple(fields["cpus"])})
             try:
+                order = Order(*json.loads(message))
                 self._leave(order, descriptors, status, own)
             except BaseException:  # noqa: BLE001 - not again the loop of the template
                 os._exit(1)
@@ -446,21 +450,24 @@ class _Server:
         for descriptor in descriptors:
             os.close(descriptor)
         if number > 0:
-            self._watch(number, status)
+            self._watch(_Child(number, status, os.pidfd_open(number)))
             return None
         with contextlib.suppress(OSError):
             status.send(f"refused {refusal}".encode())
         status.close()
         return None
 
-    def _watch(self, number: int, status: socket.socket) -> None:
-        ended = os.pidfd_open(number)
-        child = _Child(number, status, ended)
-        self._by_status[status.fileno()] = self._by_end[ended] = child
-        self._poller.register(status, 0)
-        self._poller.register(ended, select.POLLIN)
+    def _watch(self, child: _Child) -> None:
+        for descriptor, events in ((child.status.fileno(), 0), (child.ended, select.POLLIN)):
+            if descriptor is not None:
+                self._children[descriptor] = child
+                self._poller.register(descriptor, events)
 
-    def _ended(self, child: _Child) -> None:
+    def _forget(self, descriptor: int) -> None:
+        del self._children[descriptor]
+        self._poller.unregister(descriptor)
+
+    def _report_end(self, child: _Child) -> None:
         """Report an exit code; the number stays taken until it is let go."""
         self._forget_end(child)
         found = os.waitid(os.P_PID, child.number, os.WEXITED | os.WNOWAIT)
@@ -475,14 +482,13 @@ class _Server:
             with contextlib.suppress(OSError):
                 end(child.number, signal.SIGKILL)
         os.waitpid(child.number, 0)
-        self._poller.unregister(child.status)
+        self._forget(child.status.fileno())
         child.status.close()
         self._forget_end(child)
 
     def _forget_end(self, child: _Child) -> None:
         if child.ended is not None:
-            del self._by_end[child.ended]
-            self._poller.unregister(child.ended)
+            self._forget(child.ended)
             os.close(child.ended)
             child.ended = None
 
@@ -495,7 +501,7 @@ class _Server:
         if os.getppid() != parent:
             os._exit(1)
         self._control.close()
-        for child in self._by_status.values():
+        for child in self._children.values():
             child.status.close()
         for descriptor in _descriptors() - self._kept - {*descriptors, status.fileno()}:
             os.close(descriptor)
@@ -528,7 +534,10 @@ def _refusal(library: str) -> str:
     # Not here, then: the process that builds the model says what is wrong with the library.
     except BaseException as error:  # noqa: BLE001 - foreign code: an import may even exit
         return f"importing {library} raised {type(error).__name__}"
-    _read_what_samples_need()
+    # A process alone takes half a second for its first sample: rules and symbols are read once.
+    from frameworktax.attribution import buckets, symbols  # noqa: F401 - rules are compiled
+
+    symbols.read_tables()
     sys.stdout.flush()
     gc.collect()
     gc.freeze()  # the collector of what is forked leaves what was imported alone
@@ -546,25 +555,14 @@ def _refusal(library: str) -> str:
     return ""
 
 
-def _read_what_samples_need() -> None:
-    """Read rules and symbols once: a process alone takes half a second for its first sample."""
-    from frameworktax.attribution import buckets, symbols  # noqa: F401 - rules are compiled
-
-    symbols.read_tables()
-
-
 def _descriptors() -> set[int]:
     """Return the descriptors that are open in this process."""
-    listed = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
-    return {one for one in listed if _is_open(one)}  # not the one that listed them
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+    found = set()
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.fstat(int(entry.name))
+            found.add(int(entry.name))
+    return found
 
 
 def _is_hung_up(connection: socket.socket) -> bool:
