@@ -93,7 +93,7 @@ class FakeWorker:
                 )
             case "output":
                 np.savez(Path(request.path), np.ones(3))
-                return True
+                return None
             case "block":
                 value = max(1, round(call_ns * (1 + host.random.gauss(0, host.noise))))
                 host.clock.work(15_000_000 + request.calls * value)

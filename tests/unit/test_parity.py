@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from frameworktax.measure.parity import TOLERANCE, compare, read_outputs, read_real, without_padding
+from frameworktax.measure.parity import (
+    REAL,
+    TOLERANCE,
+    compare,
+    compare_files,
+    read_extra,
+    read_outputs,
+    without_padding,
+)
 
 
 def test_equal_is_within_tolerance_with_difference_zero():
@@ -88,11 +96,20 @@ def test_padding_is_left_out_of_outputs_with_tokens_only():
 
 def test_which_tokens_are_real_travels_beside_the_outputs(tmp_path):
     real = np.array([[True, False]])
-    np.savez(tmp_path / "o.npz", np.zeros(1), np.ones(2), real=real)
+    np.savez(tmp_path / "o.npz", np.zeros(1), np.ones(2), real=real, repeats=False)
     np.savez(tmp_path / "dense.npz", np.zeros(1))
     assert [a.size for a in read_outputs(tmp_path / "o.npz")] == [1, 2]
-    assert read_real(tmp_path / "o.npz").tolist() == real.tolist()
-    assert read_real(tmp_path / "dense.npz") is None
+    assert read_extra(tmp_path / "o.npz", REAL).tolist() == real.tolist()
+    assert read_extra(tmp_path / "dense.npz", REAL) is None
+
+
+@pytest.mark.parametrize("differs", ["eager", "own", None])
+def test_outputs_that_differ_from_call_to_call_prove_nothing(tmp_path, differs):
+    for name in ("eager", "own"):
+        np.savez(tmp_path / f"{name}.npz", np.ones(3), repeats=name != differs)
+    found = compare_files(tmp_path / "own.npz", tmp_path / "eager.npz", "float32")
+    assert found.within_tolerance is (None if differs else True)
+    assert (found.reason is not None) == bool(differs)
 
 
 def test_int8_has_a_tolerance_of_its_own():

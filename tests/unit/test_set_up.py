@@ -308,7 +308,7 @@ def swept(tmp_path, monkeypatch, outputs):
             return None
         path = tmp_path / f"{asked.runtime.name}.npz"
         np.savez(path, np.ones(3))
-        return path, True
+        return path
 
     monkeypatch.setattr(sweep._outputs, "_output", output)
     return sweep, writer

@@ -76,30 +76,27 @@ class KnownModels:
             return None  # missing or damaged: it is described anew
         return known
 
-    def output(self, point: Point) -> tuple[Path, bool] | None:
-        """Return the file of eager's outputs and whether they repeated, or None if not known."""
+    def output(self, point: Point) -> Path | None:
+        """Return the file of eager's outputs, or None if not known."""
         folder = self._folder(point, on_cpu=True)
         if folder is None:
             return None
-        path = folder / f"outputs-{point.workload.batch}.npz"
+        path = folder / f"eager-{point.workload.batch}.npz"
         try:
             parity.read_outputs(path)
             path.touch()
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None  # missing or damaged: eager is run
-        return path, not path.with_suffix(".differs").exists()
+        return path
 
-    def keep_output(self, point: Point, path: Path, *, repeatable: bool) -> None:
+    def keep_output(self, point: Point, path: Path) -> None:
         """Keep a copy of eager's outputs of a point."""
         folder = self._folder(point, on_cpu=True)
         if folder is None or point.workload.twin:
             return
-        kept = folder / f"outputs-{point.workload.batch}.npz"
         with contextlib.suppress(OSError):  # as above
             folder.mkdir(mode=0o700, exist_ok=True)
-            if not repeatable:
-                kept.with_suffix(".differs").touch(mode=0o600)
-            with private_file(kept) as partial:
+            with private_file(folder / f"eager-{point.workload.batch}.npz") as partial:
                 shutil.copyfile(path, partial)
 
     def _folder(self, point: Point, *, on_cpu: bool = False) -> Path | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from frameworktax.records import Parity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,32 +27,22 @@ DEGENERATE_BELOW = 1e-6
 """A reference whose largest value is below this agrees with anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The fields of ``records.Parity`` that come from the arrays."""
-
-    max_abs_difference: float | None
-    max_relative_difference: float | None
-    tolerance: float
-    within_tolerance: bool | None
-    worst: str | None = None
-    reason: str | None = None
-
-
 REAL = "real"
 """Name of the array that marks real tokens, not padding, in the outputs of ragged input."""
+REPEATS = "repeats"
+"""Name of the array that says whether a second call gave the same outputs."""
 
 
 def read_outputs(path: Path) -> list[NDArray[np.generic]]:
     """Return the arrays a worker wrote, in order; nothing is unpickled."""
     with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[f"arr_{i}"] for i in range(len(set(arrays.files) - {REAL}))]
+        return [arrays[f"arr_{i}"] for i in range(len(set(arrays.files) - {REAL, REPEATS}))]
 
 
-def read_real(path: Path) -> NDArray[np.bool_] | None:
-    """Return which tokens of ragged input are no padding, (batch, tokens); None for dense input."""
+def read_extra(path: Path, name: str) -> NDArray[np.bool_] | None:
+    """Return ``REAL``, (batch, tokens), None for dense input; or ``REPEATS``, None if not known."""
     with np.load(path, allow_pickle=False) as arrays:
-        return arrays[REAL].astype(bool) if REAL in arrays.files else None
+        return arrays[name].astype(bool) if name in arrays.files else None
 
 
 def without_padding(
@@ -71,19 +63,27 @@ def without_padding(
     return kept
 
 
-def compare_files(own: Path, reference: Path, precision: str) -> Comparison:
-    """Compare the outputs in two files, for ragged input at the real tokens alone."""
+def compare_files(own: Path, reference: Path, precision: str) -> Parity:
+    """Compare the outputs in two files, for ragged input at the real tokens alone.
+
+    Nothing is proven where one of both was not the same from call to call.
+    """
     expected, actual = read_outputs(reference), read_outputs(own)
-    real = read_real(reference)
+    real = read_extra(reference, REAL)
     if real is not None:
         expected, actual = without_padding(expected, real), without_padding(actual, real)
-    return compare(expected, actual, precision)
+    found = compare(expected, actual, precision)
+    for path, whose in ((reference, "eager's"), (own, "its")):
+        if (repeats := read_extra(path, REPEATS)) is not None and not repeats:
+            reason = f"{whose} own output differs from call to call"
+            return replace(found, within_tolerance=None, reason=reason)
+    return found
 
 
 def compare(
     reference: list[NDArray[np.generic]], other: list[NDArray[np.generic]], precision: str
-) -> Comparison:
-    """Compare outputs with the reference's, element by element.
+) -> Parity:
+    """Compare outputs with the reference's, element by element; session and point are left empty.
 
     Whole numbers, such as the ids of generated tokens, must be equal; the first that is not, along
     the last dimension, is named.
@@ -95,8 +95,20 @@ def compare(
     exact = bool(reference) and all(_is_whole(a) for a in reference)
     tolerance = 0.0 if exact else TOLERANCE[precision]
 
-    def unproven(reason: str, verdict: bool | None = None) -> Comparison:
-        return Comparison(None, None, tolerance, verdict, reason=reason)
+    def found(largest: float | None, verdict: bool | None, **why: str) -> Parity:
+        return Parity(
+            session="",
+            point="",
+            reference="eager",
+            max_abs_difference=largest,
+            max_relative_difference=None if largest is None else largest / scale,
+            tolerance=tolerance,
+            within_tolerance=verdict,
+            **why,
+        )
+
+    def unproven(reason: str, verdict: bool | None = None) -> Parity:
+        return found(None, verdict, reason=reason)
 
     if not reference or not sum(a.size for a in reference):
         return unproven("eager returned no numbers")
@@ -120,11 +132,10 @@ def compare(
             worst_difference = float(difference[at])
             index = ", ".join(map(str, at))
             worst = f"output {number} [{index}]: {float(b[at]):.6g}, eager {float(a[at]):.6g}"
-    relative = worst_difference / scale
     wrong = _first_unequal(reference, other)
     if wrong is not None:
-        return Comparison(worst_difference, relative, tolerance, False, wrong)
-    return Comparison(worst_difference, relative, tolerance, relative <= tolerance, worst)
+        return found(worst_difference, False, worst=wrong)
+    return found(worst_difference, worst_difference / scale <= tolerance, worst=worst)
 
 
 def _is_whole(array: NDArray[np.generic]) -> bool:

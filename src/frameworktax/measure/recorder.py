@@ -9,7 +9,6 @@ from pathlib import Path
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
-from frameworktax.measure.effort import EffortClock
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.protocol import Described, Facts, TimedBlock
 from frameworktax.measure.series import PointRun, Series
@@ -19,10 +18,10 @@ from frameworktax.records import (
     Attribution,
     Block,
     Calibration,
+    Effort,
     LeftOut,
     Note,
     Outcome,
-    Parity,
     Places,
     Point,
     Subject,
@@ -39,15 +38,15 @@ class Recorder:
     """Turns what workers answer into records of one session."""
 
     def __init__(self, writer: Writer, session: str) -> None:
-        self._writer = writer
+        self._write = writer.write
         self._session = session
         self._ended: set[tuple[str, int]] = set()
         self._introduced: set[str] = set()
         self._closing = False
 
-    def effort(self, effort: EffortClock) -> None:
+    def effort(self, effort: Effort) -> None:
         """Write what the session took."""
-        self._writer.write(effort.record(self._session))
+        self._write(effort)
 
     def close(self) -> None:
         """Take no more outcomes: a process that the session's end ends has not failed."""
@@ -66,10 +65,8 @@ class Recorder:
             facts = described.facts.get(batch, Facts()) if described else Facts()
             if series.is_floor or series.is_twin:
                 facts = Facts()
-            else:
-                share = padding_share(series, point, facts.padding_share)
-                facts = replace(facts, padding_share=share)
-            self._writer.write(
+            share = padding_share(series, point, facts.padding_share)
+            self._write(
                 Subject(
                     session=self._session,
                     point=point,
@@ -80,7 +77,7 @@ class Recorder:
                     operators=facts.operators,
                     setup_ns=series.setup_ns,
                     artifact_bytes=series.artifact_bytes,
-                    padding_share=facts.padding_share,
+                    padding_share=None if series.is_floor or series.is_twin else share,
                     notes=tuple(dict.fromkeys([*known, *facts.notes])),
                 )
             )
@@ -94,38 +91,31 @@ class Recorder:
         key = point.key()
         if key not in self._introduced:
             self._introduced.add(key)
-            self._writer.write(
+            self._write(
                 Subject(session=self._session, point=point, paradigm="unknown", final=False)
             )
         return key
 
     def calibration(self, round_: int, timed: TimedBlock) -> None:
         """Write a block of the calibrator."""
-        self._writer.write(
-            Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns)
-        )
+        self._write(Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns))
 
     def block(self, run: PointRun, round_: int, timed: TimedBlock) -> None:
         """Write a timed block."""
-        self._writer.write(
+        self._write(
             Block(
                 session=self._session,
                 point=self._introduce(run.point),
                 process=run.process,
                 round=round_,
-                latency_ns=timed.latency_ns,
-                pipelined_ns=timed.pipelined_ns,
-                pipelined_calls=timed.pipelined_calls,
-                cpu_ns=timed.cpu_ns,
-                enqueue_ns=timed.enqueue_ns,
-                first_token_ns=timed.first_token_ns,
+                **asdict(timed),
             )
         )
         run.medians.append(float(block_median(timed.latency_ns)))
 
     def attribution(self, run: PointRun, round_: int, found: Attribution | Places) -> None:
         """Write where the time of a point goes."""
-        self._writer.write(
+        self._write(
             replace(
                 found,
                 session=self._session,
@@ -135,44 +125,27 @@ class Recorder:
             )
         )
 
-    def parity(
-        self,
-        point: Point,
-        precision: str,
-        own: tuple[Path, bool],
-        reference: tuple[Path, bool] | None,
-    ) -> None:
+    def parity(self, point: Point, precision: str, own: Path, reference: Path | None) -> None:
         """Compare outputs with eager's and write the verdict.
 
         Args:
             point: whose outputs they are.
             precision: that they were computed in.
-            own: file of its outputs, and whether a second call gave the same.
+            own: file of its outputs.
             reference: the same of eager; None where eager gave none.
         """
-        workload = point.workload
         if reference is None:
             found = parity.compare([], [], precision)
             found = replace(found, reason="eager was not run at this batch size")
         else:
-            found = parity.compare_files(own[0], reference[0], precision)
-        if reference is not None and not (own[1] and reference[1]):
-            whose = "its" if reference[1] else "eager's"
-            reason = f"{whose} own output differs from call to call"
-            found = replace(found, within_tolerance=None, reason=reason)
-        against = "eager, float32" if workload.precision == "int8" else "eager"
-        self._writer.write(
-            Parity(
-                session=self._session,
-                point=self._introduce(point),
-                reference=against,
-                **asdict(found),
-            )
-        )
+            found = parity.compare_files(own, reference, precision)
+        against = "eager, float32" if point.workload.precision == "int8" else "eager"
+        key = self._introduce(point)
+        self._write(replace(found, session=self._session, point=key, reference=against))
 
     def left_out(self, point: Point, reason: str) -> None:
         """Write that a point was asked for and not measured."""
-        self._writer.write(LeftOut(session=self._session, point=point, reason=reason))
+        self._write(LeftOut(session=self._session, point=point, reason=reason))
 
     def outcome(
         self,
@@ -193,7 +166,7 @@ class Recorder:
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:
             size = worker.printed_bytes / 1e6
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
-        self._writer.write(
+        self._write(
             Outcome(
                 session=self._session,
                 point=self._introduce(point),
@@ -283,21 +256,17 @@ class OutputChecks:
                 return one
         return None
 
-    def _output(self, series: Series, batch: int) -> tuple[Path, bool] | None:
-        """Return where the outputs of a batch lie and whether a second call gave the same."""
+    def _output(self, series: Series, batch: int) -> Path | None:
+        """Return the file of the outputs of a batch."""
         path = self._scratch / f"{series.points[batch].key()}.npz"
-        differs = path.with_suffix(".differs")
         worker = series.workers.get(0)
         if not path.exists():
             if worker is None or not series.ready or (0, batch) not in series.bound:
                 return None
-            repeatable = worker.request(Server.output, 120.0, batch=batch, path=str(path))
-            if not repeatable:
-                differs.touch()
+            worker.request(Server.output, 120.0, batch=batch, path=str(path))
             if series.runtime.name == "eager":
-                point = series.points[batch]
-                self._known.keep_output(point, path, repeatable=repeatable)
-        return path, not differs.exists()
+                self._known.keep_output(series.points[batch], path)
+        return path
 
 
 def padding_share(series: Series, point: Point, described: float | None) -> float | None:

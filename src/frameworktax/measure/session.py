@@ -581,7 +581,7 @@ class MeasuringSession:
                 os.close(self._held)
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._rounds.begun:
-            self._recorder.effort(self._effort)
+            self._recorder.effort(self.effort)
 
 
 def _measured(series: Series) -> list[int]:
