@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from frameworktax import host, models, runtimes
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import atomic_path
 from frameworktax.models.registry import BUILT_IN, Entry
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments

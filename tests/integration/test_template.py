@@ -9,8 +9,7 @@ import pytest
 
 from frameworktax import host
 from frameworktax.errors import WorkerError
-from frameworktax.measure.gate import Gate
-from frameworktax.measure.process import Worker
+from frameworktax.measure.process import Gate, Worker
 from frameworktax.measure.series import series_of
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server

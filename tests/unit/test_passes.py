@@ -13,8 +13,8 @@ from fake_workers import FakeHost
 from frameworktax import store
 from frameworktax.errors import NothingMeasuredError, WorkerError
 from frameworktax.measure import session as measuring
-from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import Gate
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import FIRST_ROUNDS
 from frameworktax.measure.session import MeasuringSession

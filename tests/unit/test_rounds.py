@@ -12,11 +12,10 @@ from frameworktax import store
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
-from frameworktax.measure.effort import EffortClock
-from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Described, Facts, TimedBlock
-from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.recorder import EffortClock, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (

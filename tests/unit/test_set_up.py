@@ -10,16 +10,15 @@ import pytest
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
-from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Bound, Described, Facts
 from frameworktax.measure.recorder import Recorder, comparison_notes
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.setup import Setup
-from frameworktax.measure.setup_process import SetupProcess
+from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
@@ -342,3 +341,39 @@ def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None
     assert found.reason == "eager was not run at this batch size"
+
+
+# --- the set-up process: one at a time, and nothing of it stays -----------------------------------
+
+
+class FakeProcess:
+    def __init__(self, python, temporary):
+        self.python, self.temporary = python, temporary
+        self.alive = True
+
+    def kill(self):
+        self.alive = False
+
+
+@pytest.fixture
+def setup_process(tmp_path):
+    return SetupProcess(tmp_path / "cache", FakeProcess)
+
+
+def test_it_is_kept_until_it_is_closed(setup_process):
+    first = setup_process.get()
+    assert setup_process.get() is first
+    assert first.temporary.stat().st_mode & 0o777 == 0o700
+    setup_process.close()
+    assert not first.alive and not first.temporary.exists()
+    setup_process.close()
+
+
+@pytest.mark.parametrize("change", ["interpreter", "fresh", "ended"])
+def test_what_is_not_wanted_or_not_well_is_ended(setup_process, tmp_path, change):
+    first = setup_process.get()
+    python = tmp_path / "python" if change == "interpreter" else None
+    first.alive = change != "ended"
+    second = setup_process.get(python, fresh=change == "fresh")
+    assert second is not first and second.python == python
+    assert not first.alive and not first.temporary.exists()

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frameworktax.errors import UsageError, WorkerError
-from frameworktax.host.files import atomic_path
 
 VARIABLE = "FRAMEWORKTAX_CACHE"
 """Names another folder for the cache."""
@@ -106,6 +105,25 @@ def own_entry(entry: Path) -> Path:
     if entry.is_symlink() or (entry.exists() and not is_own(entry)):
         remove(entry)
     return entry
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a new path in the same folder; what is written there becomes ``path`` at the end.
+
+    It may be a file, which replaces an older one, or a folder, which replaces an empty one at
+    most. If the block raises, ``path`` stays as it was. A killed process leaves a hidden
+    ``.NAME-….partial``, which nothing reads.
+    """
+    partial = path.with_name(f".{path.name}-{os.urandom(4).hex()}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -337,7 +337,7 @@ def _write(path: Path, key: str, run: Run) -> None:
     from dataclasses import asdict
 
     from frameworktax.errors import UsageError
-    from frameworktax.host.files import atomic_path
+    from frameworktax.host.cache import atomic_path
     from frameworktax.report.json_document import plain
 
     known = {**_read(path), key: plain(asdict(run))}

@@ -4,7 +4,7 @@ Where a template (``measure.template``) can fork one it is forked, otherwise an 
 started; both answer alike. A worker's faults end as ``WorkerError`` with a status and a reason: a
 crash with its signal and Python line, an out-of-memory kill, a hang. Its stdout and stderr are
 drained into a bounded tail, however much it prints. ``InPlace`` answers the same requests in this
-very process.
+very process. ``Gate`` stops set-up while something is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
@@ -336,6 +336,62 @@ class InPlace:
 
 
 AnyWorker = Worker | InPlace
+
+
+class Gate:
+    """Lets set-up run beside measuring, and never at the moment of a timed block.
+
+    Whatever starts, loads, exports or compiles is *at work*. While a block is timed or sampled, all
+    that is at work is stopped (SIGSTOP to its process group) and nothing new begins; a step's time
+    limit does not count that time.
+
+    Args:
+        templates: whose imports are set-up, too.
+    """
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._turn = threading.RLock()
+        self._at_work: set[AnyWorker] = set()
+
+    def start(self, make: Callable[[], AnyWorker]) -> AnyWorker:
+        """Start a process; it is at work until it has answered once."""
+        with self._turn:
+            worker = make()
+            self._at_work.add(worker)
+            return worker
+
+    def ask(
+        self,
+        worker: AnyWorker,
+        method: Step[P, A],
+        timeout_s: float,
+        *arguments: P.args,
+        **given: P.kwargs,
+    ) -> A:
+        """Ask for something that may run beside set-up, but not beside a timed block."""
+        with self._turn:
+            self._at_work.add(worker)
+        try:
+            return worker.request(method, timeout_s, *arguments, **given)
+        finally:
+            with self._turn:
+                self._at_work.discard(worker)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Stop what is at work until the end of the block."""
+        with self._turn:
+            stopped = list(self._at_work)
+            for worker in stopped:
+                worker.stop()
+            self._templates.pause()
+            try:
+                yield
+            finally:
+                self._templates.go_on()
+                for worker in stopped:
+                    worker.go_on()
 
 
 def decode(method: Step[P, A], line: bytes) -> A:

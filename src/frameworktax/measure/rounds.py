@@ -19,11 +19,9 @@ from frameworktax.attribution import METHODS, separates_kernels
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
-from frameworktax.measure.effort import EffortClock
-from frameworktax.measure.gate import Gate
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker, P, Step
-from frameworktax.measure.recorder import Recorder
+from frameworktax.measure.process import AnyWorker, Gate, P, Step
+from frameworktax.measure.recorder import EffortClock, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import (
     BLOCK_NS,

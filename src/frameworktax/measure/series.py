@@ -14,8 +14,7 @@ from typing import Any
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
-from frameworktax.measure.gate import Gate
-from frameworktax.measure.process import AnyWorker, Worker
+from frameworktax.measure.process import AnyWorker, Gate, Worker
 from frameworktax.measure.protocol import Bound
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in

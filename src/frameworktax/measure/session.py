@@ -27,19 +27,16 @@ from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, Wo
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
 from frameworktax.measure import orphans, schedule, timing
-from frameworktax.measure.effort import EffortClock
-from frameworktax.measure.gate import Gate
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker, InPlace, Worker
+from frameworktax.measure.process import AnyWorker, Gate, InPlace, Worker
 from frameworktax.measure.protocol import Bound
-from frameworktax.measure.recorder import OutputChecks, Recorder
+from frameworktax.measure.recorder import EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds, Runs
 from frameworktax.measure.schedule import Points
 from frameworktax.measure.series import PointRun, Series, series_of
-from frameworktax.measure.setup import Setup
-from frameworktax.measure.setup_process import SetupProcess
+from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
@@ -118,7 +115,7 @@ class MeasuringSession:
             self._reporter,
             self._known,
             self._scratch,
-            SetupProcess(plan.folder, self._setup_process),
+            SetupProcess(self._scratch, self._setup_process),
             self._setup_pool,
         )
         self._rounds = Rounds(

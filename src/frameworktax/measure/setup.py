@@ -1,29 +1,32 @@
 """Makes every series ready to be timed, or records why it is not; runs beside measuring.
 
 One thread reads the models and exports them for one runtime after another, the slow compilers last,
-in one set-up process: the model's library is imported once. Others load each runtime in its first
-measuring process as soon as its files are there. Each step has a time limit of its own, and all of
-them pass the gate: nothing here runs while a block is timed.
+in one set-up process, in which nothing is timed: the model's library is imported once. Others load
+each runtime in its first measuring process as soon as its files are there. Each step has a time
+limit of its own, and all of them pass the gate: nothing here runs while a block is timed.
 """
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from frameworktax.attribution import separates_kernels
-from frameworktax.errors import WorkerError
-from frameworktax.measure.gate import Gate
+from frameworktax.errors import StoreError, WorkerError
+from frameworktax.measure import orphans
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import AnyWorker, Gate
 from frameworktax.measure.protocol import Described
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, Spawn, series_of
-from frameworktax.measure.setup_process import SetupProcess
 from frameworktax.measure.worker import Server
 from frameworktax.records import FLOOR, Note, Workload
 
@@ -33,6 +36,59 @@ DESCRIBE_LIMIT_S = 60.0
 """After this time a description is given up: nothing that is measured needs it."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
+
+
+Start = Callable[[Path | None, Path], AnyWorker]
+"""Interpreter (None for this one) and folder for temporary files → a process to ask."""
+
+
+class SetupProcess:
+    """At most one set-up process, for memory.
+
+    It ends with the set-up, and with it everything that the model or a compiler has begun there.
+
+    Args:
+        scratch: where a folder for its temporary files is made.
+        start: starts one.
+    """
+
+    def __init__(self, scratch: Path, start: Start) -> None:
+        self._scratch = scratch
+        self._start = start
+        self._process: AnyWorker | None = None
+        self._python: Path | None = None
+        self._temporary: Path | None = None
+
+    def get(self, python: Path | None = None, *, fresh: bool = False) -> AnyWorker:
+        """Return the process of this interpreter, a new one where none is well.
+
+        Raises:
+            WorkerError: none can be started.
+            StoreError: the cache takes nothing more.
+        """
+        here = self._process
+        if here is not None and not fresh and here.alive and self._python == python:
+            return here
+        self.close()
+        self._temporary = self._scratch / f"{orphans.NAME}set-up-{os.urandom(8).hex()}"
+        try:
+            self._temporary.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write in the cache {self._scratch}: {error.strerror}; free space"
+            ) from error
+        self._process, self._python = self._start(python, self._temporary), python
+        return self._process
+
+    def close(self) -> None:
+        """End the process, what it has left running, and remove its temporary files."""
+        if self._process is not None:
+            self._process.kill()
+        self._process = None
+        if self._temporary is not None:
+            orphans.end(self._temporary)
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary = None
 
 
 class Setup:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import atomic_path
 from frameworktax.runtimes import variants
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.torch_common import OnTorch, configure, flatten

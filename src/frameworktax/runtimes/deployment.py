@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
 from frameworktax.errors import DeploymentError, WorkerError
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import atomic_path
 from frameworktax.records import DEPLOYED
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 from frameworktax.runtimes.interface import Interface

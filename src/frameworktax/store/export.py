@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from frameworktax.errors import StoreError, UsageError, needs
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
 from frameworktax.stats import block_median
 from frameworktax.store import shards

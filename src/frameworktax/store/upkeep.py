@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.errors import StoreError
-from frameworktax.host.files import atomic_path
+from frameworktax.host.cache import atomic_path
 from frameworktax.records import (
     RECORDS,
     Block,
