@@ -12,12 +12,17 @@ import numpy as np
 
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
+from frameworktax.measure.known import KnownModels
+from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import (
     Bound,
     Described,
     Loaded,
     TimedBlock,
 )
+from frameworktax.measure.recorder import Bench, EffortClock, Recorder
+from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.template import Templates
 from frameworktax.testing import FakeClock
 
 
@@ -135,4 +140,21 @@ def timed(value: int, calls: int) -> TimedBlock:
         pipelined_ns=value * calls,
         pipelined_calls=calls,
         cpu_ns=value * calls,
+    )
+
+
+def made_bench(plan: Any, series: Any, writer: Any, scratch: Path, sampler: str | None) -> Bench:
+    """Return what the parts of a session share, on a fake clock."""
+    clock = FakeClock()
+    return Bench(
+        plan=plan,
+        series=series,
+        recorder=Recorder(writer, "session"),
+        reporter=Reporter(),
+        gate=Gate(Templates()),
+        known=KnownModels(plan.folder),
+        effort=EffortClock(clock),
+        clock=clock,
+        scratch=scratch,
+        sampler=sampler,
     )

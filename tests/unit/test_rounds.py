@@ -3,20 +3,22 @@
 import json
 import math
 import random
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from fake_workers import made_bench
 
 from frameworktax import store
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Described, Facts, TimedBlock
-from frameworktax.measure.recorder import EffortClock, Recorder
-from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
     BLOCK_NS,
@@ -29,7 +31,6 @@ from frameworktax.measure.schedule import (
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.measure.template import Templates
 from frameworktax.measure.timing import calls_for
 from frameworktax.measure.worker import Server
 from frameworktax.records import (
@@ -46,7 +47,7 @@ from frameworktax.records import (
 from frameworktax.stats import process_interval, relative_half_width
 from frameworktax.store import upkeep
 from frameworktax.store.columns import columns
-from frameworktax.testing import FakeClock, FakeRuntime
+from frameworktax.testing import FakeRuntime
 
 DIFFERENT = [[100.0] * 3, [150.0] * 3, [200.0] * 3]
 SAME = [[80.0, 120.0, 100.0], [120.0, 80.0, 100.0], [80.0, 120.0, 101.0]]
@@ -109,13 +110,10 @@ def series_of(tmp_path, point, scripts):
 @contextmanager
 def rounds_of(tmp_path, series, *, until=0.03, budget_s=1e6, sampler=None, by="none"):
     plan = Plan(points=(), folder=tmp_path, until=until, budget_s=budget_s, by=by)
-    clock = FakeClock()
-    effort = EffortClock(clock)
-    with store.Writer(tmp_path / "s", "session") as writer, effort.measuring():
-        yield Rounds(
-            plan, series, Recorder(writer, "session"), Reporter(), Gate(Templates()), effort,
-            cpus=[0], sampler=sampler, seed="seed", clock=clock,
-        )  # fmt: skip
+    with store.Writer(tmp_path / "s", "session") as writer:
+        bench = made_bench(plan, series, writer, tmp_path, sampler)
+        with bench.effort.measuring():
+            yield Rounds(bench, cpus=[0], seed="seed")
 
 
 def run(tmp_path, scripts, *, until=0.03):
@@ -166,8 +164,10 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series]) as rounds:
         rounds.first([(series, run) for run in series.runs.values()])
-        rounds._recorder.subjects(series, Described(facts={1: Facts(flops=7)}, has_twin=False))
-        rounds._recorder.outcome(series, 1, 0, None, series.runs[1, 0])
+        rounds._bench.recorder.subjects(
+            series, Described(facts={1: Facts(flops=7)}, has_twin=False)
+        )
+        rounds._bench.recorder.outcome(series, 1, 0, None, series.runs[1, 0])
     (shard,) = (tmp_path / "s").iterdir()
     header, *lines = shard.read_bytes().splitlines(keepends=True)
     session = Session(session="session", started="", version="", command=(), environment=HERE)

@@ -1,21 +1,24 @@
 """Set-up: what cannot run is said before it is tried, what was prepared is used again and timed."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from fake_workers import made_bench
+
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
 from frameworktax.measure import series as series_module
-from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Bound, Described, Facts
 from frameworktax.measure.recorder import Recorder, comparison_notes
-from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import Series, artifact_key, series_of
 from frameworktax.measure.session import MeasuringSession
 from frameworktax.measure.setup import Setup, SetupProcess
@@ -182,19 +185,9 @@ def set_up(tmp_path, *made, spawn=None, **plan):
     plan = Plan(points=(POINT,), folder=tmp_path / "cache", **plan)
     everything = list(made)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(2) as pool:
-        running = Setup(
-            plan,
-            everything,
-            Recorder(writer, "session"),
-            spawn,
-            Gate(Templates()),
-            Reporter(),
-            KnownModels(plan.folder),
-            tmp_path / "t",
-            SetupProcess(tmp_path, spawn),
-            pool,
-        )
-        running.begin(sampler="perf-event")
+        bench = made_bench(plan, everything, writer, tmp_path / "t", "perf-event")
+        running = Setup(bench, spawn, SetupProcess(tmp_path, spawn), pool)
+        running.begin()
         while running.is_running():
             running.wait()
         running.write_subjects()

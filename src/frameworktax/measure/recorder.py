@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
 from frameworktax.measure.known import KnownModels
+from frameworktax.measure.plan import Plan
+from frameworktax.measure.process import Gate
 from frameworktax.measure.protocol import Described, Facts, TimedBlock
+from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
@@ -267,23 +270,33 @@ class EffortClock:
         )
 
 
-class OutputChecks:
-    """Compares outputs with eager's, each batch size once: nothing is ranked without it.
+@dataclass(eq=False, kw_only=True)
+class Bench:
+    """What all parts of a session share.
 
-    Args:
-        series: of the session.
-        recorder: takes the verdicts.
-        scratch: where outputs lie until the session ends.
-        known: has eager's outputs of earlier sessions, and keeps this one's.
+    Attributes:
+        series: of the session; grows while set-up runs.
+        scratch: folder for what is prepared for this session alone, and for outputs.
+        sampler: of program counters that this host allows, None for none.
     """
 
-    def __init__(
-        self, series: list[Series], recorder: Recorder, scratch: Path, known: KnownModels
-    ) -> None:
-        self._series = series
-        self._recorder = recorder
-        self._scratch = scratch
-        self._known = known
+    plan: Plan
+    series: list[Series]
+    recorder: Recorder
+    reporter: Reporter
+    gate: Gate
+    known: KnownModels
+    effort: EffortClock
+    clock: Clock
+    scratch: Path
+    sampler: str | None
+
+
+class OutputChecks:
+    """Compares outputs with eager's, each batch size once: nothing is ranked without it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
         self._waiting: list[tuple[Series, int]] = []
 
     def compare(self, series: Series, batches: Iterable[int], *, last: bool = False) -> None:
@@ -297,7 +310,7 @@ class OutputChecks:
                 if eager is not None:
                     reference = self._output(eager, batch)
                 else:
-                    reference = self._known.output(series.reference_point(batch))
+                    reference = self._bench.known.output(series.reference_point(batch))
                 if own is None:
                     continue
                 if reference is None and eager is not None and not last:
@@ -305,7 +318,7 @@ class OutputChecks:
                 else:
                     point = series.points[batch]
                     precision = series.runtime.computes_in(point.workload.precision)
-                    self._recorder.parity(point, precision, own, reference)
+                    self._bench.recorder.parity(point, precision, own, reference)
 
     def compare_waiting(self, *, last: bool = False) -> None:
         """Compare what waited for eager's outputs; ``last``: they will not come."""
@@ -314,21 +327,21 @@ class OutputChecks:
             self.compare(series, [batch], last=last)
 
     def _reference(self, series: Series) -> Series | None:
-        for one in self._series:
+        for one in self._bench.series:
             if one.runtime.name == "eager" and one.config == series.reference and one.dead is None:
                 return one
         return None
 
     def _output(self, series: Series, batch: int) -> Path | None:
         """Return the file of the outputs of a batch."""
-        path = self._scratch / f"{series.points[batch].key()}.npz"
+        path = self._bench.scratch / f"{series.points[batch].key()}.npz"
         worker = series.workers.get(0)
         if not path.exists():
             if worker is None or not series.ready or (0, batch) not in series.bound:
                 return None
             worker.request(Server.output, 120.0, batch=batch, path=str(path))
             if series.runtime.name == "eager":
-                self._known.keep_output(series.points[batch], path)
+                self._bench.known.keep_output(series.points[batch], path)
         return path
 
 

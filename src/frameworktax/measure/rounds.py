@@ -16,13 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from frameworktax.attribution import METHODS, separates_kernels
-from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
-from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker, Gate, P, Step
-from frameworktax.measure.recorder import EffortClock, Recorder
-from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.process import AnyWorker, P, Step
+from frameworktax.measure.recorder import Bench
 from frameworktax.measure.schedule import (
     BLOCK_NS,
     DEVICE_S,
@@ -72,42 +69,16 @@ class Rounds:
     """Measures in rounds, and writes down what it finds.
 
     Args:
-        plan: of the session.
-        series: of the session; grows while set-up runs.
-        recorder: takes blocks and samples.
-        reporter: shows what is measured.
-        gate: stops set-up.
-        effort: what measuring is charged to.
+        bench: of the session.
         cpus: to pin measuring processes to.
-        sampler: of program counters that this host allows, None for none.
         seed: of the order in a round.
-        clock: to read time from.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        series: list[Series],
-        recorder: Recorder,
-        reporter: Reporter,
-        gate: Gate,
-        effort: EffortClock,
-        *,
-        cpus: Sequence[int],
-        sampler: str | None,
-        seed: str,
-        clock: Clock,
-    ) -> None:
-        self._plan = plan
-        self._series = series
-        self._recorder = recorder
-        self._reporter = reporter
-        self._gate = gate
-        self._effort = effort
+    def __init__(self, bench: Bench, *, cpus: Sequence[int], seed: str) -> None:
+        self._bench = bench
+        self._plan, self._series, self._clock = bench.plan, bench.series, bench.clock
         self._cpus = tuple(cpus)
-        self._sampler = sampler
         self._random = random.Random(seed)
-        self._clock = clock
         self._round = 0  # counts on through the session: a block's identity holds it
         self._pinned: set[AnyWorker] = set()
         self._ended_ns: dict[Group, int] = {}
@@ -122,7 +93,7 @@ class Rounds:
         """What is left of the time budget, less what devices are still to be asked."""
         asking_s = min(DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s)
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
-        return self._plan.budget_s - self._effort.measured_s - asking_s - placing_s
+        return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
     def first(self, runs: Runs, rounds: int = FIRST_ROUNDS) -> None:
         """Make the first rounds of runs, sampled; the first is made in order."""
@@ -150,7 +121,7 @@ class Rounds:
             for done, runs in enumerate(joined):
                 if self.left_s > 0:
                     self._make(runs)
-                self._reporter.progress(done + 1, len(joined), f"round {number + 1}")
+                self._bench.reporter.progress(done + 1, len(joined), f"round {number + 1}")
 
     def groups(self) -> list[Runs]:
         """Return the runs whose process lives, by what is compared with one another."""
@@ -175,7 +146,7 @@ class Rounds:
             ]
             if not open_groups:
                 return
-            self._reporter.remaining(self._estimate_s([runs for _, runs in open_groups]))
+            self._bench.reporter.remaining(self._estimate_s([runs for _, runs in open_groups]))
             now = self._clock.wall_ns()
             due = [(gain, runs) for gain, runs in open_groups if self._due_ns(runs) <= now]
             if not due:  # nothing else is left to do
@@ -187,15 +158,15 @@ class Rounds:
 
     def _precise_s(self, keep_s: float = 0.0) -> float:
         """Return what is left for precision."""
-        return min(self.left_s - keep_s, self._plan.precise_s - self._effort.measured_s)
+        return min(self.left_s - keep_s, self._plan.precise_s - self._bench.effort.measured_s)
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process."""
         for series, run, by, duration_ns in self._unplaced():
             run.placed.add(by)
             batch = run.point.workload.batch
-            self._reporter.now(run.point)
-            with self._gate.quiet():
+            self._bench.reporter.now(run.point)
+            with self._bench.gate.quiet():
                 self._attribute(
                     series,
                     run,
@@ -215,13 +186,13 @@ class Rounds:
         """
         for series, run in self._unprofiled():
             run.profiled = True
-            if self._effort.measured_s >= self._plan.budget_s:
+            if self._bench.effort.measured_s >= self._plan.budget_s:
                 option = self._plan.budget_option
                 text = f"kernel time was not measured: the time budget was spent; raise {option}"
                 run.notes.append(Note("not-profiled", text))
                 continue
             batch = run.point.workload.batch
-            with self._gate.quiet():
+            with self._bench.gate.quiet():
                 self._attribute(series, run, Server.device, batch=batch, calls=DEVICE_CALLS)
 
     # --- what is worth a round ------------------------------------------------------------------
@@ -295,11 +266,11 @@ class Rounds:
         if not in_order:
             order = self._drawn(order)
         self._pin(order)
-        with self._gate.quiet():
+        with self._bench.gate.quiet():
             self._calibrate()
             for series, run in order:
                 if run.process in series.workers:  # an earlier one may have ended the process
-                    self._reporter.now(run.point)
+                    self._bench.reporter.now(run.point)
                     self._time_block(series, run)
                 if id(run) in asked and self._is_samplable(series, run):
                     self._sample(series, run)
@@ -309,7 +280,7 @@ class Rounds:
             self._ended_ns[group] = self._clock.wall_ns()
             medians = self._medians([(series, run)])[run.point.key()]
             if medians:
-                self._reporter.measured(run.point, medians)
+                self._bench.reporter.measured(run.point, medians)
 
     def _drawn(self, runs: Runs) -> Runs:
         """Return runs in an order drawn anew, what is compared side by side.
@@ -354,7 +325,7 @@ class Rounds:
         with contextlib.suppress(WorkerError):  # without it a drifting host goes unnoticed, no more
             worker = floor.workers[0]
             found = worker.request(Server.calibrate, 30.0, duration_ns=CALIBRATOR_NS)
-            self._recorder.calibration(self._round, found)
+            self._bench.recorder.calibration(self._round, found)
         for run in list(floor.runs.values()):
             if floor.is_beside and len(run.medians) < MIN_BLOCKS:
                 self._time_block(floor, run)
@@ -367,15 +338,15 @@ class Rounds:
                 Server.block, timeout_s, batch=batch, calls=run.calls
             )
         except WorkerError as error:
-            self._recorder.fail(series, run.process, [batch], error)
+            self._bench.recorder.fail(series, run.process, [batch], error)
             return
-        self._recorder.block(run, self._round, timed)
+        self._bench.recorder.block(run, self._round, timed)
         if series.target.is_cuda and len(run.medians) == 1:
             # Others used the device while this warmed up; now it had it alone.
             run.call_ns = max(1, round(run.medians[0]))
             run.calls = calls_for(run.call_ns, BLOCK_NS)
         if not series.is_floor:
-            self._effort.called(timed)
+            self._bench.effort.called(timed)
 
     # --- where the time goes --------------------------------------------------------------------
 
@@ -383,7 +354,7 @@ class Rounds:
         if series.is_twin or series.is_floor or run.process not in series.workers:
             return False
         has_symbols = series.runtime.has_symbols
-        return run.is_samplable and separates_kernels(self._sampler, has_symbols=has_symbols)
+        return run.is_samplable and separates_kernels(self._bench.sampler, has_symbols=has_symbols)
 
     def _sample(self, series: Series, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
@@ -423,7 +394,7 @@ class Rounds:
         return [
             (series, run, by, duration_ns)
             for series, batch, by, duration_ns in asked
-            if series.target.is_cuda or self._sampler == PLACING
+            if series.target.is_cuda or self._bench.sampler == PLACING
             for process in sorted(series.workers)[: 1 if series.target.is_cuda else None]
             if (run := series.runs.get((batch, process))) is not None
             and by not in run.placed
@@ -445,8 +416,8 @@ class Rounds:
         except WorkerError as error:
             run.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
             if not worker.alive:
-                self._recorder.fail(series, run.process, [run.point.workload.batch], error)
+                self._bench.recorder.fail(series, run.process, [run.point.workload.batch], error)
             return False
-        self._recorder.attribution(run, self._round, self._with_others(series, found))
-        self._effort.called(found)
+        self._bench.recorder.attribution(run, self._round, self._with_others(series, found))
+        self._bench.effort.called(found)
         return True

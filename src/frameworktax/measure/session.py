@@ -31,7 +31,7 @@ from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import AnyWorker, Gate, InPlace, Worker
 from frameworktax.measure.protocol import Bound
-from frameworktax.measure.recorder import EffortClock, OutputChecks, Recorder
+from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds, Runs
 from frameworktax.measure.schedule import Points
@@ -86,7 +86,6 @@ class MeasuringSession:
         self._plan = plan
         self._templates = templates or Templates()
         self._keeps_templates = templates is not None
-        self._reporter = reporter or Reporter()
         self._held: int | None = None
         self._spawned: list[AnyWorker] = []
         self._stopping = False
@@ -98,38 +97,26 @@ class MeasuringSession:
         self._series = series_of(
             plan.points, plan.folder, self._scratch, plan.live, deployment=plan.deployment
         )
-        self._recorder = Recorder(writer, session)
-        self._sampler = best_sampler()
-        self._known = KnownModels(plan.folder, plan.live)
-        self._outputs = OutputChecks(self._series, self._recorder, self._scratch, self._known)
-        self._gate = Gate(self._templates)
-        self._effort = EffortClock(clock)
+        self._bench = Bench(
+            plan=plan,
+            series=self._series,
+            recorder=Recorder(writer, session),
+            reporter=reporter or Reporter(),
+            gate=Gate(self._templates),
+            known=KnownModels(plan.folder, plan.live),
+            effort=EffortClock(clock),
+            clock=clock,
+            scratch=self._scratch,
+            sampler=best_sampler(),
+        )
+        self._reporter, self._recorder = self._bench.reporter, self._bench.recorder
+        self._gate, self._effort = self._bench.gate, self._bench.effort
+        self._outputs = OutputChecks(self._bench)
         self._setup_pool = ThreadPoolExecutor(THREADS)
         self._pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), THREADS)))
-        self._setup = Setup(
-            plan,
-            self._series,
-            self._recorder,
-            self._spawn,
-            self._gate,
-            self._reporter,
-            self._known,
-            self._scratch,
-            SetupProcess(self._scratch, self._setup_process),
-            self._setup_pool,
-        )
-        self._rounds = Rounds(
-            plan,
-            self._series,
-            self._recorder,
-            self._reporter,
-            self._gate,
-            self._effort,
-            cpus=host.pick_cpus(self._threads),
-            sampler=self._sampler,
-            seed=session,
-            clock=clock,
-        )
+        process = SetupProcess(self._scratch, self._setup_process)
+        self._setup = Setup(self._bench, self._spawn, process, self._setup_pool)
+        self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=session)
 
     def run(self) -> None:
         """Measure everything; on Ctrl-C what was measured is in the store and this raises.
@@ -158,7 +145,7 @@ class MeasuringSession:
         self._reporter.phase("setting up")
         with self._effort.setting_up():
             self._begin_templates()
-            self._setup.begin(self._sampler)
+            self._setup.begin()
             self._pool.submit(import_module, "scipy.special")  # intervals need it, later
         self._cover()
         self._setup.write_subjects()

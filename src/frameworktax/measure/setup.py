@@ -20,12 +20,9 @@ from typing import Any
 from frameworktax.attribution import separates_kernels
 from frameworktax.errors import StoreError, WorkerError
 from frameworktax.measure import orphans
-from frameworktax.measure.known import KnownModels
-from frameworktax.measure.plan import Plan
-from frameworktax.measure.process import AnyWorker, Gate
+from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Described
-from frameworktax.measure.recorder import Recorder
-from frameworktax.measure.reporter import Reporter
+from frameworktax.measure.recorder import Bench
 from frameworktax.measure.series import Series, Spawn, series_of
 from frameworktax.measure.worker import Server
 from frameworktax.records import FLOOR, Note, Workload
@@ -95,39 +92,19 @@ class Setup:
     """Sets up the series of a session in threads of its own.
 
     Args:
-        plan: of the session.
-        series: to set up; references, the floor and twins are added.
-        recorder: takes what fails, and what is known of each point.
+        bench: references, the floor and twins are added to its series; its reporter is called by
+            the session's own thread alone.
         spawn: starts a measuring process.
-        gate: stops all of it while something is timed.
-        reporter: shows the steps; called by the session's own thread alone.
-        known: descriptions and eager's outputs of earlier sessions.
-        scratch: for what is prepared for this session alone.
         process: describes and exports.
         pool: threads, two at least.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        series: list[Series],
-        recorder: Recorder,
-        spawn: Spawn,
-        gate: Gate,
-        reporter: Reporter,
-        known: KnownModels,
-        scratch: Path,
-        process: SetupProcess,
-        pool: ThreadPoolExecutor,
+        self, bench: Bench, spawn: Spawn, process: SetupProcess, pool: ThreadPoolExecutor
     ) -> None:
-        self._plan = plan
-        self._series = series
-        self._recorder = recorder
+        self._bench = bench
+        self._plan, self._series, self._gate = bench.plan, bench.series, bench.gate
         self._spawn = spawn
-        self._gate = gate
-        self._reporter = reporter
-        self._known = known
-        self._scratch = scratch
         self._process = process
         self._pool = pool
         self._described: dict[Workload, Described] = {}
@@ -137,19 +114,19 @@ class Setup:
 
     # --- from the session's own thread ----------------------------------------------------------
 
-    def begin(self, sampler: str | None) -> None:
+    def begin(self) -> None:
         """Begin with all that is asked for, and what that needs."""
         for series in self._series:
             reason = series.runtime.missing(series.target)
             if reason := reason or series.runtime.cannot(series.workload):
-                self._recorder.mark_failed(series, WorkerError("unavailable", reason))
+                self._bench.recorder.mark_failed(series, WorkerError("unavailable", reason))
         self._add_references()
         self._add_floor()
         wanted = [series for series in self._series if series.dead is None]
         for series in sorted(wanted, key=_load_order):
             if not series.runtime.prepares and not _is_asked_floor(series):
                 self._submit(self._make_ready, series)
-        self._submit(self._describe_and_export, wanted, sampler)
+        self._submit(self._describe_and_export, wanted)
 
     def is_running(self) -> bool:
         """Return whether anything is still being set up.
@@ -178,7 +155,7 @@ class Setup:
         if not self._is_described:
             self._is_described = True
             for series in list(self._series):
-                self._recorder.subjects(series, self._described.get(series.config))
+                self._bench.recorder.subjects(series, self._described.get(series.config))
 
     def end(self) -> None:
         """End what still runs; nothing new can be started any more."""
@@ -193,9 +170,9 @@ class Setup:
                 return
             block = False
             if step:
-                self._reporter.setting_up(label, step)
+                self._bench.reporter.setting_up(label, step)
             elif label:
-                self._reporter.ready(label)
+                self._bench.reporter.ready(label)
 
     # --- in threads -----------------------------------------------------------------------------
 
@@ -204,13 +181,13 @@ class Setup:
         self._threads.append(thread)
         thread.add_done_callback(lambda _: self._news.put(("", "")))
 
-    def _describe_and_export(self, wanted: list[Series], sampler: str | None) -> None:
+    def _describe_and_export(self, wanted: list[Series]) -> None:
         """Read the models, then export for one runtime after another."""
         try:
             named = [s for s in wanted if not (s.is_floor or s.is_deployed)]
             for config, series in {s.config: s for s in named}.items():
                 self._described[config] = self._describe(series)
-            twins = self._add_twins(sampler)
+            twins = self._add_twins()
             floors = [series for series in wanted if _is_asked_floor(series)]
             for series in twins + floors:  # the floor runs no model: one that is wrong shows here
                 if not series.runtime.prepares:
@@ -224,7 +201,7 @@ class Setup:
 
     def _describe(self, series: Series) -> Described:
         point = series.points[min(series.points)]
-        known = self._known.description(point, series.points)
+        known = self._bench.known.description(point, series.points)
         if known is not None:
             return known
         model = series.workload.model
@@ -248,7 +225,7 @@ class Setup:
             return Described(facts={}, has_twin=False, notes=notes)
         finally:
             self._news.put((model, ""))
-        self._known.keep_description(point, found)
+        self._bench.known.keep_description(point, found)
         return found
 
     def _prepare(self, series: Series) -> bool:
@@ -290,7 +267,7 @@ class Setup:
                     if 0 not in series.load_ns or (error.status == "timeout" and not series.bound):
                         raise  # no other batch size would fare better
                     series.failed.add(batch)
-                    self._recorder.outcome(series, batch, 0, self._explain(error))
+                    self._bench.recorder.outcome(series, batch, 0, self._explain(error))
                     last = error
                 else:
                     if not compiles:
@@ -306,7 +283,7 @@ class Setup:
         self._news.put((series.label, ""))
 
     def _fail(self, series: Series, error: WorkerError) -> None:
-        self._recorder.mark_failed(series, self._explain(error))
+        self._bench.recorder.mark_failed(series, self._explain(error))
         self._news.put((series.label, ""))
 
     def _explain(self, error: WorkerError) -> WorkerError:
@@ -327,25 +304,28 @@ class Setup:
             if series.reference in have or series.dead or series.is_floor or series.is_deployed:
                 continue
             points = tuple(series.reference_point(batch) for batch in series.points)
-            if all(self._known.output(point) for point in points):
+            if all(self._bench.known.output(point) for point in points):
                 series.note_known_reference()
                 continue
             have.add(series.reference)
             plan = self._plan
-            self._series += series_of(points, plan.folder, self._scratch, plan.live, timed=False)
+            self._series += series_of(
+                points, plan.folder, self._bench.scratch, plan.live, timed=False
+            )
 
     def _add_floor(self) -> None:
         """Add the null runtime: its latency is the harness's own floor, measured every session."""
         if not any(s.is_floor for s in self._series):
             point = replace(self._plan.points[0], runtime=FLOOR)  # it synchronises as others do
-            (floor,) = series_of((point,), self._plan.folder, self._scratch, None)
+            (floor,) = series_of((point,), self._plan.folder, self._bench.scratch, None)
             floor.is_beside = True
             self._series.append(floor)
 
-    def _add_twins(self, sampler: str | None) -> list[Series]:
+    def _add_twins(self) -> list[Series]:
         twins: list[Series] = []
         for series in self._series:
-            needed = not separates_kernels(sampler, has_symbols=series.runtime.has_symbols)
+            has_symbols = series.runtime.has_symbols
+            needed = not separates_kernels(self._bench.sampler, has_symbols=has_symbols)
             wanted = self._plan.twin == "all" or (
                 self._plan.twin == "auto" and (needed or series.runtime.name == "eager")
             )
@@ -363,7 +343,7 @@ class Setup:
                     replace(p, workload=replace(p.workload, twin=True))
                     for p in series.points.values()
                 )
-                twins += series_of(points, self._plan.folder, self._scratch, None)
+                twins += series_of(points, self._plan.folder, self._bench.scratch, None)
         self._series += twins
         return twins
 
