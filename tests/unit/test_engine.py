@@ -33,7 +33,7 @@ SAMPLED = Attribution(
     [
         (Server.describe, protocol.Described(facts=FACTS, has_twin=True, notes=NOTES)),
         (Server.prepare, 1),
-        (Server.output, True),
+        (Server.output, None),
         (Server.block, BLOCK),
         (Server.sample, SAMPLED),
         (Server.pin, None),

@@ -141,10 +141,11 @@ def test_eager_is_first_at_each_batch_and_the_cheapest_batch_is_first(ran):
 
 
 def test_a_point_has_one_block_before_the_second_process_where_the_budget_is_ample(ran):
-    blocks = ran.run(budget_s=600.0).blocks
-    first = next(i for i, (*_, process) in enumerate(blocks) if process > 0)
-    larger = [blocks[:first].count((name, 4, 0)) for name in RUNTIMES]
-    assert min(larger) == 1 and larger[RUNTIMES.index("fast")] == 1
+    ran.run(budget_s=600.0)
+    first = min(block.round for block in ran.of(Block) if block.process)
+    before = [block.point for block in ran.of(Block) if block.round < first]
+    asked = {(r.point.runtime, r.point.workload.batch): r.point.key() for r in ran.of(Subject)}
+    assert [before.count(asked[name, 4]) for name in RUNTIMES] == [1] * len(RUNTIMES)
 
 
 def test_precision_ends_before_the_budget_and_coverage_does_not(ran):
