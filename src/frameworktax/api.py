@@ -22,6 +22,7 @@ from frameworktax.measure.plan import (
     DEFAULT_SETUP_LIMIT_S,
     Plan,
     plan_for,
+    points_for,
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
@@ -231,14 +232,17 @@ def measure(
         channels_last=channels_last,
         trust_remote_code=trust_remote_code,
     )
-    plan = plan_for(
+    points = points_for(
         workload,
-        live,
         batches=DEFAULT_BATCHES if batch is None else [batch] if isinstance(batch, int) else batch,
         runtimes=[runtimes] if isinstance(runtimes, str) else runtimes,
         precisions=[precision] if isinstance(precision, str) else precision,
         device=pick_device(device),
         threads=threads,
+    )
+    plan = plan_for(
+        points,
+        live,
         force_threads=force_threads,
         budget_s=time_budget,
         setup_limit_s=setup_limit,

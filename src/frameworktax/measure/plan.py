@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -210,14 +210,9 @@ def _runtimes(names: Iterable[str], input_kind: str) -> list[str]:
 
 
 def plan_for(
-    workload: Workload,
+    points: tuple[Point, ...],
     live: Live | None = None,
     *,
-    batches: Iterable[int],
-    runtimes: Iterable[str],
-    precisions: Iterable[str],
-    device: str,
-    threads: int,
     budget_s: float | None,
     until: float,
     processes: int,
@@ -234,20 +229,12 @@ def plan_for(
     Raises:
         UsageError: what was asked for cannot be, or none of it can run here.
     """
-    usable = len(host.usable_cpus())
-    if device == "cpu" and threads > usable and not force_threads:
+    usable, point = len(host.usable_cpus()), points[0]
+    if point.platform == "cpu" and point.threads > usable and not force_threads:
         raise UsageError(
-            f"{threads} threads on {usable} processor{'s' * (usable > 1)} wait for each other; "
-            f"give --threads {usable} or fewer, or --force-threads to measure that"
+            f"{point.threads} threads on {usable} processor{'s' * (usable > 1)} wait for each "
+            f"other; give --threads {usable} or fewer, or --force-threads to measure that"
         )
-    points = points_for(
-        workload,
-        batches=batches,
-        runtimes=runtimes,
-        precisions=precisions,
-        device=device,
-        threads=threads,
-    )
     plan = Plan(
         points=points,
         processes=processes,
@@ -259,7 +246,7 @@ def plan_for(
         by=by,
     )
     if live is None:
-        models.check(points[0].workload)
+        models.check(point.workload)
     refuse_unavailable(points)
     if by in BY:
         refuse_places(points, by)
@@ -278,28 +265,28 @@ def with_live(plan: Plan, live: Live) -> Plan:
     return replace(plan, live=str(path.resolve()))
 
 
-def refuse_places(points: Iterable[Point], by: str) -> None:
+def refuse_places(points: Sequence[Point], by: str) -> None:
     """Refuse ``--by`` where no runtime that was asked for can be broken down by that.
 
     Raises:
         UsageError: why, and which runtimes can; or why this host takes no samples.
     """
-    points = list(points)
+    names = list(dict.fromkeys(point.runtime for point in points))
     target = Target(device_of(points[0].platform))
     sampler, usable, reason = available_samplers()[0]
     if not (usable or target.is_cuda):
         raise UsageError(f"--by needs the sampler {sampler}: {reason}")
     if by == "operator" and not target.is_cuda and (unread := call_stacks.missing()):
         raise UsageError(f"--by operator: {unread}; give module or line")
-    names = list(dict.fromkeys(point.runtime for point in points))
-    able: dict[str, list[str]] = {
-kind: [n for n in registry.BUILT_IN if kind in registry.get(n).places_on(target)]
-            for kind in BY}  # fmt: skip
+
+    def able(kind: str) -> list[str]:
+        known = registry.BUILT_IN
+        return [name for name in known if kind in registry.get(name).places_on(target)]
+
     if any(by in registry.get(name).places_on(target) for name in names):
         return
-    which = ", ".join(names)
-    if not able[by]:
-        others = " or ".join(kind for kind in BY if able[kind])
+    if not able(by):
+        others = " or ".join(kind for kind in BY if able(kind))
         raise UsageError(f"no runtime can be broken down by {by} on {target.device}; give {others}")
     why = {
         "module": "what they run is no longer separate modules",
@@ -307,7 +294,8 @@ kind: [n for n in registry.BUILT_IN if kind in registry.get(n).places_on(target)
         "operator": "functions that carry out their operators are not known by name",
     }[by]
     raise UsageError(
-        f"{which} cannot be broken down by {by}: {why}; --by {by} works in {', '.join(able[by])}"
+        f"{', '.join(names)} cannot be broken down by {by}: {why}; "
+        f"--by {by} works in {', '.join(able(by))}"
     )
 
 
