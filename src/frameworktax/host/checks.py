@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,160 +86,139 @@ def _load(found: Environment, load: Load | None, root: Path) -> Check:
     return _warning("load", text, "end other work, or measure when it has ended", command)
 
 
-def _steal(found: Environment, load: Load | None) -> Check:
+def _clock(found: Environment, root: Path) -> Iterator[Check]:
+    """Yield what the processor's clock and threads depend on."""
+    if found.governor in (None, "performance"):
+        yield _ok("governor", found.governor or "not visible here (usual in virtual machines)")
+    else:
+        yield _warning(
+            "governor", f"{found.governor}: the clock follows the load",
+            "sudo cpupower frequency-set -g performance",
+            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        )  # fmt: skip
+    mhz = found.frequency_mhz
+    yield _ok("frequency", "not visible here" if mhz is None else f"{mhz:.0f} MHz now")
+    if not found.turbo:
+        yield _ok("turbo", "not visible here" if found.turbo is None else "off")
+    else:
+        command = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+        if (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists():
+            command = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+        text = "on: the clock depends on heat and on other cores"
+        yield _warning("turbo", text, command, command)
+    if found.threads_per_core is None or found.threads_per_core < 2:
+        yield _ok("smt", "one thread a core" if found.threads_per_core else "not visible")
+    else:
+        command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
+        text = f"{found.threads_per_core} threads share a core"
+        yield _warning("smt", text, f"{command}, or keep the sibling idle", command)
+
+
+def _system(found: Environment, load: Load | None, root: Path) -> Iterator[Check]:
+    """Yield what the kernel, a hypervisor and a container do to a process.
+
+    Source of ``huge-pages`` (khugepaged merges pages of a process behind its back):
+    Documentation/admin-guide/mm/transhuge.rst of the kernel.
+    """
+    chosen = re.search(r"\[(\w+)\]", machine.read(root, HUGE_PAGES) or "")
+    if chosen is None or chosen[1] != "always":
+        yield _ok("huge-pages", chosen[1] if chosen else "not visible here")
+    else:
+        command = f"echo madvise | sudo tee /{HUGE_PAGES}"
+        text = "always: the kernel merges pages of what is measured while it is measured"
+        yield _warning("huge-pages", text, command, command)
     where = found.virtualization
     stolen = load.stolen if load is not None else 0.0
     if stolen > MAX_STOLEN:
         text = f"{where or 'a hypervisor'} takes {stolen:.1%} of the processor time"
         remedy = "use a dedicated host or instance; compare ratios, not milliseconds"
-        return _warning("virtualization", text, remedy)
-    text = f"{where}, no time stolen now; absolute times may still drift" if where else "none seen"
-    return _ok("virtualization", text)
-
-
-def _governor(found: Environment) -> Check:
-    if found.governor is None:
-        return _ok("governor", "not visible here (usual in virtual machines)")
-    if found.governor == "performance":
-        return _ok("governor", found.governor)
-    return _warning(
-        "governor", f"{found.governor}: the clock follows the load",
-        "sudo cpupower frequency-set -g performance",
-        "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-    )  # fmt: skip
-
-
-def _frequency(found: Environment) -> Check:
-    mhz = found.frequency_mhz
-    return _ok("frequency", "not visible here" if mhz is None else f"{mhz:.0f} MHz now")
-
-
-def _turbo(found: Environment, root: Path) -> Check:
-    if not found.turbo:
-        return _ok("turbo", "not visible here" if found.turbo is None else "off")
-    command = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-    if (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists():
-        command = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-    text = "on: the clock depends on heat and on other cores"
-    return _warning("turbo", text, command, command)
-
-
-def _smt(found: Environment) -> Check:
-    if found.threads_per_core is None or found.threads_per_core < 2:
-        return _ok("smt", "one thread a core" if found.threads_per_core else "not visible")
-    command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
-    text = f"{found.threads_per_core} threads share a core"
-    return _warning("smt", text, f"{command}, or keep the sibling idle", command)
-
-
-def _huge_pages(root: Path) -> Check:
-    """Report whether the kernel merges pages of a process behind its back (khugepaged).
-
-    Source: Documentation/admin-guide/mm/transhuge.rst of the kernel.
-    """
-    chosen = re.search(r"\[(\w+)\]", machine.read(root, HUGE_PAGES) or "")
-    if chosen is None or chosen[1] != "always":
-        return _ok("huge-pages", chosen[1] if chosen else "not visible here")
-    command = f"echo madvise | sudo tee /{HUGE_PAGES}"
-    text = "always: the kernel merges pages of what is measured while it is measured"
-    return _warning("huge-pages", text, command, command)
-
-
-def _quota(found: Environment, root: Path) -> Check:
+        yield _warning("virtualization", text, remedy)
+    else:
+        text = f"{where}, no time stolen now; absolute times may still drift"
+        yield _ok("virtualization", text if where else "none seen")
     cpus = machine.cgroup_cpus(root)
     if cpus is None:
-        return _ok("cgroup-cpu", "no quota")
-    listed = ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
-    return _warning(
-        "cgroup-cpu",
-        f"a quota of {cpus:g} processors: the process is stopped when it is used up",
-        "start the container with --cpuset-cpus instead of --cpus",
-        f"docker update --cpu-quota -1 --cpuset-cpus {listed} CONTAINER",
-    )
-
-
-def _memory(root: Path) -> Check:
+        yield _ok("cgroup-cpu", "no quota")
+    else:
+        listed = ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
+        yield _warning(
+            "cgroup-cpu",
+            f"a quota of {cpus:g} processors: the process is stopped when it is used up",
+            "start the container with --cpuset-cpus instead of --cpus",
+            f"docker update --cpu-quota -1 --cpuset-cpus {listed} CONTAINER",
+        )
     free = machine.memory_available_bytes(root)
     group = machine.cgroup_memory_bytes(root)
     text = f"{free / 1024**3:.1f} GiB available"
     if group is not None:
         text += f", a cgroup allows {group[0] / 1024**3:.1f} GiB in all"
     if free < MIN_FREE_BYTES:
-        return _warning("memory", text, "free memory, or measure smaller models")
-    return _ok("memory", text)
+        yield _warning("memory", text, "free memory, or measure smaller models")
+    else:
+        yield _ok("memory", text)
 
 
 def _sampler(
     found: Environment, samplers: Sequence[tuple[str, bool, str]], root: Path
-) -> list[Check]:
+) -> Iterator[Check]:
     usable = [name for name, ok, _ in samplers if ok]
     why = "; ".join(f"{name}: {reason}" for name, ok, reason in samplers if not ok)
     if usable and usable[0] != "py-spy":
-        return [_ok("sampler", usable[0])]
-    command = _allow_sampling(found, root)
+        yield _ok("sampler", usable[0])
+        return
+    # What lets perf_event_open work: the kernel's word, or the container's.
+    level = machine.read_int(root, "proc/sys/kernel/perf_event_paranoid")
+    command = PARANOID
+    if level is not None and level <= 2 and "container" in (found.virtualization or ""):
+        command = "docker run --cap-add PERFMON --security-opt seccomp=unconfined IMAGE"
     if usable:
         text = f"py-spy, whose shares are rough ({why})"
-        return [_warning("sampler", text, command, command)]
+        yield _warning("sampler", text, command, command)
+        return
     text = f"kernel time cannot be sampled ({why or 'not asked'})"
-    return [Check("sampler", "missing", text, command, command), *_tracing(found, root)]
-
-
-def _allow_sampling(found: Environment, root: Path) -> str:
-    """Return what lets ``perf_event_open`` work: the kernel's word, or the container's."""
-    level = machine.read_int(root, "proc/sys/kernel/perf_event_paranoid")
-    if level is None or level > 2 or "container" not in (found.virtualization or ""):
-        return PARANOID
-    return "docker run --cap-add PERFMON --security-opt seccomp=unconfined IMAGE"
-
-
-def _tracing(found: Environment, root: Path) -> list[Check]:
-    """Return what keeps py-spy, the last way to sample, from reading other processes."""
+    yield Check("sampler", "missing", text, command, command)
     scope = machine.read_int(root, "proc/sys/kernel/yama/ptrace_scope")
-    if not scope or "py-spy" not in found.libraries:
-        return []
-    command = "sudo sysctl kernel.yama.ptrace_scope=0"
-    text = f"kernel.yama.ptrace_scope is {scope}: py-spy may not read other processes"
-    return [_warning("ptrace", text, command, command)]
+    if scope and "py-spy" in found.libraries:  # the last way to sample
+        command = "sudo sysctl kernel.yama.ptrace_scope=0"
+        text = f"kernel.yama.ptrace_scope is {scope}: py-spy may not read other processes"
+        yield _warning("ptrace", text, command, command)
 
 
-def _compilers(which: Callable[[str], str | None]) -> Check:
-    found = [name for name in ("g++", "clang++", "c++") if which(name)]
-    if found:
-        return _ok("compiler", found[0])
-    return Check(
-        "compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
-        "install g++ (Debian, Ubuntu: sudo apt install g++)",
-        next((command for name, command in INSTALLERS.items() if which(name)), ""),
-    )  # fmt: skip
-
-
-def _libraries(found: Environment) -> list[Check]:
-    checks = []
+def _software(found: Environment, which: Callable[[str], str | None]) -> Iterator[Check]:
+    compiler = next((name for name in ("g++", "clang++", "c++") if which(name)), None)
+    if compiler:
+        yield _ok("compiler", compiler)
+    else:
+        yield Check(
+            "compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
+            "install g++ (Debian, Ubuntu: sudo apt install g++)",
+            next((command for name, command in INSTALLERS.items() if which(name)), ""),
+        )  # fmt: skip
     for name, extra in EXTRAS.items():
         version = found.libraries.get(name)
         if name == "onnxruntime" and version is None:
             version = found.libraries.get("onnxruntime-gpu")
         if version is not None:
-            checks.append(_ok(f"library-{name}", f"{name} {version}"))
+            yield _ok(f"library-{name}", f"{name} {version}")
         elif name != "py-spy":  # the last resort of sampling: not missed where perf works
             remedy = f"pip install 'frameworktax[{extra}]'"
-            text = f"{name} is not installed"
-            checks.append(Check(f"library-{name}", "missing", text, remedy, remedy))
-    return checks
+            yield Check(f"library-{name}", "missing", f"{name} is not installed", remedy, remedy)
 
 
-def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> list[Check]:
+def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> Iterator[Check]:
     if not found.gpus:
         if not gpu_present(root):
-            return [_ok("gpu", "none")]
+            yield _ok("gpu", "none")
+            return
         text = "a device that nvidia-smi does not list: its clocks and its state are not read"
         remedy = "NVIDIA: install nvidia-smi; AMD: look at rocm-smi while measuring"
-        return [_warning("gpu", text, remedy)]
-    checks = _sharing(found, root, processes)
+        yield _warning("gpu", text, remedy)
+        return
+    yield from _sharing(found, root, processes)
     if "nvidia-ml-py" not in found.libraries:
         text = "nvidia-ml-py is not installed: clocks are not read while calls run"
         remedy = "pip install nvidia-ml-py"
-        checks.append(Check("gpu-state", "missing", text, remedy, remedy))
+        yield Check("gpu-state", "missing", text, remedy, remedy)
     for gpu in found.gpus:
         clock, top = gpu.get("sm_clock_mhz"), gpu.get("max_sm_clock_mhz")
         text = (
@@ -248,38 +227,36 @@ def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -
         )
         if gpu.get("persistence_mode") == "Disabled":
             text, command = f"{text}; the driver unloads between processes", "sudo nvidia-smi -pm 1"
-            checks.append(_warning("gpu", text, command, command))
+            yield _warning("gpu", text, command, command)
         else:
-            checks.append(_ok("gpu", text))
-    return checks
+            yield _ok("gpu", text)
 
 
-def _sharing(found: Environment, root: Path, processes: Callable[[], int | None]) -> list[Check]:
-    """Return what makes a device not this process's alone, or far from it."""
-    checks = []
+def _sharing(
+    found: Environment, root: Path, processes: Callable[[], int | None]
+) -> Iterator[Check]:
+    """Yield what makes a device not this process's alone, or far from it."""
     for gpu in found.gpus:
         number = gpu.get("index")
         if gpu.get("mig_mode") == "Enabled":
             text = f"{number}: MIG is on: measured is a part of the card, whose peaks are not known"
-            checks.append(_warning("gpu-mig", text, f"sudo nvidia-smi -i {number} -mig 0"))
+            yield _warning("gpu-mig", text, f"sudo nvidia-smi -i {number} -mig 0")
         if gpu.get("compute_mode") in ("Prohibited", "Exclusive_Process"):
             text = f"{number}: compute mode {gpu['compute_mode']}: processes cannot share the card"
             remedy = f"sudo nvidia-smi -i {number} -c DEFAULT"
-            checks.append(_warning("gpu-compute-mode", text, remedy, remedy))
+            yield _warning("gpu-compute-mode", text, remedy, remedy)
         node = numa_node(gpu, root)
         if node is not None and node[1] and not set(node[1]) & set(found.affinity):
             text = f"{number}: on NUMA node {node[0]}, of which no processor is usable here"
-            remedy = f"numactl --cpunodebind={node[0]}"
-            checks.append(_warning("gpu-numa", text, remedy))
+            yield _warning("gpu-numa", text, f"numactl --cpunodebind={node[0]}")
     if (root / MPS).exists():
         text = "an MPS server runs: processes share the device at the same time"
         command = "echo quit | nvidia-cuda-mps-control"
-        checks.append(_warning("gpu-mps", text, command, command))
+        yield _warning("gpu-mps", text, command, command)
     others = processes()
     if others:
         text = f"{others} processes hold a device: their work is in every number"
-        checks.append(_warning("gpu-processes", text, "end them; nvidia-smi lists them"))
-    return checks
+        yield _warning("gpu-processes", text, "end them; nvidia-smi lists them")
 
 
 def doctor(
@@ -306,17 +283,10 @@ def doctor(
     return [
         _cores(found),
         _load(found, load, root),
-        _governor(found),
-        _frequency(found),
-        _turbo(found, root),
-        _smt(found),
-        _huge_pages(root),
-        _steal(found, load),
-        _quota(found, root),
-        _memory(root),
+        *_clock(found, root),
+        *_system(found, load, root),
         *_sampler(found, samplers, root),
-        _compilers(which),
-        *_libraries(found),
+        *_software(found, which),
         *_gpus(found, root, processes),
     ]
 
