@@ -208,19 +208,14 @@ def _locked(folder: Path, how: int) -> int:
     return descriptor
 
 
-def hold(folder: Path) -> int | None:
+def hold(folder: Path) -> int:
     """Make a folder and return a descriptor that shows that its maker lives.
 
-    None where the file system has no locks. Close it before the folder is removed.
+    Close it before the folder is removed.
     """
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            os.close(descriptor)
-            return None
+        descriptor = _locked(folder, fcntl.LOCK_EX)
         if folder.exists():  # another session has not removed it meanwhile as a dead one's
             return descriptor
         os.close(descriptor)

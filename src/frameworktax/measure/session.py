@@ -489,23 +489,20 @@ class MeasuringSession:
         variables: Mapping[str, str],
         libraries: tuple[str, ...],
     ) -> AnyWorker:
+        """Start a process; ``variables`` may name another ``TMPDIR`` than the session's."""
         with self._spawning:
-            self._refuse_if_ending()
+            if self._stopping:
+                raise WorkerError("failed", "the session is ending")
             variables = {"TMPDIR": str(self._scratch), **variables}
             worker = self._process(label, python, variables, libraries)
             self._spawned.append(worker)
             return worker
 
     def _setup_process(self, python: Path | None, temporary: Path) -> AnyWorker:
-        self._refuse_if_ending()
         needed = {name for series in list(self._series) for name in series.model_libraries}
         if any(series.is_to_be_prepared for series in list(self._series)):
             needed.add("exporter")
-        return self._process("set-up", python, {"TMPDIR": str(temporary)}, libraries_in(needed))
-
-    def _refuse_if_ending(self) -> None:
-        if self._stopping:
-            raise WorkerError("failed", "the session is ending")
+        return self._spawn("set-up", python, {"TMPDIR": str(temporary)}, libraries_in(needed))
 
     def _process(
         self,
@@ -523,14 +520,9 @@ class MeasuringSession:
                 templates=self._templates,
                 libraries=libraries,
             )
-        if python is not None:
-            raise WorkerError(
-                "unavailable", "a module measured in place runs in this environment only"
-            )
-        if set(variables) - {"TMPDIR"}:
-            raise WorkerError(
-                "unavailable", "a module measured in place keeps this process's allocator"
-            )
+        if python is not None or set(variables) - {"TMPDIR"}:
+            lacks = "this process's allocator" if python is None else "this environment"
+            raise WorkerError("unavailable", f"a module measured in place keeps {lacks}")
         return InPlace(label)
 
     def _make_scratch(self) -> None:

@@ -110,8 +110,7 @@ class NodeHost:
 
     def stop(self) -> None:
         """Remove the folder; the actor is ended next, and with it what measures."""
-        if self._held is not None:
-            os.close(self._held)
+        os.close(self._held)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _measure(self, job: Job, code: Mapping[str, str]) -> Done:
