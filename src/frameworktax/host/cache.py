@@ -135,12 +135,7 @@ def private_file(path: Path) -> Iterator[Path]:
 
 
 def private_folder(folder: Path, variable: str, *, parents: bool) -> Path:
-    """Return a folder, made private where it is new.
-
-    Args:
-        folder: where it is to be.
-        variable: of the environment, that names another.
-        parents: whether the folders above it may be made too.
+    """Return a folder, made private where it is new; ``variable`` names another for messages.
 
     Raises:
         UsageError: it cannot be made, is a link, or belongs to someone else.
@@ -253,15 +248,10 @@ def _entry(path: Path) -> Entry:
 def prune_cache(
     cache: Path, limit_bytes: int | None = None, *, dry_run: bool = False
 ) -> list[Entry]:
-    """Remove entries, least recently used first, until the rest is within a limit.
-
-    Args:
-        cache: this user's.
-        limit_bytes: what stays; ``LIMIT_BYTES`` if left out.
-        dry_run: only say what would go.
+    """Remove entries, least recently used first, until the rest is within ``limit_bytes``.
 
     Returns:
-        What was removed, or would be.
+        What was removed, or would be with ``dry_run``.
 
     Raises:
         UsageError: a session is running, whose files these may be, or there is no removing them.

@@ -172,10 +172,8 @@ def frequency_mhz(root: Path = ROOT) -> float | None:
 
 def virtualization(root: Path = ROOT) -> str | None:
     """Return which machine or container this is inside of, None on bare metal."""
-    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
-        container = "container"
-    else:
-        container = ""
+    files = (root / ".dockerenv", root / "run/.containerenv")
+    container = "container" if any(file.exists() for file in files) else ""
     product = " ".join(
         read(root, f"sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")
     ).strip()

@@ -147,11 +147,6 @@ class Worker:
     def request(self, method: Step[P, A], timeout_s: float, *_: P.args, **given: P.kwargs) -> A:
         """Ask and wait for the answer; time in which it is stopped does not count.
 
-        Args:
-            method: of ``Server``, to be called in the process.
-            timeout_s: after this time the process is ended.
-            given: what to call it with.
-
         Raises:
             WorkerError: the worker crashed, hung, ran out of memory, or the step failed.
             UsageError: what was asked for cannot be, in the worker's own words.
@@ -179,9 +174,7 @@ class Worker:
     def _exchange(self, data: bytes, deadline_ns: int) -> bytes:
         """Send a request and return the answer's line; raises TimeoutError, ConnectionError.
 
-        Args:
-            data: the request.
-            deadline_ns: on a clock that stands still while the process is stopped.
+        The clock of ``deadline_ns`` stands still while the process is stopped.
         """
         if self._process.number is None:
             self._await_fork(deadline_ns)

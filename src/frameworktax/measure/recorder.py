@@ -130,13 +130,9 @@ class Recorder:
         )
 
     def parity(self, point: Point, precision: str, own: Path, reference: Path | None) -> None:
-        """Compare outputs with eager's and write the verdict.
+        """Compare outputs, computed in ``precision``, with eager's and write the verdict.
 
-        Args:
-            point: whose outputs they are.
-            precision: that they were computed in.
-            own: file of its outputs.
-            reference: the same of eager; None where eager gave none.
+        ``own`` is their file, ``reference`` that of eager; None where eager gave none.
         """
         if reference is None:
             found = parity.compare([], [], precision)

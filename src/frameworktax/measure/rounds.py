@@ -262,7 +262,7 @@ class Rounds:
         state and time: processes differ, and one can change its state in between.
         """
         order = [*runs, *self._smallest(runs)]
-        asked = {id(run) for _, run in runs}
+        asked = {run for _, run in runs}
         if not in_order:
             order = self._drawn(order)
         self._pin(order)
@@ -272,7 +272,7 @@ class Rounds:
                 if run.process in series.workers:  # an earlier one may have ended the process
                     self._bench.reporter.now(run.point)
                     self._time_block(series, run)
-                if id(run) in asked and self._is_samplable(series, run):
+                if run in asked and self._is_samplable(series, run):
                     self._sample(series, run)
         self._round += 1
         for series, run in {run.point.key(): (series, run) for series, run in runs}.values():
@@ -301,13 +301,13 @@ class Rounds:
 
     def _smallest(self, runs: Runs) -> Runs:
         """Return the smallest batch in the same processes: a free batch is a ratio to it."""
-        found: dict[int, tuple[Series, PointRun]] = {}
+        found: dict[PointRun, Series] = {}
         for series, run in runs:
             first = series.runs.get((min(series.points), run.process))
             if first is not None and not series.is_twin:
-                found[id(first)] = series, first
-        asked = {id(run) for _, run in runs}
-        return [one for key, one in found.items() if key not in asked]
+                found[first] = series
+        asked = {run for _, run in runs}
+        return [(series, first) for first, series in found.items() if first not in asked]
 
     def _pin(self, runs: Runs) -> None:
         for series, run in runs:

@@ -32,7 +32,7 @@ VERSIONED = ("torchvision:", "timm:")
 """Prefixes of models that an installed package of a known version defines whole."""
 
 
-@dataclass
+@dataclass(eq=False)
 class PointRun:
     """One point in one process: what is timed."""
 
@@ -49,7 +49,7 @@ class PointRun:
     placed: set[By] = field(default_factory=set)
 
 
-@dataclass
+@dataclass(eq=False)
 class Series:
     """One (workload without its batch, runtime, platform).
 
@@ -119,11 +119,6 @@ class Series:
         return replace(self.points[batch], runtime="eager", workload=workload)
 
     @property
-    def key(self) -> str:
-        """A name for this series, unique within the session."""
-        return f"{self.points[min(self.points)].key()}{'' if self.timed else '-reference'}"
-
-    @property
     def is_floor(self) -> bool:
         """Whether this does nothing: the harness's own cost."""
         return self.runtime.name == FLOOR
@@ -182,10 +177,8 @@ class Series:
     def prepare(self, worker: Callable[[], AnyWorker], gate: Gate, timeout_s: float) -> None:
         """Have a set-up process export or compile, unless an earlier session left it ready.
 
-        Args:
-            worker: returns the set-up process; not called where nothing is to be done.
-            gate: asks it.
-            timeout_s: time for it, and for another session that prepares the same at this moment.
+        ``worker`` returns that process, and is not called where nothing is to be done;
+        ``timeout_s`` is also for another session that prepares the same at this moment.
         """
         if self._is_ready():
             return

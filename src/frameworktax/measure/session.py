@@ -59,13 +59,7 @@ DEVICE_BIND_S = 30.0
 class MeasuringSession:
     """One session of a plan, written to a store as it goes.
 
-    Args:
-        plan: what to measure.
-        writer: takes the records.
-        session: its identity.
-        reporter: shows progress.
-        templates: kept for the next session; None ends them with this one.
-        clock: to read time from.
+    ``templates`` are kept for the next session; without them it has its own and ends them.
     """
 
     def __init__(
@@ -89,7 +83,7 @@ class MeasuringSession:
         self._held: int | None = None
         self._spawned: list[AnyWorker] = []
         self._stopping = False
-        self._tried: set[tuple[str, int, int]] = set()
+        self._tried: set[tuple[Series, int, int]] = set()
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
         self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
@@ -232,7 +226,7 @@ class MeasuringSession:
 
     def _is_first_try(self, series: Series, process: int, batch: int = 0) -> bool:
         """Return whether this is begun for the first time; what failed is not tried again."""
-        step = series.key, process, batch
+        step = series, process, batch
         is_first = step not in self._tried
         self._tried.add(step)
         return is_first
@@ -248,19 +242,17 @@ class MeasuringSession:
 
     def _visit(self, points: Points) -> None:
         """Bind, compare, time and sample points that are compared with one another."""
-        runs = []
-        batches: dict[str, list[int]] = {}
-        found = {series.key: series for series, _ in points}
+        batches: dict[Series, list[int]] = {}
         for series, batch in points:
             series.open.discard(batch)
-            batches.setdefault(series.key, []).append(batch)
-        binds = [
-            self._pool.submit(self._bind_all, found[key], wanted) for key, wanted in batches.items()
-        ]
+            batches.setdefault(series, []).append(batch)
+        binds = [self._pool.submit(self._bind_all, *one) for one in batches.items()]
         self._await(binds, "warm-up")
-        for series, batch in points:
-            if (run := series.runs.get((batch, 0))) is not None:
-                runs.append((series, run))
+        runs = [
+            (series, run)
+            for series, batch in points
+            if (run := series.runs.get((batch, 0))) is not None
+        ]
         self._compare(points)
         if not self._rounds.begun:
             self._reporter.phase("measuring")

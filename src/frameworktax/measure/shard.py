@@ -22,12 +22,7 @@ def open_shard(
 ) -> store.Writer:
     """Return a writer for a new session on this host; its first record is the session.
 
-    Args:
-        folder: the store.
-        session: its identity.
-        command: recorded with it.
-        environment: of this host, where it is known; else it is looked up.
-        writer: opens the shard.
+    ``environment`` is looked up where it is not given; ``writer`` opens the shard.
 
     Raises:
         StoreError: the store cannot be written.

@@ -89,14 +89,9 @@ class Process:
 
 
 class Interpreter(Process):
-    """A process that is started.
+    """A process that is started, to run a module: ``words`` are its name and its arguments.
 
-    Args:
-        python: of another environment, None for this process's own.
-        words: the module to run and its arguments.
-        environment: all its variables.
-        channel: descriptor that it keeps.
-        output: descriptor for what it prints.
+    It keeps the descriptor ``channel``, and prints to ``output``.
     """
 
     def __init__(
@@ -223,12 +218,7 @@ class Forked(Process):
 
 
 class Template:
-    """One template, as a session has it.
-
-    Args:
-        process: it runs in.
-        control: takes orders.
-    """
+    """One template, as a session has it; ``control`` takes its orders."""
 
     def __init__(self, process: Interpreter | Forked, control: socket.socket) -> None:
         self._process = process
@@ -255,9 +245,7 @@ class Template:
     def fork(self, order: Order, descriptors: Sequence[int]) -> Forked:
         """Have it fork; the process is there later, once the template has imported everything.
 
-        Args:
-            order: what for.
-            descriptors: its socket, and its output where it measures; still open here.
+        ``descriptors`` are its socket, and its output where it measures; still open here.
         """
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -318,12 +306,8 @@ class Templates:
     ) -> Template | None:
         """Return a template for processes with these libraries; None where there can be none.
 
-        It is begun and may still import: what it is to fork is forked afterwards.
-
-        Args:
-            python: interpreter of another environment, None for this process's own.
-            environment: all variables of the process to fork; its ``TMPDIR`` does not matter.
-            libraries: imported one after the other.
+        It is begun and may still import: what it is to fork is forked afterwards. ``environment``
+        has all variables of the process to fork, whose ``TMPDIR`` does not matter.
         """
         if not hasattr(os, "pidfd_open"):  # other systems than Linux
             return None
@@ -389,8 +373,8 @@ Job = tuple[Order, list[int]]
 class _Child:
     number: int
     status: socket.socket
-    ended: int | None
-    """Descriptor that is readable once it has ended; None once that was reported."""
+    ended: int
+    """Descriptor that is readable once it has ended."""
 
 
 class _Server:
@@ -459,17 +443,12 @@ class _Server:
 
     def _watch(self, child: _Child) -> None:
         for descriptor, events in ((child.status.fileno(), 0), (child.ended, select.POLLIN)):
-            if descriptor is not None:
-                self._children[descriptor] = child
-                self._poller.register(descriptor, events)
-
-    def _forget(self, descriptor: int) -> None:
-        del self._children[descriptor]
-        self._poller.unregister(descriptor)
+            self._children[descriptor] = child
+            self._poller.register(descriptor, events)
 
     def _report_end(self, child: _Child) -> None:
         """Report an exit code; the number stays taken until it is let go."""
-        self._forget_end(child)
+        self._poller.unregister(child.ended)
         found = os.waitid(os.P_PID, child.number, os.WEXITED | os.WNOWAIT)
         if found is not None:
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -482,15 +461,12 @@ class _Server:
             with contextlib.suppress(OSError):
                 end(child.number, signal.SIGKILL)
         os.waitpid(child.number, 0)
-        self._forget(child.status.fileno())
+        for descriptor in (child.status.fileno(), child.ended):
+            del self._children[descriptor]
+            with contextlib.suppress(KeyError):  # its end was reported
+                self._poller.unregister(descriptor)
         child.status.close()
-        self._forget_end(child)
-
-    def _forget_end(self, child: _Child) -> None:
-        if child.ended is not None:
-            self._forget(child.ended)
-            os.close(child.ended)
-            child.ended = None
+        os.close(child.ended)
 
     def _leave(
         self, order: Order, descriptors: list[int], status: socket.socket, parent: int
