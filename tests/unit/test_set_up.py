@@ -189,7 +189,7 @@ def set_up(tmp_path, *made, spawn=None, **plan):
         running = Setup(bench, spawn, SetupProcess(tmp_path, spawn), pool)
         running.begin()
         while running.is_running():
-            running.wait()
+            running.show(block=True)
         running.write_subjects()
     return everything, store.read(tmp_path / "s")[0]
 
@@ -320,7 +320,7 @@ def parities(tmp_path, writer):
 def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
     outputs = {"eager": False, "fake": True}
     sweep, writer = swept(tmp_path, monkeypatch, outputs)
-    sweep._outputs.compare(sweep._series[1], [1])
+    sweep._outputs.compare(sweep._series[1], 1)
     outputs["eager"] = True
     sweep._outputs.compare_waiting()
     (found,) = parities(tmp_path, writer)
@@ -329,7 +329,7 @@ def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
 
 def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch):
     sweep, writer = swept(tmp_path, monkeypatch, {"eager": False, "fake": True})
-    sweep._outputs.compare(sweep._series[1], [1])
+    sweep._outputs.compare(sweep._series[1], 1)
     sweep._outputs.compare_waiting(last=True)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None

@@ -42,15 +42,11 @@ class Recorder:
     """Turns what workers answer into records of one session."""
 
     def __init__(self, writer: Writer, session: str) -> None:
-        self._write = writer.write
+        self.write = writer.write
         self._session = session
         self._ended: set[tuple[str, int]] = set()
         self._introduced: set[str] = set()
         self._closing = False
-
-    def effort(self, effort: Effort) -> None:
-        """Write what the session took."""
-        self._write(effort)
 
     def close(self) -> None:
         """Take no more outcomes: a process that the session's end ends has not failed."""
@@ -70,7 +66,7 @@ class Recorder:
             if series.is_floor or series.is_twin:
                 facts = Facts()
             share = padding_share(series, point, facts.padding_share)
-            self._write(
+            self.write(
                 Subject(
                     session=self._session,
                     point=point,
@@ -95,18 +91,16 @@ class Recorder:
         key = point.key()
         if key not in self._introduced:
             self._introduced.add(key)
-            self._write(
-                Subject(session=self._session, point=point, paradigm="unknown", final=False)
-            )
+            self.write(Subject(session=self._session, point=point, paradigm="unknown", final=False))
         return key
 
     def calibration(self, round_: int, timed: TimedBlock) -> None:
         """Write a block of the calibrator."""
-        self._write(Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns))
+        self.write(Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns))
 
     def block(self, run: PointRun, round_: int, timed: TimedBlock) -> None:
         """Write a timed block."""
-        self._write(
+        self.write(
             Block(
                 session=self._session,
                 point=self._introduce(run.point),
@@ -119,7 +113,7 @@ class Recorder:
 
     def attribution(self, run: PointRun, round_: int, found: Attribution | Places) -> None:
         """Write where the time of a point goes."""
-        self._write(
+        self.write(
             replace(
                 found,
                 session=self._session,
@@ -141,11 +135,11 @@ class Recorder:
             found = parity.compare_files(own, reference, precision)
         against = "eager, float32" if point.workload.precision == "int8" else "eager"
         key = self._introduce(point)
-        self._write(replace(found, session=self._session, point=key, reference=against))
+        self.write(replace(found, session=self._session, point=key, reference=against))
 
     def left_out(self, point: Point, reason: str) -> None:
         """Write that a point was asked for and not measured."""
-        self._write(LeftOut(session=self._session, point=point, reason=reason))
+        self.write(LeftOut(session=self._session, point=point, reason=reason))
 
     def outcome(
         self,
@@ -166,7 +160,7 @@ class Recorder:
         if worker is not None and worker.printed_bytes > CHATTY_BYTES:
             size = worker.printed_bytes / 1e6
             notes.append(Note("chatty", f"the process printed {size:.0f} MB; the end was kept"))
-        self._write(
+        self.write(
             Outcome(
                 session=self._session,
                 point=self._introduce(point),
@@ -295,32 +289,30 @@ class OutputChecks:
         self._bench = bench
         self._waiting: list[tuple[Series, int]] = []
 
-    def compare(self, series: Series, batches: Iterable[int], *, last: bool = False) -> None:
+    def compare(self, series: Series, batch: int, *, last: bool = False) -> None:
         """Compare outputs with eager's, or wait for eager's; ``last``: they will not come."""
-        if not series.timed:
+        if not series.timed or series.is_twin or series.is_floor:
             return
-        eager = self._reference(series)
-        for batch in batches:
-            with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-                own = self._output(series, batch)
-                if eager is not None:
-                    reference = self._output(eager, batch)
-                else:
-                    reference = self._bench.known.output(series.reference_point(batch))
-                if own is None:
-                    continue
-                if reference is None and eager is not None and not last:
-                    self._waiting.append((series, batch))
-                else:
-                    point = series.points[batch]
-                    precision = series.runtime.computes_in(point.workload.precision)
-                    self._bench.recorder.parity(point, precision, own, reference)
+        eager, point = self._reference(series), series.points[batch]
+        with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+            own = self._output(series, batch)
+            if eager is not None:
+                reference = self._output(eager, batch)
+            else:
+                reference = self._bench.known.output(series.reference_point(batch))
+            if own is None:
+                return
+            if reference is None and eager is not None and not last:
+                self._waiting.append((series, batch))
+                return
+            precision = series.runtime.computes_in(point.workload.precision)
+            self._bench.recorder.parity(point, precision, own, reference)
 
     def compare_waiting(self, *, last: bool = False) -> None:
         """Compare what waited for eager's outputs; ``last``: they will not come."""
         waiting, self._waiting = self._waiting, []
         for series, batch in waiting:
-            self.compare(series, [batch], last=last)
+            self.compare(series, batch, last=last)
 
     def _reference(self, series: Series) -> Series | None:
         for one in self._bench.series:

@@ -176,13 +176,13 @@ class MeasuringSession:
                     with self._effort.measuring():
                         self._visit(points)
                     continue
-                if self._is_budget_spent():
+                if self._rounds.begun and self._rounds.left_s <= 0:
                     break
             if is_over:
                 break
             with self._effort.setting_up():
                 if not self._prepare_one():
-                    self._setup.wait()
+                    self._setup.show(block=True)
         self._leave_out()
 
     def _next_visit(self) -> Points:
@@ -237,9 +237,6 @@ class MeasuringSession:
         count = len(self._series) * self._plan.processes
         return largest * count < MEMORY_SHARE * host.memory_available_bytes()
 
-    def _is_budget_spent(self) -> bool:
-        return self._rounds.begun and self._rounds.left_s <= 0
-
     def _visit(self, points: Points) -> None:
         """Bind, compare, time and sample points that are compared with one another."""
         batches: dict[Series, list[int]] = {}
@@ -291,8 +288,7 @@ class MeasuringSession:
         self._bind_references()
         self._outputs.compare_waiting()
         for series, batch in points:
-            if not series.is_twin and not series.is_floor:
-                self._outputs.compare(series, [batch])
+            self._outputs.compare(series, batch)
 
     def _bind_references(self) -> None:
         """Where eager was not asked for, bind the batch sizes that others have been measured at."""
@@ -549,7 +545,7 @@ class MeasuringSession:
                 os.close(self._held)
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._rounds.begun:
-            self._recorder.effort(self.effort)
+            self._recorder.write(self.effort)
 
 
 def _measured(series: Series) -> list[int]:

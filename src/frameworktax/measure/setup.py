@@ -142,13 +142,18 @@ class Setup:
                 running = True
         return running
 
-    def wait(self) -> None:
-        """Wait until something is ready or has ended, and show what happened."""
-        self._show_all(block=True)
-
-    def show(self) -> None:
-        """Show what happened meanwhile."""
-        self._show_all(block=False)
+    def show(self, *, block: bool = False) -> None:
+        """Show what happened meanwhile; ``block``: wait until something is ready or has ended."""
+        while True:
+            try:
+                label, step = self._news.get(block, LOOK_S if block else None)
+            except queue.Empty:
+                return
+            block = False
+            if step:
+                self._bench.reporter.setting_up(label, step)
+            elif label:
+                self._bench.reporter.ready(label)
 
     def write_subjects(self) -> None:
         """Write once what is known of each point, in the order in which they were asked for."""
@@ -161,18 +166,6 @@ class Setup:
         """End what still runs; nothing new can be started any more."""
         if any(not thread.done() for thread in list(self._threads)):
             self._process.close()
-
-    def _show_all(self, *, block: bool) -> None:
-        while True:
-            try:
-                label, step = self._news.get(block, LOOK_S if block else None)
-            except queue.Empty:
-                return
-            block = False
-            if step:
-                self._bench.reporter.setting_up(label, step)
-            elif label:
-                self._bench.reporter.ready(label)
 
     # --- in threads -----------------------------------------------------------------------------
 
