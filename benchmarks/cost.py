@@ -133,7 +133,7 @@ def sampled_blocks(workload: Workload, rounds: int) -> Row:
     The cost is told by block means: a tick comes once a millisecond, so that the median of calls
     that are shorter shows a whole tick or none.
     """
-    host.pin(host.pick_cpus(1))
+    os.sched_setaffinity(0, host.pick_cpus(1))
     method = best_sampler()
     if method is None:
         raise BenchmarkError("; ".join(why for _, _, why in available_samplers()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import tempfile
 from itertools import pairwise
@@ -31,7 +32,7 @@ def floor(quick: bool) -> Row:
 
 
 def by_turns(rounds: int) -> Row:
-    host.pin(host.pick_cpus(1))
+    os.sched_setaffinity(0, host.pick_cpus(1))
     call = runtimes.get("null").load(None, Target(), Path()).bind(1)
     gc.collect()
     gc.freeze()  # as in a measuring process

@@ -64,7 +64,7 @@ def test_foreign_load_leaves_out_our_own(tree):
         assert seconds == 0.5
         tree({"proc/stat": stat((0, 140, 0, 0, 950, 0, 0, 0, 10), (1, 0, 0, 0, 1100, 0, 0, 0, 0))})
 
-    load = host.foreign_load(0.5, root, pass_time, lambda: next(own))
+    load = machine.foreign_load(0.5, root, pass_time, lambda: next(own))
     # 50 of 200 ticks were busy, 10 of them stolen; 0.2 s were ours.
     assert load.stolen == pytest.approx(10 / 200)
     assert load.foreign == pytest.approx((50 - 0.2 * hertz) / 200)
@@ -77,8 +77,8 @@ def test_foreign_load_may_be_negative_and_may_be_unknown(tree, tmp_path):
     def idle(_):
         return tree({"proc/stat": stat((0, 0, 0, 0, 100, 0, 0, 0, 0))})
 
-    assert host.foreign_load(1.0, root, idle, lambda: next(own)).foreign < 0
-    assert host.foreign_load(0.0, tmp_path / "none", lambda _: None) is None
+    assert machine.foreign_load(1.0, root, idle, lambda: next(own)).foreign < 0
+    assert machine.foreign_load(0.0, tmp_path / "none", lambda _: None) is None
 
 
 def test_cpus_are_the_quietest_on_distinct_cores(tree):
@@ -117,7 +117,7 @@ MEMINFO = {"proc/meminfo": "MemTotal:  16777216 kB\nMemFree: 1 kB\nMemAvailable:
 def test_memory_without_a_limit(tree):
     root = tree(MEMINFO)
     assert host.memory_available_bytes(root) == 8 * GIB
-    assert host.cgroup_memory_bytes(root) is None
+    assert machine.cgroup_memory_bytes(root) is None
 
 
 def test_the_tightest_cgroup_above_us_counts(tree):
@@ -133,9 +133,9 @@ def test_the_tightest_cgroup_above_us_counts(tree):
             "sys/fs/cgroup/outer/inner/cpu.max": "max 100000\n",
         }
     )
-    assert host.cgroup_memory_bytes(root) == (4 * GIB, GIB)
+    assert machine.cgroup_memory_bytes(root) == (4 * GIB, GIB)
     assert host.memory_available_bytes(root) == GIB
-    assert host.cgroup_cpus(root) == 1.5
+    assert machine.cgroup_cpus(root) == 1.5
 
 
 def test_cgroups_of_version_1(tree):
@@ -153,8 +153,8 @@ def test_cgroups_of_version_1(tree):
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
         }
     )
-    assert host.cgroup_memory_bytes(root) == (2 * GIB, 2 * GIB)
-    assert host.cgroup_cpus(root) == 0.5
+    assert machine.cgroup_memory_bytes(root) == (2 * GIB, 2 * GIB)
+    assert machine.cgroup_cpus(root) == 0.5
 
 
 BARE_METAL = MEMINFO | {
@@ -262,7 +262,7 @@ GOOD = Environment(
     host="h", system="s", python="p", cpu="c", cores=4, affinity=(0, 1, 2, 3), threads_per_core=1,
     governor="performance", turbo=False, libraries=dict.fromkeys(inventory.EXTRAS, "1.0"),
 )  # fmt: skip
-QUIET = host.Load(0.01, 0.0)
+QUIET = machine.Load(0.01, 0.0)
 SAMPLERS = [("perf-event", True, ""), ("py-spy", False, "not installed")]
 
 
@@ -291,7 +291,7 @@ def test_each_fault_is_found_with_its_remedy(tree):
     checks = findings(
         root,
         samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
-        load=host.Load(0.3, 0.05),
+        load=machine.Load(0.3, 0.05),
         which=lambda name: None,
         affinity=(0,),
         governor="powersave",
@@ -363,7 +363,7 @@ def test_each_hint_is_a_command_below_its_findings(tree):
     lines = hinted(
         root,
         samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
-        load=host.Load(0.3, 0.05),
+        load=machine.Load(0.3, 0.05),
         which=lambda name: name if name == "dnf" else None,
         governor="powersave",
         libraries=dict.fromkeys(set(inventory.EXTRAS) - {"onnx", "onnxscript"}, "1.0"),
@@ -415,15 +415,6 @@ def test_the_switches_of_the_processor_are_hinted(tree):
 def test_py_spy_alone_is_a_warning(tree):
     samplers = [("perf-event", False, "no"), ("py-spy", True, "")]
     assert findings(tree(MEMINFO), samplers=samplers)["sampler"].status == "warning"
-
-
-def test_pinning_holds():
-    before = host.usable_cpus()
-    try:
-        host.pin(before[:1])
-        assert host.usable_cpus() == before[:1]
-    finally:
-        host.pin(before)
 
 
 def test_the_host_imports_nothing_heavy():

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from test_host import CPU, GIB, MEMINFO, findings, tree  # noqa: F401 - a fixture
 
-from frameworktax import host
-from frameworktax.host import checks
+from frameworktax.host import checks, machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "noise.md"
 ENTRY = re.compile(r"^\*\*`([\w-]+)`\*\*\n> (.+)\n\n((?:.+\n)+)", re.MULTILINE)
@@ -56,7 +55,7 @@ def made(tree, lines):  # noqa: F811 - that fixture
     }
     intel = tree({**groups, **low, **kernel, **card, no_turbo: "0\n"})
     found = findings(
-        intel, samplers=[("perf-event", False, "not installed")], load=host.Load(0.3, 0.05),
+        intel, samplers=[("perf-event", False, "not installed")], load=machine.Load(0.3, 0.05),
         which=lambda name: None, affinity=(0,), governor="powersave", turbo=True,
         threads_per_core=2, libraries={"py-spy": "1"}, gpus=(gpu,),
         processes=lambda: 2,

@@ -46,11 +46,6 @@ def usable_cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def pin(cpus: Sequence[int]) -> None:
-    """Keep this thread, and the threads and processes it starts from now on, on ``cpus``."""
-    os.sched_setaffinity(0, cpus)
-
-
 def cpu_times(root: Path = ROOT) -> dict[int, tuple[int, int, int]]:
     """Return processor → (busy, stolen, all) in clock ticks since the machine started.
 

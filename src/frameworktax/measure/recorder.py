@@ -57,7 +57,7 @@ class Recorder:
         if not series.timed:
             return
         known = [*(described.notes if described else ()), *series.notes]
-        is_reference = series.runtime.name == "eager" and series.config == series.reference
+        is_reference = series.is_eager and series.config == series.reference
         if not (is_reference or series.is_floor):
             known += comparison_notes(series.workload)
         for batch, point in series.points.items():
@@ -316,7 +316,7 @@ class OutputChecks:
 
     def _reference(self, series: Series) -> Series | None:
         for one in self._bench.series:
-            if one.runtime.name == "eager" and one.config == series.reference and one.dead is None:
+            if one.is_eager and one.config == series.reference and one.dead is None:
                 return one
         return None
 
@@ -328,7 +328,7 @@ class OutputChecks:
             if worker is None or not series.ready or (0, batch) not in series.bound:
                 return None
             worker.request(Server.output, 120.0, batch=batch, path=str(path))
-            if series.runtime.name == "eager":
+            if series.is_eager:
                 self._bench.known.keep_output(series.points[batch], path)
         return path
 

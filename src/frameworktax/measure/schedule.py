@@ -16,7 +16,7 @@ from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import Series
-from frameworktax.records import BY, LINEAR_REASON, REFERENCE, By, Estimate, Workload
+from frameworktax.records import BY, LINEAR_REASON, By, Estimate, Workload
 from frameworktax.stats import (
     LINEAR,
     MIN_BLOCKS,
@@ -101,7 +101,7 @@ def after_eager(found: Points, everything: Iterable[Series]) -> Points:
     expected = {
         series.config
         for series in everything
-        if _is_eager(series) and series.timed and not series.ready and series.dead is None
+        if series.is_eager and series.timed and not series.ready and series.dead is None
     }
     return [point for point in found if point[0].reference not in expected]
 
@@ -127,7 +127,9 @@ def next_visit(ready: Points, left_s: float, joined_s: float = 0.0) -> Points:
         cheapest[group] = min(cheapest[group], cost_s(*point))
     chosen: Points = []
     for group in sorted(together, key=lambda group: (cheapest[group], group[0].batch)):
-        found = sorted(together[group], key=lambda point: (not _is_eager(point[0]), _order(point)))
+        found = sorted(
+            together[group], key=lambda point: (not point[0].is_eager, cost_s(*point), point[1])
+        )
         if chosen and sum(cost_s(*point) for point in [*chosen, *found]) > min(joined_s, left_s):
             break
         chosen += found
@@ -141,14 +143,6 @@ def first_rounds(ready: Points, processes: int, left_s: float) -> int:
     """
     whole_s = sum(cost_s(series, batch) * series.processes(processes) for series, batch in ready)
     return 1 if processes > 1 and whole_s < left_s / 2 else FIRST_ROUNDS
-
-
-def _is_eager(series: Series) -> bool:
-    return series.runtime.name == REFERENCE
-
-
-def _order(point: tuple[Series, int]) -> tuple[float, int]:
-    return cost_s(*point), point[1]
 
 
 def stop_linear(everything: Iterable[Series], recorder: Recorder) -> None:

@@ -19,7 +19,7 @@ from frameworktax.measure.protocol import Bound
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
-from frameworktax.records import DEPLOYED, FLOOR, By, Note, Point, Workload, device_of
+from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
 from frameworktax.runtimes.deployment import configuration
 
@@ -116,7 +116,12 @@ class Series:
     def reference_point(self, batch: int) -> Point:
         """Return the point of eager whose outputs those of this batch are compared with."""
         workload = replace(self.reference, batch=batch)
-        return replace(self.points[batch], runtime="eager", workload=workload)
+        return replace(self.points[batch], runtime=REFERENCE, workload=workload)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether others are compared with this."""
+        return self.runtime.name == REFERENCE
 
     @property
     def is_floor(self) -> bool:

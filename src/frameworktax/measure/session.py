@@ -267,11 +267,11 @@ class MeasuringSession:
     def _beside(self, points: Points) -> Runs:
         """Return eager's runs at these batch sizes, where measured before: for the ratios."""
         wanted = {(series.reference, batch) for series, batch in points}
-        wanted -= {(s.config, batch) for s, batch in points if s.runtime.name == "eager"}
+        wanted -= {(s.config, batch) for s, batch in points if s.is_eager}
         return [
             (one, one.runs[batch, 0])
             for one in self._series
-            if one.runtime.name == "eager" and 0 in one.workers
+            if one.is_eager and 0 in one.workers
             for batch in sorted(one.points)
             if (one.config, batch) in wanted and (batch, 0) in one.runs
         ]

@@ -292,7 +292,7 @@ class Setup:
 
         Not where an earlier session kept eager's outputs.
         """
-        have = {s.config for s in self._series if s.runtime.name == "eager" and s.dead is None}
+        have = {s.config for s in self._series if s.is_eager and s.dead is None}
         for series in list(self._series):
             if series.reference in have or series.dead or series.is_floor or series.is_deployed:
                 continue
@@ -317,21 +317,15 @@ class Setup:
     def _add_twins(self) -> list[Series]:
         twins: list[Series] = []
         for series in self._series:
+            model = self._described.get(series.config)
+            if model is None or not model.has_twin or series.dead or not series.timed:
+                continue
+            if series.target.is_cuda or series.is_floor:
+                continue
             has_symbols = series.runtime.has_symbols
             needed = not separates_kernels(self._bench.sampler, has_symbols=has_symbols)
-            wanted = self._plan.twin == "all" or (
-                self._plan.twin == "auto" and (needed or series.runtime.name == "eager")
-            )
-            model = self._described.get(series.config)
-            can = (
-                model is not None
-                and model.has_twin
-                and series.dead is None
-                and series.timed
-                and not series.target.is_cuda
-                and not series.is_floor
-            )
-            if wanted and can:
+            is_auto = self._plan.twin == "auto" and (needed or series.is_eager)
+            if self._plan.twin == "all" or is_auto:
                 points = tuple(
                     replace(p, workload=replace(p.workload, twin=True))
                     for p in series.points.values()
@@ -347,7 +341,7 @@ def _is_asked_floor(series: Series) -> bool:
 
 def _load_order(series: Series) -> tuple[bool, bool]:
     """Eager first: nothing is ranked without it; what compiles last."""
-    return series.runtime.compiles, series.runtime.name != "eager"
+    return series.runtime.compiles, not series.is_eager
 
 
 def _export_order(series: Series) -> tuple[bool, bool, str]:
