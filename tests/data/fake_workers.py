@@ -18,11 +18,11 @@ from frameworktax.measure.protocol import (
     Bound,
     Described,
     Loaded,
-    TimedBlock,
 )
 from frameworktax.measure.recorder import Bench, EffortClock, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.template import Templates
+from frameworktax.records import Block
 from frameworktax.testing import FakeClock
 
 
@@ -134,8 +134,12 @@ class FakeWorker:
         self.alive = False
 
 
-def timed(value: int, calls: int) -> TimedBlock:
-    return TimedBlock(
+def timed(value: int, calls: int) -> Block:
+    return Block(
+        session="",
+        point="",
+        process=0,
+        round=0,
         latency_ns=(value,) * calls,
         pipelined_ns=value * calls,
         pipelined_calls=calls,

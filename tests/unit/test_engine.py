@@ -1,6 +1,13 @@
 """What a worker's answer, or its failure, means to the session."""
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from fake_workers import timed
 
 from frameworktax.errors import UsageError, UserModelError, WorkerError
 from frameworktax.measure import protocol
@@ -10,9 +17,7 @@ from frameworktax.measure.worker import Server
 from frameworktax.records import Attribution, Note
 
 NOTES = (Note("a-code", "a text"),)
-BLOCK = protocol.TimedBlock(
-    latency_ns=(1, 2), pipelined_ns=3, pipelined_calls=2, cpu_ns=3, enqueue_ns=(1, 1)
-)
+BLOCK = replace(timed(1, 2), enqueue_ns=(1, 1))
 FACTS = {1: protocol.Facts(flops=7, notes=NOTES), 2: protocol.Facts()}
 SAMPLED = Attribution(
     session="",

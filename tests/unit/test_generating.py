@@ -1,6 +1,6 @@
 """Time to the first token and per token, exact on a fake clock, from the call to the document."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +13,7 @@ from frameworktax.measure import timing
 from frameworktax.measure.plan import completed
 from frameworktax.measure.recorder import Recorder
 from frameworktax.measure.series import PointRun
-from frameworktax.records import Block, Point, Subject, Workload
+from frameworktax.records import Point, Subject, Workload
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 
 FIRST, EACH, TOKENS = 900_000, 40_000, 16
@@ -70,9 +70,9 @@ def records(batch):
     blocks = []
     for process in range(3):
         for round_ in range(3):
-            timed = asdict(block_of(batch))
+            timed = block_of(batch)
             blocks.append(
-                Block(session="s", point=POINT.key(), process=process, round=round_, **timed)
+                replace(timed, session="s", point=POINT.key(), process=process, round=round_)
             )
     return blocks
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-from fake_workers import made_bench
+from fake_workers import made_bench, timed
 
 from frameworktax import store
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import WorkerError
 from frameworktax.measure import protocol
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.protocol import Described, Facts, TimedBlock
+from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
     BLOCK_NS,
@@ -72,12 +72,7 @@ class FakeWorker:
             if value is None:
                 self.alive = False
                 raise WorkerError("crashed", "SIGSEGV during block")
-            return TimedBlock(
-                latency_ns=(value,) * 5,
-                pipelined_ns=5 * value,
-                pipelined_calls=5,
-                cpu_ns=5 * value,
-            )
+            return timed(value, 5)
         if do in ("sample", "device"):
             return protocol.attribution(
                 {

@@ -74,18 +74,6 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedBlock:
-    """Raw times of one block, integer nanoseconds; see ``records.Block``."""
-
-    latency_ns: tuple[int, ...]
-    pipelined_ns: int
-    pipelined_calls: int
-    cpu_ns: int
-    enqueue_ns: tuple[int, ...] | None = None
-    first_token_ns: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """How the module is called: ``runtimes.interface.Interface`` as plain data."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from frameworktax.clock import Clock
@@ -13,7 +13,7 @@ from frameworktax.measure import parity
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import Gate
-from frameworktax.measure.protocol import Described, Facts, TimedBlock
+from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.worker import Server
@@ -94,25 +94,17 @@ class Recorder:
             self.write(Subject(session=self._session, point=point, paradigm="unknown", final=False))
         return key
 
-    def calibration(self, round_: int, timed: TimedBlock) -> None:
+    def calibration(self, round_: int, timed: Block) -> None:
         """Write a block of the calibrator."""
         self.write(Calibration(session=self._session, round=round_, latency_ns=timed.latency_ns))
 
-    def block(self, run: PointRun, round_: int, timed: TimedBlock) -> None:
+    def block(self, run: PointRun, round_: int, timed: Block) -> None:
         """Write a timed block."""
-        self.write(
-            Block(
-                session=self._session,
-                point=self._introduce(run.point),
-                process=run.process,
-                round=round_,
-                **asdict(timed),
-            )
-        )
+        self.found(run, round_, timed)
         run.medians.append(float(block_median(timed.latency_ns)))
 
-    def attribution(self, run: PointRun, round_: int, found: Attribution | Places) -> None:
-        """Write where the time of a point goes."""
+    def found(self, run: PointRun, round_: int, found: Block | Attribution | Places) -> None:
+        """Write what a process found out about a point, with where and when it was."""
         self.write(
             replace(
                 found,
@@ -240,7 +232,7 @@ class EffortClock:
         finally:
             self._setup_ns += self._clock.wall_ns() - begin
 
-    def called(self, found: TimedBlock | Attribution | Places) -> None:
+    def called(self, found: Block | Attribution | Places) -> None:
         """Count the time in calls of the model, timed or sampled."""
         if isinstance(found, Attribution | Places):
             self._calls_ns += found.wall_ns

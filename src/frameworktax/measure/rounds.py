@@ -418,6 +418,6 @@ class Rounds:
             if not worker.alive:
                 self._bench.recorder.fail(series, run.process, [run.point.workload.batch], error)
             return False
-        self._bench.recorder.attribution(run, self._round, self._with_others(series, found))
+        self._bench.recorder.found(run, self._round, self._with_others(series, found))
         self._bench.effort.called(found)
         return True

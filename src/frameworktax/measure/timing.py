@@ -12,12 +12,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from frameworktax.clock import REAL, Clock
-from frameworktax.measure.protocol import TimedBlock
+from frameworktax.records import Block
 
 MIN_CALLS = 5
 """Calls a block has at least (METHOD: blocks of at least 5 calls)."""
@@ -33,6 +34,10 @@ WARMUP_CALLS = 10
 """Calls of warm-up at least; some runtimes still compile on their second call."""
 STILL_FALLING = 0.98
 """A group of warm-up calls whose median is below this share of the group before is not warm."""
+
+
+_block = partial(Block, session="", point="", process=0, round=0)
+"""A block without session and point: those are the parent's to fill in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def time_block(
     on_device: bool = False,
     first_token: Callable[[], int | None] | None = None,
     clock: Clock = REAL,
-) -> TimedBlock:
+) -> Block:
     """Time one block; its first calls are dropped, the garbage collector is off.
 
     Args:
@@ -137,7 +142,7 @@ def _warm_in(
             return
 
 
-def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> TimedBlock:
+def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> Block:
     wall, stamps = clock.wall_ns, [0] * (calls + 1)
     cpu0 = clock.cpu_ns()
     stamps[0] = wall()
@@ -145,7 +150,7 @@ def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> TimedBlock
         call()
         stamps[i] = wall()
     cpu = clock.cpu_ns() - cpu0
-    return TimedBlock(
+    return _block(
         latency_ns=tuple(b - a for a, b in pairwise(stamps)),
         pipelined_ns=stamps[-1] - stamps[0],
         pipelined_calls=calls,
@@ -155,7 +160,7 @@ def _host_block(call: Callable[[], Any], calls: int, clock: Clock) -> TimedBlock
 
 def _device_block(
     call: Callable[[], Any], synchronize: Callable[[], None], calls: int, clock: Clock
-) -> TimedBlock:
+) -> Block:
     wall = clock.wall_ns
     latency, enqueue = [0] * calls, [0] * calls
     cpu0 = clock.cpu_ns()
@@ -172,7 +177,7 @@ def _device_block(
         call()
     synchronize()
     pipelined_ns = wall() - t0
-    return TimedBlock(
+    return _block(
         latency_ns=tuple(latency),
         pipelined_ns=pipelined_ns,
         pipelined_calls=calls,
@@ -187,7 +192,7 @@ def _token_block(
     first_token: Callable[[], int | None],
     calls: int,
     clock: Clock,
-) -> TimedBlock:
+) -> Block:
     """Time calls that generate: they wait for the device themselves, a token at a time."""
     wall = clock.wall_ns
     latency: list[int] = []
@@ -201,7 +206,7 @@ def _token_block(
         if (at := first_token()) is not None:
             first.append(at - t0)
     cpu = clock.cpu_ns() - cpu0
-    return TimedBlock(
+    return _block(
         latency_ns=tuple(latency),
         pipelined_ns=sum(latency),
         pipelined_calls=calls,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from frameworktax import runtimes
 from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
 from frameworktax.measure import protocol, timing
-from frameworktax.records import Attribution, By, Places, Workload
+from frameworktax.records import Attribution, Block, By, Places, Workload
 from frameworktax.runtimes.base import Target
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Server:
 
     # --- measuring ----------------------------------------------------------------------------
 
-    def block(self, *, batch: int, calls: int) -> protocol.TimedBlock:
+    def block(self, *, batch: int, calls: int) -> Block:
         """Time one block, without a profiler."""
         loaded = self._ready()
         generates = loaded.first_token_ns() is not None
@@ -192,7 +192,7 @@ class Server:
             first_token=loaded.first_token_ns if generates else None,
         )
 
-    def calibrate(self, *, duration_ns: int) -> protocol.TimedBlock:
+    def calibrate(self, *, duration_ns: int) -> Block:
         """Time the fixed calibrator: interpreter and arithmetic, the same on every host."""
         if self._calibrator is None:
             self._calibrator = _make_calibrator()
