@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any
 
 from frameworktax.attribution.device_profile import DeviceRun, Notes, profile_device
-from frameworktax.attribution.torch_device import Device, TorchDevice
+from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.host import nvml
@@ -60,7 +60,7 @@ def attribute_gpu(
     calls: int = 10,
     *,
     clock: Clock = REAL,
-    on: Device | None = None,
+    on: TorchDevice | None = None,
     read: Read | None = None,
 ) -> dict[str, Any]:
     """Measure kernel time and span of a warm call.
@@ -168,7 +168,7 @@ def _profile(
     synchronize: Callable[[], None],
     calls: int,
     clock: Clock,
-    gpu: Device,
+    gpu: TorchDevice,
 ) -> tuple[DeviceRun | None, str]:
     """Profile, again where records were lost; return the last, or why there is none."""
     run, why = None, ""
@@ -253,7 +253,7 @@ class _Once:
     host_ns: int
 
 
-def calibrate(device: Device) -> float:
+def calibrate(device: TorchDevice) -> float:
     """Return cycles per nanosecond of the spin kernel, from events around two lengths of it.
 
     The difference of two lengths leaves out what launching and the events cost. The device spins
@@ -282,7 +282,7 @@ def calibrate(device: Device) -> float:
 
 def measure_span(
     call: Callable[[], Any],
-    device: Device,
+    device: TorchDevice,
     *,
     repeats: int = 10,
     host_ns: int,
@@ -334,7 +334,7 @@ def measure_span(
 
 
 def _repeat(
-    call: Callable[[], Any], device: Device, cycles: int, repeats: int, clock: Clock
+    call: Callable[[], Any], device: TorchDevice, cycles: int, repeats: int, clock: Clock
 ) -> list[_Once]:
     """Measure up to ``repeats`` times; the first that is not covered is the last."""
     runs: list[_Once] = []
@@ -343,7 +343,7 @@ def _repeat(
     return runs
 
 
-def _once(call: Callable[[], Any], device: Device, cycles: int, clock: Clock) -> _Once:
+def _once(call: Callable[[], Any], device: TorchDevice, cycles: int, clock: Clock) -> _Once:
     before, start, end = device.event(), device.event(), device.event()
     device.synchronize()
     before.record()
@@ -358,7 +358,7 @@ def _once(call: Callable[[], Any], device: Device, cycles: int, clock: Clock) ->
     return _Once(covered, end.since_ns(start), start.since_ns(before), host_ns)
 
 
-def _spin_ns(device: Device, cycles: int) -> int:
+def _spin_ns(device: TorchDevice, cycles: int) -> int:
     start, end = device.event(), device.event()
     device.synchronize()
     start.record()

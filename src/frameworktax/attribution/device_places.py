@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from frameworktax.attribution.device_profile import HEAD_CALLS, Calling, separated
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, modules_called
-from frameworktax.attribution.torch_device import Device
+from frameworktax.attribution.torch_device import TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.traces.events import HOST_CALLS, Events, Trace
@@ -144,7 +144,7 @@ def attribute_device_modules(
     call: Callable[[], Any],
     root: Any,
     synchronize: Callable[[], None],
-    device: Device,
+    device: TorchDevice,
     *,
     by: str = "module",
     calls: int = 10,

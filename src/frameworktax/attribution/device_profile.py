@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frameworktax.attribution.torch_device import MARKER, Device
+from frameworktax.attribution.torch_device import MARKER, TorchDevice
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import TraceError
 from frameworktax.traces import intervals
@@ -115,7 +115,7 @@ def profile_device(
     calls: int = 10,
     clock: Clock = REAL,
     *,
-    device: Device,
+    device: TorchDevice,
 ) -> DeviceRun:
     """Profile ``calls`` calls and return what the device did in each.
 
@@ -146,7 +146,7 @@ class Calling:
 
     call: Callable[[], Any]
     synchronize: Callable[[], None]
-    device: Device
+    device: TorchDevice
     calls: int
     clock: Clock
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -518,7 +518,7 @@ def blocks_at_once(launch: Launch, limits: Limits) -> int:
 
 def sm_activity(launch: Launch, limits: Limits) -> float:
     """Return the share of the multiprocessors that get a block of the kernel."""
-    return min(1.0, launch.blocks / limits.multiprocessors)
+    return min(1.0, launch.blocks / limits.multiprocessors)  # further blocks wait their turn
 
 
 def warp_occupancy(launch: Launch, limits: Limits) -> float:

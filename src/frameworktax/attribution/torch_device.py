@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 from frameworktax.traces import kineto
 from frameworktax.traces.events import Trace
@@ -18,42 +17,6 @@ MARKER = "nextafter"
 """In the marker kernel's name, in every torch from 1.7 on: ``nextafter_kernel_cuda`` in the name
 of its lambda, ``NextafterFunctor`` later (aten/src/ATen/native/cuda/StepKernel.cu). No model takes
 the next representable number."""
-
-
-class Event(Protocol):
-    """A point in the device's queue."""
-
-    def record(self) -> None:
-        """Enqueue the event."""
-
-    def query(self) -> bool:
-        """Return whether the device has reached it."""
-
-    def since_ns(self, earlier: Any) -> int:
-        """Return the device time from an earlier event of the same device, ns; both complete."""
-
-
-class Device(Protocol):
-    """What is asked of a device."""
-
-    @property
-    def index(self) -> int:
-        """Number of the device in the profile."""
-
-    def event(self) -> Event:
-        """Return a new event on the current stream."""
-
-    def spin(self, cycles: int) -> None:
-        """Enqueue a kernel that runs for so many cycles of the device's clock."""
-
-    def marker(self) -> None:
-        """Enqueue a kernel whose name contains ``MARKER``."""
-
-    def synchronize(self) -> None:
-        """Wait until everything on the device, on every stream, is complete."""
-
-    def profile(self, work: Callable[[], None], operators: bool = False) -> Trace:
-        """Run ``work`` under a profile of the device; host ``operators`` as well if asked for."""
 
 
 class TorchEvent:
@@ -73,12 +36,16 @@ class TorchEvent:
         return bool(self._event.query())
 
     def since_ns(self, earlier: TorchEvent) -> int:
-        """Return the device time from an earlier event; the driver counts in about 0.5 µs."""
+        """Return the device time from an earlier event, both complete; the driver counts 0.5 µs."""
         return round(float(earlier._event.elapsed_time(self._event)) * 1e6)
 
 
 class TorchDevice:
-    """A CUDA (or ROCm) device through torch."""
+    """A CUDA (or ROCm) device through torch.
+
+    Attributes:
+        index: number of the device in a profile.
+    """
 
     def __init__(self, device: str) -> None:
         import torch
@@ -102,7 +69,7 @@ class TorchDevice:
         self._torch.cuda._sleep(cycles)
 
     def marker(self) -> None:
-        """Enqueue the marker kernel; its output is allocated once, so nothing else happens."""
+        """Enqueue a kernel whose name contains ``MARKER``; its output is allocated once before."""
         with self._torch.no_grad():
             self._torch.nextafter(self._one, self._two, out=self._next)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import sleep
-from typing import Any, Protocol
+from typing import Any
 
 from frameworktax.attribution.buckets import is_judged, itemise
 from frameworktax.attribution.perf_event import Drained, PerfEventSampler
@@ -41,7 +41,7 @@ RING_NS = 2_000_000_000
 log = logging.getLogger("frameworktax.watch")
 
 
-def ring_sampler() -> RingSampler:
+def ring_sampler() -> PerfEventSampler:
     """Return a sampler of this thread; raises OSError where that is not allowed."""
     return PerfEventSampler(RING_NS)
 
@@ -77,7 +77,7 @@ def batch_labels(max_batch: int) -> list[str]:
 class Caller:
     """A thread that calls the model. ``lock`` is held by a sampled call, or to read the ring."""
 
-    sampler: RingSampler | None
+    sampler: PerfEventSampler | None
     coin: random.Random
     skip: int
     thread: threading.Thread = field(default_factory=threading.current_thread)
@@ -110,7 +110,7 @@ class Recorder:
         sample: float = SAMPLE,
         interval_s: float = INTERVAL_S,
         clock: Clock = REAL,
-        sampler: Callable[[], RingSampler] = ring_sampler,
+        sampler: Callable[[], PerfEventSampler] = ring_sampler,
         place: Callable[[Iterable[int]], Mapping[int, Leaf]] | None = None,
     ) -> None:
         self.model = model
@@ -438,27 +438,6 @@ WINDOW_TICKS = 400
 Kind = tuple[str, int | None]
 
 
-class RingSampler(Protocol):
-    """What a watch needs of a sampler of the calling thread."""
-
-    name: str
-    period_ns: int
-    counts_cpu_time: bool
-    kernel: bool
-
-    def resume(self) -> None:
-        """Take samples from here."""
-
-    def pause(self) -> None:
-        """Take no samples from here."""
-
-    def drain(self) -> Drained:
-        """Return what was sampled since the last time; while paused."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Give everything back."""
-
-
 @dataclass(slots=True)
 class Sampled:
     """A sampled call; ``kind`` is its method and batch size."""
@@ -514,7 +493,7 @@ def stretches(
         )
 
 
-def parts_ns(stretch: Stretch, sampler: RingSampler) -> dict[str, int]:
+def parts_ns(stretch: Stretch, sampler: PerfEventSampler) -> dict[str, int]:
     """Return line of the breakdown → ns of a stretch, signed; together they are its wall time.
 
     Time in which other processes had the processor is in no line, as in ``ft.tax``.

@@ -327,7 +327,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     code = getattr(call, "__code__", None)
     is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - stands for it
         __tracebackhide__ = True  # pytest prints the frames of an error on standard output
         if compiling():  # torch.compile reads this as True, and sees only the line below
             return call(self, *args, **kwargs)

@@ -274,9 +274,10 @@ def _last_border(data: bytes) -> tuple[int, int] | None:
         at = data.rfind(b"{", 0, at)
         if at <= 0:
             return None
-        before = data[max(0, at - GAP) : at].rstrip(BLANK)
+        start = max(0, at - GAP)  # a negative one would count from the end
+        before = data[start:at].rstrip(BLANK)
         if before[-1:] == b"," and (cut := before[:-1].rstrip(BLANK))[-1:] == b"}":
-            return max(0, at - GAP) + len(cut), at
+            return start + len(cut), at
     return None
 
 

@@ -506,15 +506,12 @@ def _taken(values: Ns, at: Ns) -> Ns:
 
 def _distinct(work: Events) -> tuple[Events, int]:
     """Return records by start, and how many repeat another one in every column."""
-    columns = [work.correlation, work.name, work.category, work.stream, work.device]
-    by = np.lexsort((*columns, work.end_ns, work.start_ns))
-    work = work.take(by)
-    same = np.ones(max(0, len(work) - 1), bool)
-    for name in ("start_ns", "end_ns", "device", "stream", "category", "name", "correlation"):
-        values = getattr(work, name)
-        same &= values[1:] == values[:-1]
-    keep = np.concatenate((np.ones(min(1, len(work)), bool), ~same))
-    return work.where(keep), int(same.sum())
+    names = ("correlation", "name", "category", "stream", "device", "end_ns", "start_ns")
+    work = work.take(np.lexsort([getattr(work, name) for name in names]))
+    columns = [getattr(work, name) for name in names]
+    keep = np.ones(len(work), bool)
+    keep[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return work.where(keep), int((~keep).sum())
 
 
 def _launching(events: Events, work: Events) -> tuple[Events, Mask]:
