@@ -236,18 +236,17 @@ def compare(
     if not pairs:
         raise UsageError(_nothing(old, new, names))
     same_calibrator = not any(d.field in CALIBRATOR for d in differences)
-    margin = MARGIN if gate is None else gate
     if metric == "launches":
         changes = [_counted(a[0], b, gate) for a, b in pairs]
     else:
-        changes = _timed(pairs, metric, gate, margin, same_calibrator)
+        changes = _timed(pairs, metric, gate, same_calibrator)
     wanted = set(new) if renames else set()
     return Comparison(
         before=names[0],
         after=names[1],
         metric=metric,
         gate=gate,
-        margin=margin,
+        margin=_margin(gate),
         confidence=1 - ERROR,
         headline=_headline(changes, metric, gate),
         exit_code=_exit_code(changes, gate),
@@ -263,23 +262,21 @@ def environments(before: Environment | None, after: Environment | None) -> list[
     """Return the fields that differ; libraries one by one."""
     if before is None or after is None:
         return []
-    found: list[tuple[str, object, object]] = []
-    for name in (*MACHINE, *SOFTWARE):
-        a, b = getattr(before, name), getattr(after, name)
-        if name == "libraries":
-            found += [
-                (f"libraries.{library}", a.get(library, "none"), b.get(library, "none"))
-                for library in sorted((a.keys() | b.keys()) - {"frameworktax"})
-            ]
-        elif name == "gpus":
-            a, b = (", ".join(str(gpu.get("name")) for gpu in gpus) or "none" for gpus in (a, b))
-            found.append((name, a, b))
-        else:
-            found.append((name, a, b))
+    sides = [
+        {
+            **{name: getattr(side, name) for name in (*MACHINE, *SOFTWARE)},
+            "gpus": ", ".join(str(gpu.get("name")) for gpu in side.gpus) or "none",
+        }
+        for side in (before, after)
+    ]
+    libraries = [side.pop("libraries") for side in sides]
+    for name in sorted((libraries[0].keys() | libraries[1].keys()) - {"frameworktax"}):
+        for side, versions in zip(sides, libraries, strict=True):
+            side[f"libraries.{name}"] = versions.get(name, "none")
     return [
         Difference(field=name, before=str(a), after=str(b), machine=name in MACHINE)
-        for name, a, b in found
-        if a != b
+        for name, a in sides[0].items()
+        if a != (b := sides[1][name])
     ]
 
 
@@ -353,16 +350,15 @@ def _counted(a: Measurement, b: Measurement, gate: float | None) -> Change:
     old, new = a.launches, b.launches
     if old is None or new is None:
         why = f"launches are counted on a GPU; {why_not(a, b) or 'none were counted here'}"
-        return replace(change, reason=why, gate="undecided" if gate is not None else None)
-    verdict: Verdict = "same" if old == new else "slower" if new > old else "faster"
+        return replace(change, reason=why, gate=_gate(gate, failed=False, passed=False))
     beyond = gate is not None and new > old * (1 + gate)
     return replace(
         change,
         before=_exact(old),
         after=_exact(new),
         ratio=_exact(new / old) if old else None,
-        verdict=verdict,
-        gate=None if gate is None else "regressed" if beyond else "passed",
+        verdict="same" if old == new else "slower" if new > old else "faster",
+        gate=_gate(gate, failed=beyond, passed=not beyond),
         reason=f"{new} launches, {'as before' if old == new else f'{old} before'}",
         method="count",
     )
@@ -372,11 +368,21 @@ def _exact(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, confidence=1.0, method="count", n=1)
 
 
+def _margin(gate: float | None) -> float:
+    """Return what counts as the same, a fraction."""
+    return MARGIN if gate is None else gate
+
+
+def _gate(gate: float | None, *, failed: bool, passed: bool) -> Gate | None:
+    if gate is None:
+        return None
+    return "regressed" if failed else "passed" if passed else "undecided"
+
+
 def _timed(
     pairs: Sequence[tuple[Sequence[Measurement], Measurement]],
     metric: Metric,
     gate: float | None,
-    margin: float,
     same_calibrator: bool,
 ) -> list[Change]:
     fit = [usable(a, b) for a, b in pairs]
@@ -391,20 +397,19 @@ def _timed(
         change = replace(_change(a[0], b), before=before, after=after)
         if i not in shared:
             why = why_not(a[0], b) or loaded(a[0], b) or f"{metric} has no interval on both sides"
-            state: Gate | None = None if gate is None else "undecided"
+            state = _gate(gate, failed=False, passed=False)
             changes.append(replace(change, reason=why, gate=state))
             continue
         c = shared[i]
         change = replace(
             change,
-            ratio=ratio(c),
             p_value=values[i],
             p_adjusted=adjusted[i],
             host_ratio=None if c.drift is None else math.exp(c.drift),
             measured_ratio=None if c.measured is None else math.exp(c.measured),
             method=c.method,
         )
-        changes.append(_judged(change, gate, margin, len(values), b))
+        changes.append(_judged(change, ratio(c), adjusted[i] < ERROR, gate, len(values), b))
     return changes
 
 
@@ -454,51 +459,30 @@ def _notes(
 
 
 def _judged(
-    change: Change, gate: float | None, margin: float, family: int, after: Measurement
+    change: Change,
+    found: Estimate,
+    proven: bool,
+    gate: float | None,
+    family: int,
+    after: Measurement,
 ) -> Change:
-    """Return the point with its verdict; one without a ratio stays as it is.
-
-    Args:
-        change: with ratio and p values.
-        gate: regression that fails, a fraction.
-        margin: what counts as the same, a fraction.
-        family: points compared together.
-        after: the side after, for what else is to be said of it.
-    """
-    estimate = change.ratio
-    if estimate is None or change.p_adjusted is None:
-        return change
-    proven = change.p_adjusted < ERROR
-    within = 1 / (1 + margin) <= estimate.low and estimate.high <= 1 + margin
+    """Return the point with its ratio and verdict; ``family`` points are compared together."""
+    margin = _margin(gate)
+    within = 1 / (1 + margin) <= found.low and found.high <= 1 + margin
     verdict: Verdict = "same" if within else "cannot tell"
     if proven:
-        verdict = "slower" if estimate.value > 1 else "faster"
-    state: Gate | None = None
-    if gate is not None:
-        passed = estimate.high <= 1 + gate or (proven and estimate.value <= 1 + gate)
-        beyond = proven and estimate.value > 1 + gate
-        state = "regressed" if beyond else "passed" if passed else "undecided"
-    said = [f"{signed(estimate.value)} ({signed(estimate.low)} to {signed(estimate.high)})"]
+        verdict = "slower" if found.value > 1 else "faster"
+    beyond = gate is not None and found.value > 1 + gate
+    state = _gate(
+        gate,
+        failed=proven and beyond,
+        passed=found.high <= 1 + margin or (proven and not beyond),
+    )
+    said = [f"{signed(found.value)} ({signed(found.low)} to {signed(found.high)})"]
     if verdict == "same":
         said.append(f"within {share(margin)}")
     elif verdict == "cannot tell":
         said.append(_open(change, margin, family))
-    said += _beside(change, after)
-    return replace(change, verdict=verdict, gate=state, reason="; ".join(said))
-
-
-def _open(change: Change, margin: float, family: int) -> str:
-    if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
-        return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
-    advice = "measure both in one session, for longer, or give more sessions with --baseline"
-    if change.method is not None and change.method.startswith("paired"):
-        advice = "measure for longer, or with more --processes"
-    return f"noise reaches beyond {share(margin)}; {advice}"
-
-
-def _beside(change: Change, after: Measurement) -> list[str]:
-    """Return what the host did meanwhile, and whether the outputs are still right."""
-    said = []
     host = change.host_ratio
     if host is not None and abs(host - 1) >= SHOWN_DRIFT:
         taken = "not taken out"
@@ -507,7 +491,17 @@ def _beside(change: Change, after: Measurement) -> list[str]:
         said.append(f"the host itself {signed(host)}, {taken}")
     if after.parity is not None and after.parity.within_tolerance is False:
         said.append(f"its outputs differ from {after.parity.reference}'s")
-    return said
+    return replace(change, ratio=found, verdict=verdict, gate=state, reason="; ".join(said))
+
+
+def _open(change: Change, margin: float, family: int) -> str:
+    """Return why a point has no verdict."""
+    if change.p_value is not None and change.p_adjusted is not None and change.p_value < ERROR:
+        return f"p {change.p_value:.2g} alone, {change.p_adjusted:.2g} among {family} points"
+    advice = "measure both in one session, for longer, or give more sessions with --baseline"
+    if change.method is not None and change.method.startswith("paired"):
+        advice = "measure for longer, or with more --processes"
+    return f"noise reaches beyond {share(margin)}; {advice}"
 
 
 # --- all points ---------------------------------------------------------------------------------
@@ -517,10 +511,9 @@ def _exit_code(changes: Sequence[Change], gate: float | None) -> int:
     """Return 1 for a regression beyond the gate, 3 where a verdict is missing, otherwise 0."""
     if any(c.gate == "regressed" for c in changes):
         return 1
-    open_ = [
-        c.gate == "undecided" if gate is not None else c.verdict == "cannot tell" for c in changes
-    ]
-    return 3 if any(open_) else 0
+    if gate is not None:
+        return 3 if any(c.gate == "undecided" for c in changes) else 0
+    return 3 if any(c.verdict == "cannot tell" for c in changes) else 0
 
 
 def _headline(changes: Sequence[Change], metric: Metric, gate: float | None) -> str:

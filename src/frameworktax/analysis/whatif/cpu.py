@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+import numpy as np
+
 from frameworktax.analysis.bill import TWIN
 from frameworktax.analysis.estimates import inverse, product, propagate, quotient
 from frameworktax.analysis.whatif.request import ZERO, Answer, Refused, WhatIf, batches
@@ -59,9 +61,7 @@ def faster_cpu(tax_share: Estimate | None, cpu: float, host: float = 1.0) -> Est
 def other_runtime(tax_share: Estimate, warm_over_latency: Estimate) -> Estimate:
     """Return the ratio in a runtime with the same kernels: (K + its warm overhead) / L.
 
-    Args:
-        tax_share: of the runtime it starts from.
-        warm_over_latency: latency of the width-shrunk twin in the other runtime over L.
+    ``warm_over_latency`` is the latency of the width-shrunk twin in the other runtime over L.
     """
     return propagate(lambda s, warm: 1 - s + warm, RUNTIME, tax_share, warm_over_latency)
 
@@ -74,25 +74,16 @@ def other_runtime_in_situ(
     Real kernels evict code and data, so that either runtime costs more than its twin. What that
     adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
     the operators both of them call, and then stays (T − W + W'). The value is half way; the
-    interval reaches to both ends.
-
-    Args:
-        tax_share: T / L of the runtime it starts from.
-        warm_ratio: W' / W, twin's latency in the other runtime over that in the first.
-        warm_share: W / L.
+    interval reaches to both ends. Inputs are T / L, W' / W and W / L.
     """
 
-    def own(s: float, ratio: float, warm: float) -> float:
-        return 1 - s + s * ratio
-
-    def shared(s: float, ratio: float, warm: float) -> float:
-        return 1 - warm + warm * ratio
+    def ends(s: float, ratio: float, warm: float) -> tuple[float, float]:
+        return 1 - s + s * ratio, 1 - warm + warm * ratio
 
     inputs = (tax_share, warm_ratio, warm_share)
-    found = propagate(lambda *v: (own(*v) + shared(*v)) / 2, IN_SITU, *inputs)
-    values = [e.value for e in inputs]
-    ends = (own(*values), shared(*values))
-    return replace(found, low=min(found.low, *ends), high=max(found.high, *ends))
+    found = propagate(lambda *v: sum(ends(*v)) / 2, IN_SITU, *inputs)
+    own, shared = ends(*(e.value for e in inputs))
+    return replace(found, low=min(found.low, own, shared), high=max(found.high, own, shared))
 
 
 def matrix_share(
@@ -123,10 +114,7 @@ def matrix_share(
 def wider(tax_share: Estimate, matrix: float, width: float) -> Estimate:
     """Return the ratio at another width: tax + width² × matrix products + width × other kernels.
 
-    Args:
-        tax_share: T / L.
-        matrix: share of kernel time that grows with the square, see ``matrix_share``.
-        width: factor on layer widths.
+    ``matrix`` is the share of kernel time that grows with the square, see ``matrix_share``.
     """
     growth = width**2 * matrix + width * (1 - matrix)
     return propagate(lambda s: s + (1 - s) * growth, WIDTH, tax_share)
@@ -146,43 +134,22 @@ def along_line(
         latency: of each, ns.
         at: where to.
         method: of the result.
-
-    Raises:
-        ValueError: fewer than two different values.
     """
-    if len(set(values)) < 2:
-        raise ValueError("a line needs two points")
 
-    def ends(*measured: float) -> float:
-        base, slope = line(values, measured)
-        return base + slope * at
+    def line(measured: Sequence[float]) -> np.poly1d:
+        return np.poly1d(np.polyfit(values, measured, 1, w=1 / np.asarray(measured)))
 
-    found = propagate(ends, method, *latency)
+    found = propagate(lambda *measured: float(line(measured)(at)), method, *latency)
     if len(values) < 3:
         return found
     centres = [e.value for e in latency]
-    base, slope = line(values, centres)
-    squares = [((base + slope * n) / c - 1) ** 2 for n, c in zip(values, centres, strict=True)]
-    left = 2 * math.sqrt(sum(squares) / (len(values) - 2)) * found.value
+    residuals = line(centres)(values) / centres - 1
+    left = 2 * math.sqrt(residuals @ residuals / (len(values) - 2)) * found.value
     return replace(
         found,
         low=found.value - math.hypot(found.value - found.low, left),
         high=found.value + math.hypot(found.high - found.value, left),
     )
-
-
-def line(values: Sequence[float], measured: Sequence[float]) -> tuple[float, float]:
-    """Return base and slope of the line with least relative residuals."""
-    weights = [1 / m**2 for m in measured]
-    total = sum(weights)
-    centre = sum(w * x for w, x in zip(weights, values, strict=True)) / total
-    height = sum(w * y for w, y in zip(weights, measured, strict=True)) / total
-    across = sum(w * (x - centre) ** 2 for w, x in zip(weights, values, strict=True))
-    along = sum(
-        w * (x - centre) * (y - height) for w, x, y in zip(weights, values, measured, strict=True)
-    )
-    slope = along / across
-    return height - slope * centre, slope
 
 
 def answers(
@@ -212,25 +179,20 @@ def answers(
         return [_batch(m, relatives, asked.batch)]
     if asked.depth:
         return [_depth(m, everything, asked.depth)]
+    share = None if m.bill_method == TWIN else m.tax_share
     if asked.cpu_speed:
-        share = None if m.bill_method == TWIN else m.tax_share
         return [_scaled(m, faster_cpu(share, asked.cpu_speed, asked.host_speed or 1.0), CPU)]
-    return [_from_share(m, asked)]
-
-
-def _from_share(m: Measurement, asked: WhatIf) -> Answer:
     formula = HOST if asked.host_speed else WIDTH
-    share = m.tax_share
-    if share is None or m.bill_method in (None, TWIN):
+    if share is None or m.bill_method is None:
         reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
         raise Refused(formula, reason)
     if asked.host_speed:
-        return _scaled(m, faster_host(share, asked.host_speed), formula)
+        return [_scaled(m, faster_host(share, asked.host_speed), formula)]
     _check_reuse(m, formula)
     matrix = matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
     if matrix is None:
         raise Refused(formula, "how much of the kernels is matrix products is not known")
-    return _scaled(m, wider(share, matrix, asked.width or 1.0), formula)
+    return [_scaled(m, wider(share, matrix, asked.width or 1.0), formula)]
 
 
 def _check_reuse(m: Measurement, formula: str) -> None:
@@ -265,28 +227,22 @@ def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> lis
     check_kernels(m, name, SAME_KERNELS, RUNTIME)
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
         raise Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
-    warm, own = _warm(relatives, name), _warm(relatives, m.runtime)
+    warm, own = (
+        next((o.warm_overhead_ns for o in batches(relatives, runtime) if o.warm_overhead_ns), None)
+        for runtime in (name, m.runtime)
+    )
     if warm is None:
         reason = (
             f"the warm overhead of {name} is not known; measure it at a small batch: "
             f"--runtimes {m.runtime},{name} --batch 1 --twin all"
         )
         raise Refused(RUNTIME, reason)
-    plain = other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))
-    ratios = {RUNTIME: plain}
+    ratios = {RUNTIME: other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))}
     if own is not None:  # first: it counts what real kernels do
-        in_situ = other_runtime_in_situ(
-            m.tax_share, quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
-        )
-        ratios = {IN_SITU: in_situ, RUNTIME: plain}
+        warm_ratio, warm_share = quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
+        ratios = {IN_SITU: other_runtime_in_situ(m.tax_share, warm_ratio, warm_share), **ratios}
     above_zero = {formula: ratio for formula, ratio in ratios.items() if ratio.low > 0}
     return [_scaled(m, ratio, formula) for formula, ratio in (above_zero or ratios).items()]
-
-
-def _warm(relatives: Sequence[Measurement], runtime: str) -> Estimate | None:
-    """Return the twin's latency in a runtime, at the smallest batch that has one."""
-    found = [m.warm_overhead_ns for m in batches(relatives, runtime) if m.warm_overhead_ns]
-    return found[0] if found else None
 
 
 def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer:
@@ -351,14 +307,7 @@ def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> A
 def on_line(
     values: Sequence[float], latency: Sequence[Estimate], at: float, formula: str, need: str
 ) -> Answer:
-    """Return the latency at a value of an axis, from the line through the measured ones.
-
-    Args:
-        values: of the axis, ascending.
-        latency: of each, ns.
-        at: where to.
-        formula: which one it is.
-        need: what to measure where there are fewer than two values.
+    """Return the answer of ``along_line``; ``need`` is what to measure for a second value.
 
     Raises:
         Refused: there is no line, it is too long, or it reaches zero.
