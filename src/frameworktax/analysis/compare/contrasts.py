@@ -51,6 +51,8 @@ DRIFTS = (0.003, 0.3)
 """Standard deviations of a host between sessions, log-uniform: from an idle one to a shared one."""
 STEPS = 60
 QUARTILE = 0.25
+MOST_DEGREES = 1e6
+"""Freedom from which on Student's t is the normal distribution to five digits."""
 MIN_CALIBRATIONS = 3
 """Rounds of the calibrator below which its noise is not known."""
 NORMAL_MAD = 1.4826
@@ -99,7 +101,9 @@ class Contrast:
         """Degrees of freedom of the variance (Satterthwaite 1946), at most a million."""
         parts = [(self.spread * self.scale, self.degrees), *self.parts]
         lost = sum(part**2 / degrees for part, degrees in parts if part)
-        return min(1e6, self.variance**2 / lost) if lost else 1e6
+        if not lost:
+            return MOST_DEGREES
+        return min(MOST_DEGREES, self.variance**2 / lost)  # beyond, t is normal to five digits
 
 
 def paired(before: Blocks, after: Blocks) -> Contrast | None:
@@ -112,16 +116,15 @@ def paired(before: Blocks, after: Blocks) -> Contrast | None:
     ratios: dict[int, list[float]] = defaultdict(list)
     for key in before.keys() & after.keys():
         ratios[key[0]].append(math.log(after[key] / before[key]))
+    if sum(map(len, ratios.values())) < 2:
+        return None
     values = [median(found) for found in ratios.values()]
     parts = []
     method = "paired blocks of one session"
-    processes = len(ratios)
-    if processes < MIN_PROCESSES:
+    if len(ratios) < MIN_PROCESSES:
         values = [value for found in ratios.values() for value in found]
-        parts.append((2 * PROCESS_SD**2 / max(1, processes), math.inf))
+        parts.append((2 * PROCESS_SD**2 / len(ratios), math.inf))
         method += ", too few processes"
-    if len(values) < 2:
-        return None
     return Contrast(
         value=fmean(values),
         spread=variance(values),
@@ -355,6 +358,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = [0.0] * len(p_values)
     worst = 0.0
     for rank, i in enumerate(order):
+        # a probability: Bonferroni's product is a bound, and says nothing above one
         worst = max(worst, min(1.0, (len(order) - rank) * p_values[i]))
         adjusted[i] = worst
     return adjusted
@@ -490,7 +494,7 @@ def _share(m: Measurement, metric: str) -> tuple[float, float, float] | None:
 
 
 def _log_variance(value: float, half: float, estimate: Estimate) -> tuple[float, float]:
-    degrees = max(1, estimate.n - 1)
+    degrees = max(1, estimate.n - 1)  # a binomial interval has n = 1 and the widest quantile
     return (half / t_quantile(estimate.confidence, degrees) / value) ** 2, float(degrees)
 
 

@@ -66,7 +66,7 @@ def _on_device(
             f"{REMEDY[first['kind']]}: devices are idle for {duration(begun)} of "
             f"{duration(wall)} in start-up calls",
             f"{first['name']} takes {duration(first['in_steps_ns'])} inside steps; without such "
-            f"calls a device is busy {percent(busy / max(1, wall - begun))} of the rest. A warm "
+            f"calls a device is busy {percent(busy / (wall - begun or 1))} of the rest. A warm "
             "process does not repeat them; where every step does, memory is given back between "
             "steps (torch.cuda.empty_cache) or shapes change",
             wall,
