@@ -69,7 +69,7 @@ def expand(
     rules.reverse()  # the last one that matches counts
     for name in dict.fromkeys(itertools.chain(*file.study.together)):
         if name not in layout.models():
-            where = source.where(("study", "together"), name)
+            where = source.where(("study", "together"))
             layout.notes.append(f"{where}: '{name}' is no model of this study")
     planned: dict[Point, Planned] = {}
     for cell, location in layout.cells.values():
@@ -187,7 +187,7 @@ class _Layout:
         for name in axes.get(axis, ()):
             if name not in known:
                 raise UsageError(
-                    f"{self._source.where((*location, axis), name)}: no {axis.removesuffix('s')} "
+                    f"{self._source.where((*location, axis))}: no {axis.removesuffix('s')} "
                     f"'{name}'{nearest(name, known) or ';'} choose from {', '.join(known)}"
                 )
 
@@ -244,7 +244,7 @@ def check_models(planned: Iterable[Planned], source: Source) -> None:
         try:
             models.check(workload)
         except UsageError as error:
-            where = source.where((*location, "models"), workload.model)
+            where = source.where((*location, "models"))
             raise UsageError(f"{where}: {error}") from error
 
 

@@ -44,39 +44,26 @@ class Source:
     text: str
     typed: dict[str, str] = field(default_factory=dict)
 
-    def where(self, location: Location, value: object = None) -> str:
+    def where(self, location: Location) -> str:
         """Return ``study.toml line 7: grid.batch``, or the override that set it.
 
-        Args:
-            location: the path; parts that are not found fall back to the table around them.
-            value: an element of a list on several lines, to point at its own line.
+        A part of the path that is not found falls back to the table around it.
         """
         dotted = ".".join(map(str, location))
         for path, typed in self.typed.items():
             if dotted == path or dotted.startswith(path + "."):
                 return f"'{typed}'"
-        line = self.line(location, value)
+        line = self.line(location)
         shown = dotted or "the study"
         return f"{self.name} line {line}: {shown}" if line else f"{self.name}: {shown}"
 
-    def line(self, location: Location, value: object = None) -> int | None:
+    def line(self, location: Location) -> int | None:
         """Return the line that a path points at, from 1, None if it has none."""
-        lines = self.text.splitlines()
         found: int | None = None
         depth = 0
-        for path, number in _keys(lines):
+        for path, number in _keys(self.text.splitlines()):
             if len(path) > depth and list(path) == list(location[: len(path)]):
                 depth, found = len(path), number
-        if found is None or value is None:
-            return found
-        quoted = {repr(value), f'"{value}"'}
-        for number in range(found, len(lines) + 1):
-            text = lines[number - 1]
-            if number > found and (KEY.match(text) or HEADER.match(text)):
-                break
-            tokens = re.findall(r"\"[^\"]*\"|'[^']*'|[^\s,\[\]={}#]+", text)
-            if quoted & set(tokens):
-                return number
         return found
 
 

@@ -303,11 +303,9 @@ def _first_error(text: Source, error: ValidationError) -> str:
         message = f"unknown key '{name}'{hint} choose from {', '.join(known)}"
         return f"{text.where(location)}: {message}{more}"
     message = HINTS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
-    if isinstance(given, bool | int | float | str):
-        message += "" if repr(given) in message else f", not {given!r}"
-    else:
-        given = message.split("'")[1] if "'" in message else None  # the value in a list
-    return f"{text.where(location, given)}: {message}{more}"
+    if isinstance(given, bool | int | float | str) and repr(given) not in message:
+        message += f", not {given!r}"
+    return f"{text.where(location)}: {message}{more}"
 
 
 def _keys(location: Sequence[str | int]) -> list[str]:
