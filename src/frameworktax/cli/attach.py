@@ -54,6 +54,7 @@ def attach_command(
     from frameworktax.programs.blocks import collapsed, program_blocks
     from frameworktax.programs.document import dump
     from frameworktax.programs.target import parse_pid
+    from frameworktax.report.html import write_page
 
     number = parse_pid(pid)
     check_suffix(output, [".collapsed"])
@@ -64,7 +65,8 @@ def attach_command(
         found = observed.finish()
     out.document(dump(found))
     blocks = program_blocks(found)
-    out.page(found.headline, blocks)
+    if report is not None:
+        write_page(report, found.headline, blocks)
     if output is not None:
         output.write_text(collapsed(found), encoding="utf-8")
     out.blocks(blocks)

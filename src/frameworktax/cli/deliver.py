@@ -117,13 +117,6 @@ class Output:
         elif self._json_file:
             write_whole(Path(self._json_file), json.dumps(data, allow_nan=False) + "\n")
 
-    def page(self, title: str, blocks: Iterable[Block]) -> None:
-        """Write blocks as a page where ``--report`` says, or not at all."""
-        if self._report is not None:
-            from frameworktax.report.html import document_html
-
-            write_whole(self._report, document_html(title, list(blocks)))
-
     def blocks(self, blocks: Iterable[Block]) -> None:
         """Print blocks."""
         from frameworktax.report.render_terminal import print_blocks

@@ -64,6 +64,7 @@ def run_command(
     from frameworktax.programs.blocks import program_blocks
     from frameworktax.programs.document import dump
     from frameworktax.programs.running import run_program
+    from frameworktax.report.html import write_page
 
     if json_file == "-":
         raise UsageError("standard output is the program's; give --json a file")
@@ -78,7 +79,8 @@ def run_command(
         inputs=record_inputs,
     )
     out.document(dump(found))
-    out.page(found.headline, program_blocks(found))
+    if report is not None:
+        write_page(report, found.headline, program_blocks(found))
     if not quiet:
         from frameworktax.report.render_terminal import print_blocks
 
