@@ -105,7 +105,7 @@ def test_data_and_undefined_symbols_are_not_functions(tmp_path):
     )
     table = SymbolTable(file)
     assert table.find(BASE + 0x104) is None
-    assert table.values(["data", "needed"]) == {}
+    assert table.spans(["data", "needed"]) == []
 
 
 def test_function_starts_come_from_the_unwind_table(tmp_path):

@@ -391,15 +391,6 @@ _CHOSEN_AT_LOAD = (
 )  # fmt: skip
 
 
-def _malloc_span(table: SymbolTable) -> tuple[int, int]:
-    own = [span for found in table.values(_MALLOC_OBJECT).values() for span in found]
-    if not own:
-        return 0, 0
-    first = min(value for value, _ in own)
-    before = table.end_before(first)
-    return before, max(value + size for value, size in own)
-
-
 class LibcNames:
     """Names for the two parts of a stripped libc that matter here.
 
@@ -415,7 +406,9 @@ class LibcNames:
 
     def __init__(self, table: SymbolTable, load_bias: int | None) -> None:
         self._table = table
-        self._malloc = _malloc_span(table)
+        own = table.spans(_MALLOC_OBJECT)
+        first = min((start for start, _ in own), default=0)
+        self._malloc = table.end_before(first), max((end for _, end in own), default=0)
         self._variants: dict[int, str] = {}
         if load_bias is None:  # another libc than this process has
             return
@@ -643,15 +636,11 @@ class SymbolTable:
             found = np.where(readable, at, -1)
         return starts, ends, found
 
-    def values(self, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
-        """Return name → [(address, size)] of those exported under one of ``names``."""
-        wanted = {name.encode(): name for name in names}
-        found: dict[str, list[tuple[int, int]]] = {}
-        for value, size, at in zip(self._starts, self._sizes, self._names, strict=True):
-            name = wanted.get(self._bytes(int(at)))
-            if name is not None:
-                found.setdefault(name, []).append((int(value), int(size)))
-        return found
+    def spans(self, names: Iterable[str]) -> list[tuple[int, int]]:
+        """Return start and end of what is exported under ``names``."""
+        wanted = {name.encode() for name in names}
+        table = zip(self._starts.tolist(), self._sizes.tolist(), self._names.tolist(), strict=True)
+        return [(start, start + size) for start, size, at in table if self._bytes(at) in wanted]
 
     def _bytes(self, at: int) -> bytes:
         return self._data[at : self._data.find(b"\0", at)]

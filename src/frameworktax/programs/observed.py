@@ -324,13 +324,22 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [places] if places else []),
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
-            notes=(
-                *_kind_notes(bill.notes, durations, skip_first),
-                *self._cost_note(details, p50),
-            ),
+            notes=tuple(self._notes(bill.notes, durations, skip_first, details, p50)),
         )
 
-    def _cost_note(self, details: Sequence[Detail], p50_ns: int) -> Iterator[Note]:
+    def _notes(
+        self,
+        known: Sequence[Note],
+        durations: np.ndarray,
+        skip_first: int,
+        details: Sequence[Detail],
+        p50_ns: int,
+    ) -> Iterator[Note]:
+        yield from (note for note in known if note.code != "sampler-inflation")
+        median = float(np.median(durations))
+        if not skip_first and len(durations) > 5 and durations[0] > 5 * median:
+            times = f"the first call took {durations[0] / median:.0f} times the median"
+            yield Note("slow-first-call", f"{times}; leave it out with --skip-first 1")
         noting_ns = self.cost.of_call(details) if self.cost is not None else 0.0
         if noting_ns > COSTLY * p50_ns:
             part = percent(noting_ns / p50_ns)
@@ -358,21 +367,18 @@ class _Thread:
         if not len(looks):
             return ()
         stretch = np.arange(len(looks)) * STRETCHES // len(looks)
-        totals = [int(n) for n in np.bincount(stretch) if n]
+        totals = np.bincount(stretch, minlength=STRETCHES)
+        used = totals > 0
         found = []
-        for place, count in Counter(int(p) for p in looks[:, 2]).most_common():
+        for place, _ in Counter(looks[:, 2].tolist()).most_common(2 * STRETCHES):
             file, line, function = self.process.places[place]
             parts = np.bincount(stretch[looks[:, 2] == place], minlength=STRETCHES)
-            parts = parts[np.bincount(stretch, minlength=STRETCHES) > 0]
-            share = share_interval([int(n) for n in parts], totals, LINES)
-            time = product(whole, share, LINES)
+            share = share_interval(parts[used].tolist(), totals[used].tolist(), LINES)
+            time_ns = product(whole, share, LINES)
+            file = short_path(file)
             found.append(
-                SourceLine(
-                    file=short_path(file), line=line, function=function, time_ns=time, bill_ns={}
-                )
+                SourceLine(file=file, line=line, function=function, time_ns=time_ns, bill_ns={})
             )
-            if len(found) == 2 * STRETCHES or count == 0:
-                break
         return tuple(found)
 
     # --- the thread ---
@@ -536,15 +542,6 @@ def _innermost(notes: np.ndarray, time_ns: int) -> int:
         elif len(stack) > 1:
             stack.pop()
     return stack[-1]
-
-
-def _kind_notes(notes: Sequence[Note], durations: np.ndarray, skip_first: int) -> tuple[Note, ...]:
-    found = [note for note in notes if note.code != "sampler-inflation"]
-    if not skip_first and len(durations) > 5 and durations[0] > 5 * np.median(durations):
-        times = durations[0] / np.median(durations)
-        text = f"the first call took {times:.0f} times the median; leave it out with --skip-first 1"
-        found.append(Note("slow-first-call", text))
-    return tuple(found)
 
 
 def _unknown(

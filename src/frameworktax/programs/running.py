@@ -152,31 +152,27 @@ def builder(kind: Kind) -> str:
     module, _, name = kind.import_name.partition(":")
     script = module in ("__main__", "__mp_main__")
     source = Path(kind.source.rpartition(":")[0]).resolve()
-    seen, count = kind.inputs[0]
-    args, kwargs = seen
+    (args, kwargs), count = kind.inputs[0]
     if script:
         module = source.stem
-    lines = [
-        f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""',
-        "",
-        "import sys",
-        "",
-        "import torch",
-        "",
-        f"sys.path.insert(0, {json.dumps(str(source.parent))})" if script else "",
-        "",
-        "",
-        "def build():",
-        f"    from {module} import {name.partition('.')[0]}",
-        "",
-        f"    module = {name}()  # give it the arguments and weights that the program gives it",
-        f"    args = {_source(tuple(args))}",
-    ]
-    if kwargs:
-        lines += [f"    kwargs = {_source(kwargs)}", "    return module.eval(), kwargs"]
-    else:
-        lines += ["    return module.eval(), args"]
-    return "\n".join(line for line in lines) + "\n"
+    path = f"sys.path.insert(0, {json.dumps(str(source.parent))})" if script else ""
+    made = f"kwargs = {_source(kwargs)}\n    " if kwargs else ""
+    return f'''"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""
+
+import sys
+
+import torch
+
+{path}
+
+
+def build():
+    from {module} import {name.partition(".")[0]}
+
+    module = {name}()  # give it the arguments and weights that the program gives it
+    args = {_source(tuple(args))}
+    {made}return module.eval(), {"kwargs" if kwargs else "args"}
+'''
 
 
 def _source(value: Any) -> str:
