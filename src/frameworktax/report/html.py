@@ -224,27 +224,10 @@ def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts
 
 def _section(family: Family, number: int) -> dict[str, Any]:
     """Return one family: its pictures, then the same numbers as tables."""
-    about = {
-        "latency": (
-            "Latency against batch size",
-            "Both axes logarithmic. Bars are 95 % intervals; the shape of a point names its "
-            "regime, the shading the regimes of the first runtime. Press a name to see it "
-            "alone, another to add it.",
-        ),
-        "bill": (
-            "Where the time of a call goes",
-            "Blue is work in math kernels, the rest is what the framework costs on top. "
-            "The line under a bar is the interval of the kernel time.",
-        ),
-        "shares": (
-            "How the breakdown changes with batch size",
-            "Shares of the latency, by runtime.",
-        ),
-    }
     names = (["latency"] if family.measured else []) + charts.bars(family)
     return {
         "title": family.title,
-        "charts": [Chart(f"{n}-{number}", about[n][0], hint=about[n][1]) for n in names],
+        "charts": [(name, f"{name}-{number}") for name in names],
         "flames": flames(family),
         "blocks": _family_blocks(family),
     }

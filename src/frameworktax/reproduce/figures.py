@@ -46,7 +46,14 @@ SPREAD = ("#0f7fc4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#8a6fd1", "#17
 
 
 def _drawing(
-    panel: Panel, mine: list[Point], shown: list[Point], names: list[str], title: str, **place: bool
+    panel: Panel,
+    mine: list[Point],
+    shown: list[Point],
+    names: list[str],
+    title: str,
+    *,
+    first: bool,
+    beside: bool,
 ) -> Spec:
     """Return one drawing.
 
@@ -56,18 +63,18 @@ def _drawing(
         shown: what its axes have room for: with the other drawing's points where both fit.
         names: every series of the pair, so that both drawings use the same colours.
         title: whose numbers they are.
-        **place: ``first``, whether the legend and the title of the axis stand here, and ``beside``,
-            whether another drawing stands beside it.
+        first: whether the legend and the title of the axis stand here.
+        beside: whether another drawing stands beside it.
     """
-    width, height = SIZE if place["beside"] else ALONE
-    is_named = place["first"] and panel.mark == "line" and len(names) > 1
+    width, height = SIZE if beside else ALONE
+    is_named = first and panel.mark == "line" and len(names) > 1
     values = {
         "title": title,
         "width": width,
         "height": height,
         "points": mine,
         "x": _x_axis(panel, shown),
-        "y": _y_axis(panel, shown, place["first"]),
+        "y": _y_axis(panel, shown, first),
         "names": names,
         "colours": _colours(panel, names),
         "legend": {"title": None, "orient": "top", "columns": 2} if is_named else None,
