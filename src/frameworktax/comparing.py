@@ -19,7 +19,7 @@ from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import DEPLOYED, FLOOR, Measurement, Record, Run
+from frameworktax.records import DEPLOYED, FLOOR, Record, Run
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL
@@ -148,19 +148,20 @@ def read(source: Source) -> Run:
     if isinstance(source, api.Results):
         return source.run
     path = Path(source)
-    if path.is_file() and not _is_shard(path):
+    if _is_document(path):
         return json_document.load(path)
     return api.read_store(path).run
 
 
-def _is_shard(path: Path) -> bool:
-    """Return whether a file is a store's shard and not a document, by its first line."""
+def _is_document(path: Path) -> bool:
+    """Return whether a path is a file and no shard of a store, by its first line."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
-            first = file.readline(1000)
+            return b'"frameworktax.store"' not in file.readline(1000)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    return b'"frameworktax.store"' in first
 
 
 def last_two(source: Source) -> tuple[Run, Run]:
@@ -186,10 +187,6 @@ def last_two(source: Source) -> tuple[Run, Run]:
     return before, after
 
 
-def _is_document(path: Path) -> bool:
-    return path.is_file() and not _is_shard(path)
-
-
 def _point_and_session(record: Record) -> tuple[str, str] | None:
     point = getattr(record, "point", None)
     if point is None:
@@ -204,11 +201,8 @@ def baseline(run: Run) -> Run:
     floor and points without a latency are no part of it.
     """
     kept = [m for m in run.measurements if m.latency_ns is not None and m.runtime != FLOOR]
-    return replace(run, measurements=tuple(map(_small, kept)), curves=(), advice=(), left_out=())
-
-
-def _small(m: Measurement) -> Measurement:
-    return replace(m, samples_ns=(), kernel_detail_ns=None, symbols_ns=())
+    small = (replace(m, samples_ns=(), kernel_detail_ns=None, symbols_ns=()) for m in kept)
+    return replace(run, measurements=tuple(small), curves=(), advice=(), left_out=())
 
 
 def save_baseline(source: Source, path: Path) -> Run:

@@ -195,12 +195,16 @@ def startup(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             known[1] += end - start
             inside = timeline.windows.of(events.start_ns[i : i + 1])[0] >= 0
             known[2] += (end - start) * int(inside)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "kind": kind, "calls": calls, "ns": ns, "in_steps_ns": inside}
         for (kind, name), (calls, ns, inside) in found.items()
         if ns >= SHORTEST_NS
     ]
-    return sorted(rows, key=lambda row: -int(str(row["ns"])))[:SHOWN]
+    return _longest(rows)
+
+
+def _longest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["ns"], reverse=True)[:SHOWN]
 
 
 def _kind(name: str, *, is_call: bool) -> str:
@@ -242,7 +246,7 @@ def waits(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
             start, end = int(events.start_ns[i]), int(events.end_ns[i])
             key = (_at(thread, thread.operator, i), _at(thread, thread.frame, i), events.name_of(i))
             found.setdefault(key, []).append((end - start, _waited_for(timeline, busy, start, end)))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "operator": operator,
             "line": line,
@@ -253,7 +257,7 @@ def waits(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
         }
         for (operator, line, call), times in found.items()
     ]
-    return sorted(rows, key=lambda row: -int(str(row["ns"])))[:SHOWN]
+    return _longest(rows)
 
 
 def _at(thread: Thread, view: NDArray[Any], event: int) -> str | None:
