@@ -16,7 +16,7 @@ import sample_records as data
 from ladder_records import BASE, MS, RUNGS, records, write
 
 from frameworktax import ablate, runtimes
-from frameworktax.ablate import blocks, run
+from frameworktax.ablate import blocks, steps
 from frameworktax.ablate.ladder import base_point, chosen, ladder
 from frameworktax.ablate.steps import build, effect
 from frameworktax.errors import UsageError
@@ -65,12 +65,12 @@ def test_paths():
 
 
 def test_who_may_choose_attention_and_who_takes_images():
-    assert run.may_choose_attention("bert-base")
-    assert run.may_choose_attention("mine.py:build")
-    assert not run.may_choose_attention("resnet-50")
-    assert run.takes_images("resnet-50")
-    assert not run.takes_images("mine.py:build")
-    assert not any(run.takes_images(n) for n, e in BUILT_IN.items() if e.has_length)
+    assert steps.may_choose_attention("bert-base")
+    assert steps.may_choose_attention("mine.py:build")
+    assert not steps.may_choose_attention("resnet-50")
+    assert steps.takes_images("resnet-50")
+    assert not steps.takes_images("mine.py:build")
+    assert not any(steps.takes_images(n) for n, e in BUILT_IN.items() if e.has_length)
 
 
 def test_what_a_step_adds_and_what_it_gives_alone(found):
@@ -224,8 +224,8 @@ def test_the_plan_of_a_ladder_holds_every_point_once_and_its_session_is_read(tmp
         plans.append(plan)
         write(folder, records())
 
-    monkeypatch.setattr(run.api, "run_plan", measured)
-    monkeypatch.setattr(run.host, "usable_cpus", lambda: [0, 1])
+    monkeypatch.setattr(steps.api, "run_plan", measured)
+    monkeypatch.setattr(steps.host, "usable_cpus", lambda: [0, 1])
     workload = data.point("eager").workload
     found, _ = ablate.ablate(data.MODEL, workload, folder=tmp_path, time_budget=60.0)
     assert found.base.rung.point == BASE

@@ -6,7 +6,6 @@ blocks of the same rounds, so that every difference carries an interval.
 """
 
 from frameworktax.ablate.ladder import PATHS, Rung, ladder
-from frameworktax.ablate.run import ablate, read
-from frameworktax.ablate.steps import Ablation, Effect, Step
+from frameworktax.ablate.steps import Ablation, Effect, Step, ablate, read
 
 __all__ = ["PATHS", "Ablation", "Effect", "Rung", "Step", "ablate", "ladder", "read"]
