@@ -343,7 +343,7 @@ class Rounds:
         self._bench.recorder.block(run, self._round, timed)
         if series.target.is_cuda and len(run.medians) == 1:
             # Others used the device while this warmed up; now it had it alone.
-            run.call_ns = max(1, round(run.medians[0]))
+            run.call_ns = max(1, round(run.medians[0]))  # a clock may not see a short call
             run.calls = calls_for(run.call_ns, BLOCK_NS)
         if not series.is_floor:
             self._bench.effort.called(timed)

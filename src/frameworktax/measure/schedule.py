@@ -226,9 +226,7 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
     able = [one for one in able if "module" in one[0].runtime.places_on(one[0].target)]
     able.sort(key=lambda one: one[1])
     allowed_ns = min(UNASKED_NS, round(UNASKED_SHARE * plan.budget_s * 1e9)) // plan.processes
-    able = able[: max(1, allowed_ns // PLACE_NS[0])]
-    if not able or allowed_ns < PLACE_NS[0]:
-        return []
+    able = able[: allowed_ns // PLACE_NS[0]]
     return [
         (series, batch, "module", min(PLACE_NS[1], allowed_ns // len(able)))
         for series, batch in able
@@ -283,13 +281,14 @@ def narrowing(medians: Sequence[Sequence[float]]) -> float:
     """
     count = sum(map(len, medians))
     few = count < MIN_BLOCKS
+    # A wider interval says no more than no value at all.
     width = 1.0 if few else min(1.0, relative_half_width(process_interval(medians)))
-    blocks = count / max(1, len(medians))
+    blocks = count / len(medians) if medians else 0
     return width * (1 - math.sqrt(blocks / (blocks + 1)))
 
 
 def rounds_left(medians: Sequence[Sequence[float]], until: float) -> int:
-    """Estimate the rounds until an interval is narrow enough: it narrows with √blocks."""
+    """Estimate the rounds, one at least, until an interval is narrow: it does with √blocks."""
     count = sum(map(len, medians))
     width = relative_half_width(process_interval(medians))
     wanted = MAX_BLOCKS if math.isinf(width) else min(MAX_BLOCKS, count * (width / until) ** 2)

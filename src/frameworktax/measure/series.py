@@ -242,7 +242,7 @@ class Series:
         bound = gate.ask(
             self.workers[process], Server.bind, timeout_s, batch=batch, limit_ns=limit_ns
         )
-        self.call_ns[batch] = max(1, bound.call_ns)
+        self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares
         if compiles_here and self.setup_ns is None and not self._is_ready():

@@ -107,7 +107,7 @@ class MeasuringSession:
         self._gate, self._effort = self._bench.gate, self._bench.effort
         self._outputs = OutputChecks(self._bench)
         self._setup_pool = ThreadPoolExecutor(THREADS)
-        self._pool = ThreadPoolExecutor(max(1, min(len(host.usable_cpus()), THREADS)))
+        self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
         process = SetupProcess(self._scratch, self._setup_process)
         self._setup = Setup(self._bench, self._spawn, process, self._setup_pool)
         self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=session)
@@ -316,7 +316,8 @@ class MeasuringSession:
         """Split processes into groups that fit in memory together; process 0 is alive."""
         used = sum(self._resident_bytes())
         room = MEMORY_SHARE * host.memory_available_bytes()
-        together = max(1, min(self._plan.processes, 1 + int(room // max(1, used))))
+        fit = 1 + int(room // used) if used else self._plan.processes
+        together = min(self._plan.processes, fit)
         order = list(range(self._plan.processes))
         return [order[i : i + together] for i in range(0, len(order), together)]
 
@@ -559,7 +560,7 @@ def _run_of(point: Point, process: int, bound: Bound) -> PointRun:
         point=point,
         process=process,
         calls=timing.calls_for(bound.call_ns, schedule.BLOCK_NS),
-        call_ns=max(1, bound.call_ns),
+        call_ns=max(1, bound.call_ns),  # a clock may not see a short call
         warmup_calls=bound.calls,
         peak_memory_bytes=bound.peak_memory_bytes,
     )
