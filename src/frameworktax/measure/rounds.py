@@ -20,19 +20,6 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
 from frameworktax.measure.process import AnyWorker, P, Step
 from frameworktax.measure.recorder import Bench
-from frameworktax.measure.schedule import (
-    BLOCK_NS,
-    DEVICE_S,
-    FIRST_ROUNDS,
-    SAMPLE_NS,
-    Group,
-    group_of,
-    has_converged,
-    narrowing,
-    processes_differ,
-    round_s,
-    rounds_left,
-)
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.timing import calls_for
 from frameworktax.measure.worker import Server
@@ -81,7 +68,7 @@ class Rounds:
         self._random = random.Random(seed)
         self._round = 0  # counts on through the session: a block's identity holds it
         self._pinned: set[AnyWorker] = set()
-        self._ended_ns: dict[Group, int] = {}
+        self._ended_ns: dict[schedule.Group, int] = {}
 
     @property
     def begun(self) -> bool:
@@ -91,11 +78,13 @@ class Rounds:
     @property
     def left_s(self) -> float:
         """What is left of the time budget, less what devices are still to be asked."""
-        asking_s = min(DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s)
+        asking_s = min(
+            schedule.DEVICE_S * len(self._unprofiled()), DEVICE_SHARE * self._plan.budget_s
+        )
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
-    def first(self, runs: Runs, rounds: int = FIRST_ROUNDS) -> None:
+    def first(self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS) -> None:
         """Make the first rounds of runs, sampled; the first is made in order."""
         for number in range(rounds):
             self._make(runs, in_order=number == 0)
@@ -109,15 +98,15 @@ class Rounds:
         length_s = math.inf
         for runs in self.groups():
             # One block of the floor, which has one process, may be all that pass A made.
-            if not any(run.process or len(run.medians) < FIRST_ROUNDS for _, run in runs):
+            if not any(run.process or len(run.medians) < schedule.FIRST_ROUNDS for _, run in runs):
                 continue
-            cost_s = sum(round_s(run.call_ns) for _, run in runs)
+            cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
             if length_s + cost_s > JOINED_S:
                 joined.append([])
                 length_s = 0.0
             joined[-1] += runs
             length_s += cost_s
-        for number in range(FIRST_ROUNDS):
+        for number in range(schedule.FIRST_ROUNDS):
             for done, runs in enumerate(joined):
                 if self.left_s > 0:
                     self._make(runs)
@@ -125,11 +114,11 @@ class Rounds:
 
     def groups(self) -> list[Runs]:
         """Return the runs whose process lives, by what is compared with one another."""
-        found: dict[Group, Runs] = defaultdict(list)
+        found: dict[schedule.Group, Runs] = defaultdict(list)
         for series in list(self._series):
             for run in series.runs.values():
                 if run.process in series.workers and not series.is_beside:
-                    found[group_of(series, run.point.workload.batch)].append((series, run))
+                    found[schedule.group_of(series, run.point.workload.batch)].append((series, run))
         return list(found.values())
 
     def precise(self, keep_s: float = 0.0) -> None:
@@ -219,15 +208,15 @@ class Rounds:
             elif sum(map(len, medians)) < MIN_BLOCKS:
                 beside.append((series, run))
         points = list(self._medians(asked).values())
-        is_done = processes_differ(points) or all(
-            has_converged(medians, self._plan.until) for medians in points
+        is_done = schedule.processes_differ(points) or all(
+            schedule.has_converged(medians, self._plan.until) for medians in points
         )
         return beside if is_done else asked + beside
 
     def _gain(self, runs: Runs) -> float:
         """Return by how much a second of rounds narrows the widest interval."""
-        cost_s = sum(round_s(run.call_ns) for _, run in runs)
-        return max(map(narrowing, self._by_run(runs))) / cost_s
+        cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
+        return max(map(schedule.narrowing, self._by_run(runs))) / cost_s
 
     def _by_run(self, runs: Runs) -> list[list[list[float]]]:
         medians = self._medians(runs)
@@ -235,7 +224,7 @@ class Rounds:
 
     def _due_ns(self, runs: Runs) -> int:
         series, run = runs[0]
-        ended = self._ended_ns.get(group_of(series, run.point.workload.batch))
+        ended = self._ended_ns.get(schedule.group_of(series, run.point.workload.batch))
         is_alone = max(len(one) for one in self._medians(runs).values()) < 2
         alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
         return 0 if ended is None else ended + round((alone_s if is_alone else SPACING_S) * 1e9)
@@ -249,8 +238,8 @@ class Rounds:
                 for (series, _), medians in zip(runs, self._by_run(runs), strict=True)
                 if not (series.is_twin or series.is_floor) and medians
             ]
-            rounds = max((rounds_left(one, self._plan.until) for one in asked), default=1)
-            total += rounds * sum(round_s(run.call_ns) for _, run in runs)
+            rounds = max((schedule.rounds_left(one, self._plan.until) for one in asked), default=1)
+            total += rounds * sum(schedule.round_s(run.call_ns) for _, run in runs)
         return min(total, self._precise_s())
 
     # --- one round ------------------------------------------------------------------------------
@@ -276,7 +265,7 @@ class Rounds:
                     self._sample(series, run)
         self._round += 1
         for series, run in {run.point.key(): (series, run) for series, run in runs}.values():
-            group = group_of(series, run.point.workload.batch)
+            group = schedule.group_of(series, run.point.workload.batch)
             self._ended_ns[group] = self._clock.wall_ns()
             medians = self._medians([(series, run)])[run.point.key()]
             if medians:
@@ -344,7 +333,7 @@ class Rounds:
         if series.target.is_cuda and len(run.medians) == 1:
             # Others used the device while this warmed up; now it had it alone.
             run.call_ns = max(1, round(run.medians[0]))  # a clock may not see a short call
-            run.calls = calls_for(run.call_ns, BLOCK_NS)
+            run.calls = calls_for(run.call_ns, schedule.BLOCK_NS)
         if not series.is_floor:
             self._bench.effort.called(timed)
 
@@ -359,7 +348,11 @@ class Rounds:
     def _sample(self, series: Series, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
         run.is_samplable = self._attribute(
-            series, run, Server.sample, batch=run.point.workload.batch, duration_ns=SAMPLE_NS
+            series,
+            run,
+            Server.sample,
+            batch=run.point.workload.batch,
+            duration_ns=schedule.SAMPLE_NS,
         )
 
     def _unprofiled(self) -> Runs:
