@@ -194,11 +194,14 @@ def status_of(records: PointRecords) -> tuple[Status, str | None]:
     """Return ``ok`` if any process was timed, otherwise the worst end and its reason."""
     if records.blocks:
         return "ok", None
-    for wanted in WORST_FIRST:
-        for outcome in records.outcomes:
-            if outcome.status == wanted:
-                return wanted, outcome.reason
-    return "failed", "no process of this point was timed"
+    failed = [o for o in records.outcomes if o.status != "ok"]
+    return worst_end(failed) if failed else ("failed", "no process of this point was timed")
+
+
+def worst_end(failed: Iterable[Outcome]) -> tuple[Status, str | None]:
+    """Return how the worst of some processes ended, and why."""
+    end = min(failed, key=lambda o: WORST_FIRST.index(o.status))
+    return end.status, end.reason
 
 
 def left_out_names(records: Iterable[Record], measured: set[Point]) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from frameworktax.analysis.grouping import WORST_FIRST
+from frameworktax.analysis.grouping import worst_end
 from frameworktax.records import (
     Estimate,
     Outcome,
@@ -72,9 +72,9 @@ def summarise(columns: Columns) -> list[PointSummary]:
         session, subject = candidates[0] if len(candidates) == 1 else max(candidates, key=age)
         row = rows.get((session, key))
         last, _ = max(candidates, key=lambda one: age(one)[1])
-        status, reason = ("ok", None) if row is not None else _worst(failures[session, key])
+        status, reason = ("ok", None) if row is not None else worst_end(failures[session, key])
         if last != session:
-            how, why = _worst(failures[last, key])
+            how, why = worst_end(failures[last, key])
             reason = f"the latest attempt ended {how}: {why}"
         blocks = [] if row is None else timed[row]
         lines.append(
@@ -112,8 +112,3 @@ def _failures(records: Iterable[Record]) -> dict[tuple[str, str], list[Outcome]]
             found[record.session, record.point].append(record)
     # as in a report: that a further process did not start is no reason against the point
     return {pair: ends for pair, ends in found.items() if any(not o.process for o in ends)}
-
-
-def _worst(ends: Sequence[Outcome]) -> tuple[Status, str | None]:
-    end = min(ends, key=lambda o: WORST_FIRST.index(o.status))
-    return end.status, end.reason
