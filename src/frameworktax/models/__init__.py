@@ -1,8 +1,8 @@
 """The models by name, and the way to any other: torchvision's, timm's, Hugging Face's, your own.
 
-The registry holds strings, so that listing models imports no engine. A family is one file
-with ``build(name, workload) -> Model``; it builds in float32 on the CPU, and ``build`` here moves
-the result to the device and precision asked for.
+The registry is a table, so that listing models imports no engine. A family is a function
+``build(name, workload) -> Model``; it builds in float32 on the CPU. ``build`` here seeds torch
+before, and moves the result to the device and precision asked for.
 """
 
 from __future__ import annotations

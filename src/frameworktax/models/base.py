@@ -1,8 +1,8 @@
 """What a model is: a module with seeded weights, and inputs for any batch size.
 
-A family is one file with a ``build(name, workload) -> Model`` function and a line per name in
-``models/registry.py``. Weights come from a fixed seed and are calibrated so that outputs are of
-ordinary size (parity between runtimes means nothing on outputs of 1e-21 or 1e+8).
+A family is a ``build(name, workload) -> Model`` function and a table per name in ``models.toml``.
+Weights come from a fixed seed and are calibrated so that outputs are of ordinary size (parity
+between runtimes means nothing on outputs of 1e-21 or 1e+8).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UserModelError, nearest
-from frameworktax.models.base import SEED, Inputs, Model
+from frameworktax.models.base import Inputs, Model
 from frameworktax.models.libraries import begun
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ def build(name: str, workload: Workload) -> Model:
         UserModelError: file or function missing, the function raises or returns something else,
             or the batch dimension is not clear.
     """
-    import torch
-
-    torch.manual_seed(SEED)
     with _own_folder_first(name):
         before = begun()
         function = _function(name)
