@@ -5,7 +5,7 @@ ring of its own: the kernel lets events of several threads share a ring only on 
 ``look`` finds threads that began or ended, and empties the rings. A thread that sleeps gives no
 samples and costs nothing but its ring (8 KiB or more of locked memory and two descriptors). One
 that begins and ends between two looks is not seen; what the process took beyond its sampled threads
-is ``ProcessSamples.unseen_cpu_ns``.
+is ``unseen_cpu_ns``.
 
 ``TreeSampler`` samples a program from its begin and all that it starts: one event on each processor
 is inherited by every thread and process, so that none is missed. The same rings hold which files
