@@ -42,7 +42,7 @@ from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 491_000
-"""Two thirds of the breakdown's: a layer has few samples, and latency is not taken from this run."""
+"""Two thirds of the breakdown's: a layer has few samples, and this run gives no latency."""
 OUTSIDE = -1
 """Index of no module."""
 STRETCH_NS, LONGEST_NS = 100_000_000, 4_000_000_000

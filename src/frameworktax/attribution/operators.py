@@ -49,7 +49,7 @@ from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver, SymbolTable
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 737_000
-"""Near the breakdown's; a stack comes with each sample, so that more of them would cost too much."""
+"""Near the breakdown's; a stack comes with each sample, and more of them would cost too much."""
 LEAST_ROOM = 4
 """Samples that the ring must hold: half of them are to span a call."""
 
