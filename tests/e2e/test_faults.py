@@ -53,37 +53,30 @@ ENDED = {
 }
 
 
-def test_batches_that_end_the_process_or_fail(shell):
+HANGS = "torch._C._len_torch_dispatch_stack() or time.sleep(10000)"
+"""Not while the model's operators are counted."""
+WRONG = {
+    8: ("x = x * float('nan')", "NaN"),
+    9: ("x = x + torch.rand_like(x)", "differs from call to call"),
+}
+
+
+def test_batches_that_end_the_process_fail_hang_or_cannot_be_compared(shell):
     """Each becomes a record with its reason, and what is beside it is measured."""
-    faults = {batch: fault for batch, (fault, _, _) in ENDED.items()}
-    ran = measure(shell, faults, "--batch", "1,2,3,4,5,6,7")
+    faults = {batch: fault for batch, (fault, *_) in {**ENDED, **WRONG}.items()} | {10: HANGS}
+    ran = measure(shell, faults, "--batch", "1,2,3,4,5,6,7,8,9,10")
     assert ran.code == 0, ran.err
     found = by_batch(ran)
-    for batch in (1, 7):
+    for batch in (1, 7, *WRONG):
         assert found[batch]["status"] == "ok" and found[batch]["latency_ns"]["value"] > 0
     for batch, (_, status, says) in ENDED.items():
         assert found[batch]["status"] == status
         assert found[batch]["latency_ns"] is None and found[batch]["samples_ns"] == []
         assert all(word in found[batch]["reason"] for word in says), found[batch]["reason"]
-
-
-def test_a_model_that_hangs(shell):
-    hangs = "torch._C._len_torch_dispatch_stack() or time.sleep(10000)"  # not while it is counted
-    ran = measure(shell, {2: hangs}, "--batch", "1,2")
-    assert ran.code == 0, ran.err
-    found = by_batch(ran)
-    assert found[1]["status"] == "ok" and found[1]["latency_ns"]["value"] > 0
-    assert found[2]["status"] == "timeout" and "not done after" in found[2]["reason"]
-
-
-def test_outputs_that_cannot_be_compared(shell):
-    """NaN, and a model that answers differently each time: timed, and not proven."""
-    faults = {2: "x = x * float('nan')", 3: "x = x + torch.rand_like(x)"}
-    found = by_batch(measure(shell, faults, "--batch", "2,3"))
-    assert [found[batch]["status"] for batch in (2, 3)] == ["ok", "ok"]
-    assert [found[batch]["parity"]["within_tolerance"] for batch in (2, 3)] == [None, None]
-    assert "NaN" in found[2]["parity"]["reason"]
-    assert "differs from call to call" in found[3]["parity"]["reason"]
+    for batch, (_, says) in WRONG.items():
+        assert found[batch]["parity"]["within_tolerance"] is None
+        assert says in found[batch]["parity"]["reason"]
+    assert found[10]["status"] == "timeout" and "not done after" in found[10]["reason"]
 
 
 def test_a_model_that_prints_without_end_and_has_children(shell):

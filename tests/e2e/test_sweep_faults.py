@@ -9,18 +9,14 @@ import sweep_faults
 
 SHORT = (
     "disk full: store",
-    "read-only store",
     "torn last line",
-    "clock jumps",
 )
 
 
-@pytest.mark.parametrize("seed", [7, 3], ids=lambda seed: sweep_faults.FAULTS[seed % 7])
-def test_after_a_restart_every_point_is_there_once(seed, tmp_path: Path):
-    """The parent killed, interrupted twice."""
-    shot = sweep_faults.run(seed, tmp_path)
-    assert shot.points == len(sweep_faults.EXPECTED)
-    if shot.hit and shot.fault == "kill parent":
+def test_after_a_restart_every_point_is_there_once(tmp_path: Path):
+    shot = sweep_faults.run(7, tmp_path)
+    assert shot.fault == "kill parent" and shot.points == len(sweep_faults.EXPECTED)
+    if shot.hit:
         assert shot.exit_code == -9
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +16,10 @@ import pytest
 from frameworktax import models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import cache_folder
-from frameworktax.models.base import Inputs, Model
+from frameworktax.measure.parity import TOLERANCE
+from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.records import FLOOR, Workload
-from frameworktax.runtimes.artifacts import Artifact
+from frameworktax.runtimes.artifacts import Artifact, TorchArtifactLoaded
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.torch_common import flatten, to_arrays
 
@@ -69,6 +73,19 @@ def runnable(name: str, target: Target = TARGET):
     if missing:
         pytest.skip(f"{name}: {missing}")
     return runtime
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Callable[[str, str], Path]:
+    """Return a function: the folder of a runtime's export of a model, made once for all tests."""
+
+    @functools.cache
+    def made(name: str, key: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        runnable(name).prepare(models.build(WORKLOADS[key]), BATCHES, TARGET, folder)
+        return folder
+
+    return made
 
 
 def fresh(name: str, directory: Path, batches=BATCHES, **target):
@@ -125,17 +142,16 @@ def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("name", "key"), cases(compared(prepares=True), WORKLOADS))
-def test_artifacts_agree_with_eager_in_a_fresh_process(name: str, key: str, tmp_path: Path) -> None:
-    runtime = runnable(name)
+def test_artifacts_agree_with_eager_in_a_fresh_process(name: str, key: str, prepared) -> None:
+    folder = prepared(name, key)
     model = models.build(WORKLOADS[key])
-    runtime.prepare(model, BATCHES, TARGET, tmp_path)
-    imported, notes, outputs = fresh(name, tmp_path)
+    imported, notes, outputs = fresh(name, folder)
     assert "transformers" not in imported
     assert "torch" not in imported or name not in WITHOUT_TORCH
     assert "exported-per-batch" not in [code for code, _ in notes]
     for batch in BATCHES:
         assert_close(outputs[batch], eager(model, batch))
-    leftovers = {path.name for path in tmp_path.iterdir()} - {f"outputs-{b}.npz" for b in BATCHES}
+    leftovers = {path.name for path in folder.iterdir()} - {f"outputs-{b}.npz" for b in BATCHES}
     assert leftovers <= {"artifact", "inductor-cache"}
 
 
@@ -146,15 +162,14 @@ def test_null_imports_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", compared(prepares=True))
-def test_a_batch_that_was_not_prepared_is_an_error(name: str, tmp_path: Path) -> None:
+def test_a_batch_that_was_not_prepared_is_an_error(name: str, prepared, tmp_path: Path) -> None:
     if runtimes.get(name).compiles:
         pytest.skip("same reader; compiling takes long")
     runtime = runnable(name)
     with pytest.raises(WorkerError, match="nothing prepared"):
         runtime.load(None, TARGET, tmp_path)
-    runtime.prepare(models.build(WORKLOADS["mlp"]), [3], TARGET, tmp_path)
-    with pytest.raises(WorkerError, match="batch 1 was not prepared"):
-        runtime.load(None, TARGET, tmp_path).bind(1)
+    with pytest.raises(WorkerError, match="batch 2 was not prepared"):
+        runtime.load(None, TARGET, prepared(name, "mlp")).bind(2)
 
 
 @pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
@@ -271,11 +286,10 @@ def test_only_transformers_can_be_fused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime@0", "openvino"])
-def test_an_onnx_file_is_taken_as_it_is(name: str, tmp_path: Path) -> None:
+def test_an_onnx_file_is_taken_as_it_is(name: str, prepared, tmp_path: Path) -> None:
     runtime = runnable(name)
     made = models.build(WORKLOADS["mlp"])
-    runnable("onnxruntime").prepare(made, BATCHES, TARGET, tmp_path / "made")
-    artifact = Artifact(tmp_path / "made")
+    artifact = Artifact(prepared("onnxruntime", "mlp"))
     (port,) = artifact.manifest.names
 
     def inputs(batch: int) -> Inputs:
@@ -292,14 +306,13 @@ def test_an_onnx_file_is_taken_as_it_is(name: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "taken").rglob("*.onnx"))
 
 
-def test_an_onnx_file_gets_its_sizes_filled_in(tmp_path: Path) -> None:
+def test_an_onnx_file_gets_its_sizes_filled_in(prepared, tmp_path: Path) -> None:
     """For engines that want fixed shapes; the same outputs, and the file as it was."""
     import onnx
     import onnxruntime
 
     made = models.build(WORKLOADS["mlp"])
-    runnable("onnxruntime").prepare(made, BATCHES, TARGET, tmp_path / "made")
-    source = Artifact(tmp_path / "made")
+    source = Artifact(prepared("onnxruntime", "mlp"))
     (port,) = source.manifest.names
     before = source.file(1).stat()
     model = Model(
@@ -329,13 +342,12 @@ def test_an_onnx_file_is_not_for_every_runtime() -> None:
     assert reason == "runs torch modules, no ONNX file; choose --runtimes onnxruntime,openvino"
 
 
-def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
+def test_openvino_computes_in_the_precision_asked_for(prepared) -> None:
     """Unasked it takes bfloat16 where the CPU has it; float32 must then be nearer by far."""
     runtime = runnable("openvino")
     model = models.build(WORKLOADS["mlp"])
-    runtime.prepare(model, [4], TARGET, tmp_path)
-    loaded = runtime.load(None, TARGET, tmp_path)
-    assert_close(loaded.outputs(loaded.bind(4)()), eager(model, 4), tolerance=1e-5)
+    loaded = runtime.load(None, TARGET, prepared("openvino", "mlp"))
+    assert_close(loaded.outputs(loaded.bind(3)()), eager(model, 3), tolerance=1e-5)
     assert loaded.notes() == []
 
 
@@ -369,16 +381,13 @@ def test_named_inputs_constants_and_mixed_types(tmp_path: Path) -> None:
         assert_close(loaded.outputs(loaded.bind(3)()), reference)
 
 
-def test_outputs_are_copies(tmp_path: Path) -> None:
+def test_outputs_are_copies(prepared) -> None:
     """A runtime may write the next result into the same memory."""
-    model = models.build(WORKLOADS["mlp"])
     for name in ("onnxruntime", "openvino"):
         runtime = runtimes.get(name)
         if runtime.missing(TARGET):
             continue
-        folder = tmp_path / name
-        runtime.prepare(model, [1], TARGET, folder)
-        loaded = runtime.load(None, TARGET, folder)
+        loaded = runtime.load(None, TARGET, prepared(name, "mlp"))
         call = loaded.bind(1)
         first = loaded.outputs(call())
         kept = [a.copy() for a in first]
@@ -388,12 +397,11 @@ def test_outputs_are_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
-def test_bound_inputs_stay_alive(name: str, tmp_path: Path) -> None:
+def test_bound_inputs_stay_alive(name: str, prepared) -> None:
     """Engines that share memory do not own it: freed inputs get overwritten, not noticed."""
     runtime = runnable(name)
     model = models.build(WORKLOADS["mlp"])
-    runtime.prepare(model, [1], TARGET, tmp_path)
-    loaded = runtime.load(None, TARGET, tmp_path)
+    loaded = runtime.load(None, TARGET, prepared(name, "mlp"))
     call = loaded.bind(1)
     junk = [np.full((1, 128), 1e3, np.float32) for _ in range(10_000)]
     assert_close(loaded.outputs(call()), eager(model, 1))
@@ -424,3 +432,79 @@ def test_flatten_keeps_order_and_refuses_nothing() -> None:
     arrays = to_arrays((torch.tensor([True]), torch.tensor([1 + 2j]), a.bfloat16()))
     assert [array.tolist() for array in arrays] == [[1], [[1.0, 2.0]], [1.0]]
     assert [str(array.dtype) for array in arrays] == ["int64", "float64", "float64"]
+
+
+# --- delivered engines, on any values ---------------------------------------------------------
+
+SERVED = {
+    "torchscript": "bert-tiny",
+    "onnxruntime": "bert-tiny",
+    "openvino": "bert-tiny",
+    "aot-inductor": "mlp",  # it compiles for long
+    "onnxruntime@int8": "mlp",
+    "openvino@serial": "mlp",
+    "torchscript@bfloat16": "mlp",
+    "torchscript-frozen@nhwc": "resnet-18",
+}
+"""An engine that can be delivered, and the model it is asked for."""
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_serving_equals_eager(name: str, prepared) -> None:
+    """On any values, at the batch it was made for and at others, from several threads at once."""
+    runtime = runnable(name)
+    tolerance = TOLERANCE[runtime.computes_in("float32")]
+    model = models.build(WORKLOADS[SERVED[name]])
+    loaded = runtime.load(None, TARGET, prepared(name, SERVED[name]))
+    one, dynamic = loaded.serve(3), loaded.serve(None)
+    wrong = []
+    assert loaded.bind(3)() is not None
+
+    def check(serve, batch, number):
+        inputs = draw(model, batch, number)
+        tensors = [tensor.contiguous() for tensor in inputs.tensors().values()]
+        with torch.no_grad():
+            expected = flatten(model.module(*inputs.args, **inputs.kwargs))
+        on_torch = isinstance(loaded, TorchArtifactLoaded)
+        made = serve(tensors if on_torch else [tensor.numpy() for tensor in tensors])
+        kept = [np.asarray(array).copy() for array in made]
+        serve(tensors if on_torch else [tensor.numpy() * 0 for tensor in tensors])
+        for ours, theirs, copy in zip(made, expected, kept, strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), copy)  # no later call changes it
+            largest = theirs.abs().max().item()
+            if not np.allclose(copy, theirs.numpy(), rtol=0, atol=tolerance * largest):
+                wrong.append((batch, number))
+
+    for number in (0, 5, 6, 7):
+        check(one, 3, number)
+        check(dynamic, 2, number)
+        check(dynamic, 4, number)
+    threads = [threading.Thread(target=check, args=(one, 3, number)) for number in range(8, 12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_what_takes_no_images_has_none_to_lay_out(tmp_path: Path) -> None:
+    model = models.build(WORKLOADS["mlp"])
+    with pytest.raises(WorkerError, match="no images"):
+        runtimes.get("torchscript@nhwc").prepare(model, [1], Target(), tmp_path)
+    assert runtimes.get("torchscript@nhwc").cannot(Workload(model="mlp")) is not None
+
+
+def test_a_package_is_loaded_in_python_where_torch_has_no_loader_of_its_own(
+    prepared, monkeypatch
+) -> None:
+    artifact = prepared("torchscript", "mlp")  # any
+    loaded = runtimes.get("aot-inductor").load(None, TARGET, artifact)
+    import torch._inductor
+
+    def absent(*_):
+        raise TypeError("takes two arguments")
+
+    monkeypatch.setattr(loaded, "_own_loader", absent)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda *t: t)
+    assert loaded.bind(1)()[0].shape[0] == 1
+    assert "python-loader" in dict(loaded.notes())
