@@ -51,6 +51,7 @@ class Platform:
     """A line of table 2; ``peak_tflops`` is the peak as printed."""
 
     gpu: str
+    bandwidth_gb_per_s: float
     peak_tflops: float
 
 
@@ -70,8 +71,9 @@ def provenance() -> dict[str, Any]:
 @cache
 def platforms() -> tuple[Platform, ...]:
     """Return table 2."""
+    numbers = ("memory_bandwidth_gb_per_s", "fp16_tflops")
     lines = _lines("platforms.csv")
-    return tuple(Platform(line["gpu"], float(line["fp16_tflops"])) for line in lines)
+    return tuple(Platform(line["gpu"], *(float(line[name]) for name in numbers)) for line in lines)
 
 
 @cache
