@@ -25,10 +25,14 @@ RUN_VERSION = 1
 
 Status = Literal["ok", "failed", "unavailable", "timeout", "out-of-memory", "crashed"]
 STATUSES: tuple[str, ...] = get_args(Status)
-PRECISIONS: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
-INPUTS: tuple[str, ...] = ("dense", "ragged")
-PHASES: tuple[str, ...] = ("forward", "generate")
-KV_CACHES: tuple[str, ...] = ("none", "dynamic", "static")
+Precision = Literal["float32", "float16", "bfloat16", "int8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+Input = Literal["dense", "ragged"]
+INPUTS: tuple[str, ...] = get_args(Input)
+Phase = Literal["forward", "generate"]
+PHASES: tuple[str, ...] = get_args(Phase)
+KvCache = Literal["none", "dynamic", "static"]
+KV_CACHES: tuple[str, ...] = get_args(KvCache)
 FLOOR = "null"
 """The runtime that does nothing: its latency is the harness's own cost per call."""
 REFERENCE = "eager"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from frameworktax.attribution import call_stacks
+from frameworktax.cli.options import arguments
 from frameworktax.errors import UsageError
 from frameworktax.measure import plan
 from frameworktax.measure.plan import points_for
@@ -112,3 +113,15 @@ def test_more_threads_than_processors_are_refused_unless_forced(monkeypatch):
     with pytest.raises(UsageError, match=r"3 threads on 2 processors .* --force-threads"):
         plan.plan_for(three, **arguments)
     assert plan.plan_for(three, force_threads=True, **arguments).points == three
+
+
+def test_options_go_to_the_parameters_of_their_name():
+    def call(batch, until, other=1, *, store=None): ...
+
+    given = {"batch": "1,4", "until": "3%", "store": "s", "quiet": True}
+    assert arguments(call, given, other=2) == {
+        "batch": [1, 4], "until": 0.03, "store": "s", "other": 2,
+    }  # fmt: skip
+    assert arguments(call, {"batch": 3}) == {"batch": 3}
+    with pytest.raises(UsageError, match="--until 'x' is no share"):
+        arguments(call, {"until": "x"})

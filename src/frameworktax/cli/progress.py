@@ -239,13 +239,14 @@ class ProgressView(Reporter):
         score = self._left()
         values, asked = self._growing.counts
         if self._session:
-            total = max(1, sum(self._counts.values()))
+            total = sum(self._counts.values())
             done = total - self._open()
             score = f"{self._score()}; {score}"
         elif values:
             done, total = values, asked
             score = f"{values} of {asked} points have a value; {score}"
         bar = Table.grid()  # a bar alone does not end its line
+        # before anything is known the total is zero, which rich divides by
         bar.add_row(ProgressBar(total=max(total, 1e-9), completed=done, width=BAR_WIDTH))
         parts: list[Table | Text] = [bar, _text(score, "bold")]
         parts += [_text(self._session)] if self._session else []

@@ -77,7 +77,7 @@ class Estimator:
     def seconds(self, points: Sequence[Point], processes: int) -> float:
         """Return how long points take that are measured in one session."""
         series = {point.without_batch() for point in points}
-        cpus = max(1, len(host.usable_cpus()))
+        cpus = len(host.usable_cpus())
         loads = sum(self._load_s(one) * _processes(one, processes) for one in series)
         return loads / cpus + sum(self._point_s(p) * _processes(p, processes) for p in points)
 
@@ -105,6 +105,7 @@ class Estimator:
             return 0.2 if point.runtime == FLOOR else POINT_S
         batch = point.workload.batch
         nearest = min(known.call_ns, key=lambda other: abs(other - batch))
+        # a smaller batch may take as long as the nearest that is known
         call_ns = known.call_ns[nearest] * max(1.0, batch / nearest)
         calls = timing.calls_for(int(call_ns), BLOCK_NS)
         block_ns = timing.WARM_IN_NS + call_ns * (1 + calls)

@@ -50,7 +50,7 @@ class SweepPlan:
         hosts: dict[str, float] = {}
         for group in self.groups:
             platform = self.platforms.get(group.platform, Platform(label="", device=""))
-            took_s = group.estimate_s / max(1, platform.slots)
+            took_s = group.estimate_s / max(1, platform.slots)  # without a node now: one comes
             hosts[platform.host] = hosts.get(platform.host, 0.0) + took_s
         return max(hosts.values(), default=0.0)
 

@@ -24,7 +24,7 @@ from pydantic_core import core_schema
 
 from frameworktax.errors import UsageError, nearest
 from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S
-from frameworktax.records import INPUTS, KV_CACHES, PHASES, PRECISIONS, Point
+from frameworktax.records import Input, KvCache, Phase, Point, Precision
 from frameworktax.sweep import source, values
 from frameworktax.sweep.grid import Planned, check_models, code_of, expand
 from frameworktax.sweep.source import Source
@@ -115,10 +115,10 @@ Texts = Annotated[tuple[_Name, ...], _Listed()]
 Integers = Annotated[tuple[_Count, ...], _Listed(spans=True)]
 Factors = Annotated[tuple[_Factor, ...], _Listed()]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], _Listed()]
-Precisions = Annotated[tuple[Literal[PRECISIONS], ...], _Listed()]  # type: ignore[valid-type]
-Inputs = Annotated[tuple[Literal[INPUTS], ...], _Listed()]  # type: ignore[valid-type]
-Phases = Annotated[tuple[Literal[PHASES], ...], _Listed()]  # type: ignore[valid-type]
-Caches = Annotated[tuple[Literal[KV_CACHES], ...], _Listed()]  # type: ignore[valid-type]
+Precisions = Annotated[tuple[Precision, ...], _Listed()]
+Inputs = Annotated[tuple[Input, ...], _Listed()]
+Phases = Annotated[tuple[Phase, ...], _Listed()]
+Caches = Annotated[tuple[KvCache, ...], _Listed()]
 Duration = Annotated[float, BeforeValidator(_duration), _text_or_number("90s", "10min", "1h")]
 Share = Annotated[float, BeforeValidator(_share), _text_or_number("3%", 0.03)]
 
