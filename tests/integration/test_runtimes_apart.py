@@ -90,7 +90,7 @@ def outputs(name: str, workload: Workload, target: Target, folder: Path):
         for batch in BATCHES:
             bound = worker.request(Server.bind, 200, batch=batch, limit_ns=10_000_000)
             file = folder / f"outputs-{batch}.npz"
-            assert worker.request(Server.output, 60, batch=batch, path=str(file))
+            worker.request(Server.output, 60, batch=batch, path=str(file))
             found[batch] = parity.read_outputs(file)
         modules = worker.request(Server.modules, 10)
         return found, modules, {note.code: note.text for note in bound.notes}
