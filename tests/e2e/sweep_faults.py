@@ -115,7 +115,7 @@ def start(
 
 def ended(child: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a sweep; return its exit code and what it said, which is never a traceback."""
-    _, error = child.communicate(timeout=120)
+    _, error = child.communicate(timeout=900)
     error = error or ""
     assert "Traceback" not in error and "Exception ignored" not in error, error
     return child.returncode, error
@@ -184,7 +184,7 @@ def run(seed: int, folder: Path) -> Ending:
     (folder / "study.toml").write_text(STUDY)
     child = start(folder)
     hit = shoot(child, fault, after_s)
-    _, error = child.communicate(timeout=120)
+    _, error = child.communicate(timeout=900)
     code, message = child.returncode, message_of(error)
     ending = Ending(fault, f"after {after_s:.2f} s, seed {seed}", hit, code, message)
     begun = any((folder / STORE).glob("*.jsonl"))

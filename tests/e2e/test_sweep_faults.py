@@ -32,10 +32,10 @@ def test_a_named_fault_costs_no_point(name, tmp_path: Path):
 def test_a_measuring_process_that_is_killed_is_reported(tmp_path: Path):
     """The sweep goes on, says what happened and measures again what was lost."""
     (tmp_path / "study.toml").write_text(sweep_faults.STUDY)
-    words = ("study.time_budget=30s", "grid.models=mlp")
+    words = ("study.time_budget=300s", "study.until=50%", "grid.models=mlp")
     child = sweep_faults.start(tmp_path, *words)
     assert sweep_faults.shoot(child, "kill worker", 0.0)
-    _, error = child.communicate(timeout=120)
+    _, error = child.communicate(timeout=900)
     assert child.returncode == 0, error
     lost = sweep_faults.failures(tmp_path)
     assert lost and all("killed by the kernel" in reason for reason in lost)
