@@ -198,6 +198,26 @@ def test_what_fails_while_others_are_set_up_is_not_tried_again_and_again(ran, st
     assert {process for name, _, process in ran.blocks if name == "fast"} == {0}
 
 
+def test_a_process_that_ends_while_timed_is_started_anew_for_other_batches(ran):
+    """What was not measured in it would otherwise be neither measured nor left out."""
+
+    def before(worker, request):
+        if request.step == "block" and worker.runtime == "fast" and request.batch == 1:
+            worker.alive = False
+            raise WorkerError("crashed", "killed")
+
+    ran.host.before = before
+    ran.run()
+    died = [one for one in ran.of(Outcome) if one.status == "crashed"]
+    points = {subject.point.key(): subject.point for subject in ran.of(Subject)}
+    assert {(points[one.point].runtime, points[one.point].workload.batch) for one in died} == {
+        ("fast", 1)
+    }
+    measured = {points[block.point] for block in ran.of(Block)}
+    assert {p.workload.batch for p in measured if p.runtime == "fast"} == {2, 4}
+    assert {p.workload.batch for p in measured if p.runtime == "eager"} == set(BATCHES)
+
+
 def test_no_process_is_started_early_where_memory_may_be_short(ran):
     ran.host.resident_bytes = 10**15
     loads = ran.run().host.steps("load")

@@ -407,9 +407,12 @@ class MeasuringSession:
 
     def _bind(self, series: Series, process: int, batch: int) -> None:
         """Warm up one batch size; where that ends the process, start it anew for the others."""
-        if process not in series.workers or batch in series.failed:
+        has_ended = process not in series.workers
+        if batch in series.failed or (has_ended and process > 0):
             return
         try:
+            if has_ended:  # while another batch size was timed; this one has no value yet
+                series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
             bound = series.bind(
                 process, batch, self._gate, self._bind_limit_s(series, batch), self._plan.warm_up_s
             )
@@ -417,7 +420,7 @@ class MeasuringSession:
             if process == 0:
                 series.failed.add(batch)
             self._recorder.outcome(series, batch, process, error)
-            if not series.workers[process].alive:
+            if process in series.workers and not series.workers[process].alive:
                 self._revive(series, process)
             return
         if series.timed:
