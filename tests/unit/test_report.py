@@ -17,7 +17,7 @@ import sample_records as data
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
-from frameworktax.report import charts, html, json_document, palette, rows
+from frameworktax.report import charts, html, json_document, rows, vega
 from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families
 from frameworktax.report.render_markdown import escape, markdown
@@ -276,19 +276,19 @@ def test_ticks():
 
 
 def test_a_known_runtime_has_the_same_colour_everywhere():
-    assert palette.colours(["mine", "eager"])[1] == palette.colours(["eager"])[0]
+    assert vega.colours(["mine", "eager"])[1] == vega.colours(["eager"])[0]
     many = [f"r{i}" for i in range(20)]
-    assert len(set(palette.colours(many))) == 20
+    assert len(set(vega.colours(many))) == 20
 
 
 def test_colours_of_other_runtimes_are_unlike_those_that_are_taken():
-    assert palette.distance("#000000", "#ffffff") == pytest.approx(765, abs=1)
+    assert vega.distance("#000000", "#ffffff") == pytest.approx(765, abs=1)
     familiar = ["eager", "inductor", "onnxruntime", "openvino"]
     for name in ("jax", "iree", "litert", "executorch", "tract", "zentorch"):
-        colours = palette.colours([*familiar, name])
-        assert min(palette.distance(colours[-1], one) for one in colours[:-1]) >= palette.UNLIKE
-    many = palette.colours([*familiar, "jax", "iree", "litert"])
-    assert min(palette.distance(a, b) for a, b in combinations(many, 2)) >= 90
+        colours = vega.colours([*familiar, name])
+        assert min(vega.distance(colours[-1], one) for one in colours[:-1]) >= vega.UNLIKE
+    many = vega.colours([*familiar, "jax", "iree", "litert"])
+    assert min(vega.distance(a, b) for a, b in combinations(many, 2)) >= 90
 
 
 # --- the page --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif.predict import WhatIf, predict
 from frameworktax.errors import UsageError
 from frameworktax.records import Attribution, Measurement, Run, Workload
-from frameworktax.report import charts, html, overview, page_data, trace_blocks
+from frameworktax.report import charts, html, page_data, run_blocks, trace_blocks
 from frameworktax.report.blocks import table as made_table
 from frameworktax.report.families import families
 
@@ -138,10 +138,10 @@ def test_a_large_document_stays_in_the_store(monkeypatch, run):
 
 def test_a_table_of_thousands_is_cut_and_says_so():
     table = made_table("t", ("a",), [(str(i),) for i in range(2000)], hint="why")
-    cut = overview.first_rows(table, 60)
+    cut = html.first_rows(table, 60)
     assert len(cut.rows) == 60
     assert "60 of 2,000" in cut.hint and cut.hint.endswith("why")
-    assert overview.first_rows(cut, 60) is cut
+    assert html.first_rows(cut, 60) is cut
 
 
 # --- pictures for paper ----------------------------------------------------------------------
@@ -171,7 +171,7 @@ def texts(table):
 
 def test_only_what_is_proven_equal_is_ranked(run):
     (family,) = families(run)
-    rows = texts(overview.ranked(family))
+    rows = texts(run_blocks.ranked(family))
     ranked = ["onnxruntime", "inductor", "torchscript-frozen", "inference-mode", "eager"]
     assert [row[:2] for row in rows] == [
         *((name, str(place)) for place, name in enumerate(ranked, start=1)),
@@ -183,7 +183,7 @@ def test_only_what_is_proven_equal_is_ranked(run):
 
 def test_what_ran_where(run):
     both = more(run, changed(run, ("eager",), model="other"))
-    table = overview.matrix(families(both))
+    table = run_blocks.matrix(families(both))
     heads = [column.title for column in table.columns]
     rows = {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in texts(table)}
     assert rows["bert-mini"]["onnxruntime"] == "="
@@ -192,7 +192,7 @@ def test_what_ran_where(run):
     assert rows["other"] == {
         name: "reference" if name == "eager" else "–" for name in rows["other"]
     }
-    assert overview.matrix(families(run)) is None
+    assert not run_blocks.matrix(families(run)).rows
 
 
 def test_hardware_stands_side_by_side(run):
@@ -201,7 +201,7 @@ def test_hardware_stands_side_by_side(run):
         for m in run.measurements
         if m.runtime == "eager"
     )
-    table = overview.hardware(families(more(run, cuda)))
+    table = run_blocks.hardware(families(more(run, cuda)))
     heads = [column.title for column in table.columns]
     assert heads == ["model", "runtime", "cpu, 1 thread", "cuda:0"]
     rows = texts(table)
@@ -209,7 +209,7 @@ def test_hardware_stands_side_by_side(run):
     assert rows[0][2].startswith("4.40 ")
     assert rows[0][3].startswith("1.00 ")
     assert len(rows) == len(data.BATCHES)
-    assert overview.hardware(families(run)) is None
+    assert not run_blocks.hardware(families(run)).rows
 
 
 # --- symbols ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from frameworktax.report.blocks import (
     right,
     table,
 )
-from frameworktax.report.palette import Spec
+from frameworktax.report.vega import Spec
 from frameworktax.report.words import NONE, milliseconds, parity_mark, plus_minus, time_text
 
 SCHEMA = "frameworktax.ablation"

@@ -22,8 +22,8 @@ from frameworktax.errors import UsageError, nearest
 from frameworktax.records import BILL, Measurement, Point, Run, point_name
 from frameworktax.report import compare_blocks, vega
 from frameworktax.report.families import Family, families, latency_of
-from frameworktax.report.palette import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
 from frameworktax.report.rows import csv_row
+from frameworktax.report.vega import LINE_COLOURS, SHAPES, UNKNOWN, VERDICTS, Spec, colours
 from frameworktax.report.words import duration, label, lines_of, milliseconds, percent, tax
 
 AXES: dict[str, dict[str, str]] = {

@@ -30,24 +30,25 @@ from frameworktax.records import Run
 from frameworktax.report import (
     charts,
     compare_blocks,
-    overview,
     page_data,
     run_blocks,
     stacks,
     trace_blocks,
     vega,
 )
-from frameworktax.report.blocks import Block, Chart, Heading, Text
+from frameworktax.report.blocks import Block, Chart, Heading, Table, Text
 from frameworktax.report.families import Family, families, latency_of
 from frameworktax.report.page_data import Contents
-from frameworktax.report.palette import LINE_COLOURS
 from frameworktax.report.render_markdown import markdown
 from frameworktax.report.stacks import Box
+from frameworktax.report.vega import LINE_COLOURS
 from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
 """Joined in this order into one script of the page."""
+ROWS = 60
+"""Rows of a table over all points; the page opens slowly with thousands."""
 
 
 def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None:
@@ -110,7 +111,7 @@ def page(run: Run, beside: Comparison | None = None) -> str:
         families=[_section(family, i) for i, family in enumerate(shown)],
         explorable=len(contents.lines) > sum(bool(family.measured) for family in shown),
         operations="operations" in pictures,
-        overview=overview.overview_blocks(contents.kept),
+        overview=_overview(contents.kept),
         trace=trace_blocks.trace_blocks(run.trace),
         predictions=trace_blocks.prediction_blocks(run.predictions),
         whatif=contents.data["whatif"],
@@ -235,10 +236,21 @@ def _section(family: Family, number: int) -> dict[str, Any]:
 
 def _family_blocks(family: Family) -> list[Block]:
     """Return the tables of one family with the ranking, which only HTML shows, and its notes."""
-    results = run_blocks.result_blocks(family)
-    if family.measured and (ranked := overview.ranked(family)) is not None:
-        results.insert(1, ranked)
-    return [*results, run_blocks.notes_of(family)]
+    return [*run_blocks.result_blocks(family, with_ranking=True), run_blocks.notes_of(family)]
+
+
+def _overview(shown: Sequence[Family]) -> list[Block]:
+    """Return the tables over all points that have anything in them, ``ROWS`` rows each at most."""
+    made = (run_blocks.matrix(shown), run_blocks.hardware(shown))
+    return [first_rows(one, ROWS) for one in made if one.rows]
+
+
+def first_rows(found: Table, most: int) -> Table:
+    """Return a table with so many rows at most, and how many there are in its hint."""
+    if len(found.rows) <= most:
+        return found
+    said = f"The first {most} of {len(found.rows):,} rows. {found.hint}"
+    return replace(found, rows=found.rows[:most], hint=said.strip())
 
 
 def _beside(comparison: Comparison, is_drawn: bool) -> list[Block]:

@@ -20,10 +20,9 @@ from frameworktax.records import FLOOR, Measurement, Prediction, Run, device_of,
 from frameworktax.report.charts import AXES, FIELDS, Picture, lines
 from frameworktax.report.families import Family, families
 from frameworktax.report.json_document import dump
-from frameworktax.report.palette import colours
 from frameworktax.report.rows import csv_rows, csv_text
 from frameworktax.report.trace_blocks import latency_text, proof_text
-from frameworktax.report.vega import template
+from frameworktax.report.vega import colours, template
 from frameworktax.report.words import factor, parity_mark
 
 MOST = 10_000

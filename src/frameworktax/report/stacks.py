@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from frameworktax.analysis.where import OUTSIDE, Node, source, tree
 from frameworktax.errors import UsageError, flat
 from frameworktax.records import BILL, Measurement, Run, point_name
-from frameworktax.report.palette import LINE_COLOURS
+from frameworktax.report.vega import LINE_COLOURS
 from frameworktax.report.words import label, lines_of
 
 SUFFIX = ".collapsed"

@@ -8,7 +8,7 @@ from typing import Any
 
 from frameworktax.errors import UsageError
 from frameworktax.report import charts, vega
-from frameworktax.report.palette import Spec, colours
+from frameworktax.report.vega import Spec, colours
 from frameworktax.reproduce import paper
 from frameworktax.reproduce.results import Reproduction, StudyResult
 from frameworktax.reproduce.rows import AXES, Row, select
