@@ -9,6 +9,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "frameworktax"
 CODE = re.compile(r"[a-z]+(-[a-z]+)+")
+FIELD = re.compile(r"\{[^{}]*\}")
+"""A value in what ``str.format`` fills in."""
 GAP = "…"
 """Stands where a sentence has a value."""
 
@@ -24,9 +26,9 @@ def records(path: Path) -> bool:
 
 
 def template(node: ast.expr) -> str | None:
-    """Return a string or f-string with its values as gaps, None for anything else."""
+    """Return a string, f-string or format with its values as gaps, None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        return FIELD.sub(GAP, node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(
             str(part.value) if isinstance(part, ast.Constant) else GAP for part in node.values

@@ -338,8 +338,11 @@ class _Thread:
         yield from (note for note in known if note.code != "sampler-inflation")
         median = float(np.median(durations))
         if not skip_first and len(durations) > 5 and durations[0] > 5 * median:
-            times = f"the first call took {durations[0] / median:.0f} times the median"
-            yield Note("slow-first-call", f"{times}; leave it out with --skip-first 1")
+            text = (
+                f"the first call took {durations[0] / median:.0f} times the median; "
+                "leave it out with --skip-first 1"
+            )
+            yield Note("slow-first-call", text)
         noting_ns = self.cost.of_call(details) if self.cost is not None else 0.0
         if noting_ns > COSTLY * p50_ns:
             part = percent(noting_ns / p50_ns)
