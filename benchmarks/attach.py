@@ -9,7 +9,12 @@ target's processors; by processor time it does not. On a host with other load bo
 more than what attaching costs; 25 times the samples cost 25 times as much, so that the cost of the
 samples alone, a 25th of that, is known better.
 
+With 64 threads the interpreter's lock goes from one to the next 90,000 times a second, and at each
+of these switches the kernel stops one thread's event and starts another's: the worst case. With few
+threads (``--threads 2``) there is little of it.
+
     python benchmarks/attach.py             fourteen rounds, 4 min
+    python benchmarks/attach.py --threads 2 --out benchmarks/results/attach_two_threads.json
     python benchmarks/attach.py --quick     two rounds, proves nothing
 """
 
@@ -30,14 +35,14 @@ import numpy as np
 from common import Bench, BenchmarkError, Row, options
 from frameworktax.stats import mean_interval
 
-THREADS, WINDOW_S, ROUNDS = 64, 2.5, 14
+WINDOW_S, ROUNDS = 2.5, 14
 MORE = 25
 LOST = 0.02
 PY_SPY_HZ = 100
-TARGET = f"""
+TARGET = """
 import sys, threading
 import numpy as np
-counts = np.memmap(sys.argv[1], np.int64, "r+", shape=({THREADS}, 8))
+counts = np.memmap(sys.argv[1], np.int64, "r+", shape=(int(sys.argv[2]), 8))
 def work(slot):
     a = np.ones((96, 96), np.float32)
     while True:
@@ -45,7 +50,7 @@ def work(slot):
             a @ a
             sum(range(100))
         counts[slot, 0] += 1
-for slot in range({THREADS}):
+for slot in range(len(counts)):
     threading.Thread(target=work, args=(slot,), daemon=True).start()
 print(flush=True)
 sys.stdin.read()
@@ -69,9 +74,9 @@ for line in sys.stdin:
 class Cases:
     """The target, and what observes it now."""
 
-    def __init__(self, folder: Path) -> None:
-        self.counts = np.memmap(folder / "counts", np.int64, "w+", shape=(THREADS, 8))
-        self.target = _python(TARGET, str(folder / "counts"))
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.counts = np.memmap(folder / "counts", np.int64, "w+", shape=(threads, 8))
+        self.target = _python(TARGET, str(folder / "counts"), str(threads))
         self.observer = _python(OBSERVER, str(self.target.pid))
         self.raw = folder / "py-spy.raw"
 
@@ -118,6 +123,15 @@ class Cases:
                 process.send_signal(signal.SIGINT)
                 process.communicate()
 
+    def switches(self) -> int:
+        """Return how often its threads gave or lost a processor until now."""
+        lines = [
+            line
+            for task in Path(f"/proc/{self.target.pid}/task").iterdir()
+            for line in (task / "status").read_text().splitlines()
+        ]
+        return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
     def rates(self) -> tuple[float, float]:
         """Return products per second of wall time and of the target's processor time."""
         clock = ~self.target.pid << 3 | 2
@@ -146,18 +160,21 @@ def _ask(process: subprocess.Popen[str], word: str = "") -> None:
         raise BenchmarkError("the observer has ended")
 
 
-def measure(rounds: int) -> Row:
+def measure(rounds: int, threads: int) -> Row:
     """Return the rates of every case in every round."""
     found: dict[str, list[tuple[float, float]]] = {
         "plain": [], "attach": [], "attach_more": [], "py_spy": []
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        cases = Cases(Path(folder))
+        cases = Cases(Path(folder), threads)
         try:
             if cases.target.stdout is not None:
                 cases.target.stdout.readline()
             with cases.attach():
                 pass  # imports, and reads symbols that stay
+            before = cases.switches()
+            cases.rates()
+            switches = (cases.switches() - before) / WINDOW_S
             for number in range(rounds):
                 names = list(found)
                 for name in names[number % 4 :] + names[: number % 4]:
@@ -165,14 +182,23 @@ def measure(rounds: int) -> Row:
                         found[name].append(cases.rates())
         finally:
             cases.close()
-    return {"threads": THREADS, "window_s": WINDOW_S, "rates_wall_cpu": found}
+    return {
+        "threads": threads,
+        "switches_per_s": switches,
+        "window_s": WINDOW_S,
+        "rates_wall_cpu": found,
+    }
 
 
 def main() -> int:
-    chosen = options(__doc__ or "").parse_args()
+    parser = options(__doc__ or "")
+    parser.add_argument("--threads", type=int, default=64, help="of the target (64)")
+    chosen = parser.parse_args()
     rounds = 2 if chosen.quick else ROUNDS
     bench = Bench("attach", chosen, [rounds * 4 * (WINDOW_S + 1)])
-    found = bench.part("attach", f"throughput, {rounds} rounds", lambda: measure(rounds))
+    found = bench.part(
+        "attach", f"throughput, {rounds} rounds", lambda: measure(rounds, chosen.threads)
+    )
     if found is not None:
         tell(bench, found)
     return bench.finish()
@@ -180,6 +206,8 @@ def main() -> int:
 
 def tell(bench: Bench, found: Row) -> None:
     rates = found["rates_wall_cpu"]
+    switches = f"{found['switches_per_s']:,.0f}"
+    bench.row(f"switches of {found['threads']} threads a second", switches)
     for name, words, per in (
         ("attach", "attach", 1),
         ("attach_more", f"a {MORE}th of what attach with {MORE} times the samples costs", MORE),
