@@ -204,9 +204,9 @@ class Block:
             made = InlineProfiler(self._clock, None, str(error.strerror or error))
         self._local.profiler = made
         with self._lock:
+            self._profilers = [*self._living(), made]
             if self.module is not None and self._layers is None:
                 self._layers = made.layers = _run_clock(self.module)
-            self._profilers = [*self._living(), made]
         return made
 
     def _living(self) -> list[InlineProfiler]:

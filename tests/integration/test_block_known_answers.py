@@ -128,6 +128,27 @@ def test_a_child_forked_within_a_run_has_its_module_as_it_was():
     assert left == 0
 
 
+@needs_sampler
+def test_a_forked_child_has_layers_of_its_own():
+    block = ft.tax(module=Model(10_000))
+
+    def run():
+        for _ in range(60):
+            with block:
+                block.module()
+        return {layer.path for layer in block.result().layers}
+
+    paths = run()
+    assert "layers.0" in paths
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if run() == paths and block.result().calls == 60 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_name_has_one_module():
     ft.tax("named", module=Model(1), fresh=True)
     with pytest.raises(UsageError, match="another module"):

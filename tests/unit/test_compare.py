@@ -108,6 +108,8 @@ def test_several_baselines_are_one_side_each_session_once():
     assert "2 sessions" in two.method and "2 sessions" in two.before.method
     # One that shared its processor is left out, and one of the same session is paired alone.
     assert by_runtime(compare([OLD, loaded(other)], new))["eager"].ratio == alone.ratio
+    bare = tuple(replace(m, calibrator_ns=()) for m in other.measurements)
+    assert compare([replace(other, measurements=bare), new], new).notes == ()
     own = by_runtime(compare([other, new], new))["eager"]
     assert own.ratio.value == 1 and own.method.startswith("paired")
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 PERIOD_NS = 743_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
-costs 10 to 40 µs on a virtual machine, in kernels and outside them alike (``benchmarks/cost.py``);
+costs up to 40 µs on a virtual machine, in kernels and outside them alike (``benchmarks/cost.py``);
 half as many samples would make the interval of a share 1.4 times as wide."""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}

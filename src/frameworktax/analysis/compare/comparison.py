@@ -447,7 +447,7 @@ def _notes(
     if machines:
         text = f"different machines ({', '.join(d.field for d in machines)}): ratios are theirs too"
         found.append(Note("across-machines", text))
-    every = [(a, b) for before, b in pairs for a in before]
+    every = [(a, b) for before, b in pairs for a in usable(before, b) or before[:1]]
     apart = not all(one_session(a, b) for a, b in every)
     if apart and not same_calibrator:
         text = "python or numpy differ, and with them the calibrator: the host's drift is not known"
