@@ -148,6 +148,22 @@ def _ancestors(number: int, above: dict[int, int]) -> Iterator[int]:
         yield number
 
 
+def kill_while_timed(child: subprocess.Popen[str], folder: Path) -> None:
+    """Kill a process in which something is timed; one for set-up is begun anew without a failure.
+
+    Raises:
+        AssertionError: the sweep ended before there was one.
+    """
+    while not any('"record":"block"' in path.read_text() for path in (folder / STORE).glob("*")):
+        assert child.poll() is None, "nothing was timed"
+        time.sleep(0.02)
+    for pid in workers(child.pid):
+        if b"set-up-" not in Path(f"/proc/{pid}/environ").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise AssertionError("no measuring process is left")
+
+
 def shoot(child: subprocess.Popen[str], fault: str, after_s: float) -> bool:
     """Send the signal; return whether somebody was there to be hit."""
     time.sleep(after_s)

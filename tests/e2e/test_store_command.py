@@ -45,6 +45,8 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "120")
+    # Sessions of other tests may be running: no cache that they use may be pruned.
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
 
     def command(line: str):
         monkeypatch.setattr(sys, "argv", shlex.split(os.path.expandvars(line)))

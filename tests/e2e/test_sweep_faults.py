@@ -34,7 +34,7 @@ def test_a_measuring_process_that_is_killed_is_reported(tmp_path: Path):
     (tmp_path / "study.toml").write_text(sweep_faults.STUDY)
     words = ("study.time_budget=300s", "study.until=50%", "grid.models=mlp")
     child = sweep_faults.start(tmp_path, *words)
-    assert sweep_faults.shoot(child, "kill worker", 0.0)
+    sweep_faults.kill_while_timed(child, tmp_path)
     _, error = child.communicate(timeout=900)
     assert child.returncode == 0, error
     lost = sweep_faults.failures(tmp_path)
