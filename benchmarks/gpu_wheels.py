@@ -3,7 +3,7 @@
     python benchmarks/gpu_wheels.py [--python 3.12] [--out gpu-wheels]
 
 What frameworktax needs beside torch, numpy and scipy (a machine with torch for CUDA has them), and
-what makes results better there: NVML, py-spy, a disassembler. Refused above 40 MB.
+what makes results better there: NVML, py-spy, a disassembler, pytest. Refused above 40 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def requirements(text: str) -> list[str]:
     """Return what is gathered, from ``pyproject.toml``."""
     project = tomllib.loads(text)["project"]
     core = [one for one in project["dependencies"] if re.match(r"[\w-]+", one)[0] not in LARGE]  # type: ignore[index]
-    return core + [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
+    extras = project["optional-dependencies"]
+    tests = [one for one in extras["dev"] if one.startswith("pytest>")]
+    return core + tests + [one for extra in EXTRAS for one in extras[extra]]
 
 
 def command(wanted: Sequence[str], python: str, out: Path) -> list[str]:

@@ -120,6 +120,22 @@ def shortened(text: str) -> str:
     return f"{text[: ONE_LINE // 2]} … {text[3 - ONE_LINE // 2 :]}"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch's or ONNX Runtime's says that memory ran out.
+
+    Only torch's allocator of a device has a class for it; a kernel's launch, cuBLAS, cuDNN, ONNX
+    Runtime's arena and allocators of host memory say it in words.
+    """
+    text = str(error).lower()
+    return type(error).__name__ == "OutOfMemoryError" or any(
+        words in text
+        for words in (
+            *("out of memory", "not enough memory", "can't allocate memory", "bad_alloc"),
+            *("failed to allocate memory", "alloc_failed", "allocation_failed"),
+        )
+    )
+
+
 def one_line(error: BaseException) -> str:
     """Return a foreign error as one line: what it says, and what the first error under it says."""
     first = error

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,3 +81,28 @@ def test_faults_keep_their_status(status):
     found = problem(Server.block, status)
     assert isinstance(found, WorkerError)
     assert (found.status, str(found)) == (status, "why")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "given_back"),
+    [
+        ("CUDA error: out of memory", "out-of-memory", True),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", "out-of-memory", True),
+        ("Failed to allocate memory for requested buffer of size 8", "out-of-memory", True),
+        ("mat1 and mat2 shapes cannot be multiplied", "failed", False),
+    ],
+)
+def test_where_memory_ran_out_other_processes_get_the_cached_rest(
+    monkeypatch, text, status, given_back
+):
+    def bind(batch):
+        raise RuntimeError(text)
+
+    emptied = []
+    cuda = SimpleNamespace(is_initialized=lambda: True, empty_cache=lambda: emptied.append(True))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    server = Server()
+    server._loaded = SimpleNamespace(bind=bind)
+    failure = server.answer("bind", {"batch": 1, "limit_ns": 1})
+    assert failure.status == status
+    assert bool(emptied) is given_back

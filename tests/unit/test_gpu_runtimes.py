@@ -5,7 +5,7 @@ import importlib
 import subprocess
 import sys
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -144,7 +144,7 @@ def test_the_reason_of_a_broken_capture_is_its_first_error():
                 "CUDA error: operation failed due to a previous error during capture"
             )
     except RuntimeError as error:
-        said = cuda_graph.cause(error)
+        said = cuda_graph.reason(cuda_graph.cause(error))
     assert said.startswith("CUDA error: operation not permitted when stream is capturing; look for")
     assert "\n" not in said
 
@@ -156,8 +156,8 @@ def test_an_error_of_the_model_itself_is_told_as_it_is():
         except KeyError:
             raise TypeError("forward() takes 2 arguments")  # noqa: B904 - that is the case tested
     except TypeError as error:
-        assert cuda_graph.cause(error) == "forward() takes 2 arguments"
-    assert cuda_graph.cause(ValueError()) == "ValueError"
+        assert cuda_graph.reason(cuda_graph.cause(error)) == "forward() takes 2 arguments"
+    assert cuda_graph.reason(ValueError()) == "ValueError"
 
 
 def test_nodes_that_fell_back_are_counted():
@@ -384,3 +384,34 @@ def test_the_device_asked_for_is_the_current_one_and_float32_is_no_tf32(torch, p
     assert torch.backends.cudnn.allow_tf32 is stays
     torch_common.configure(Target())
     assert torch.cuda.devices == ["cuda:1"]
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        (OutOfMemoryError("CUDA ran out"), "out-of-memory"),
+        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
+        (RuntimeError("operation not permitted when stream is capturing"), "failed"),
+    ],
+)
+def test_memory_that_runs_out_in_a_capture_has_its_own_status(torch, first, status):
+    @contextmanager
+    def capturing(graph):
+        try:
+            yield
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def call():
+        calls.append(1)
+        if len(calls) > cuda_graph.WARM_CALLS:
+            raise first
+
+    calls, torch.cuda.graph, torch.cuda.set_stream = [], capturing, lambda stream: None
+    with pytest.raises(WorkerError) as raised:
+        cuda_graph.recorded(call)
+    assert raised.value.status == status

@@ -236,7 +236,7 @@ def test_only_wheels_of_what_is_missing_or_older_are_installed(tmp_path):
 def test_wheels_are_what_the_project_needs_beside_torch():
     text = (gpu_wheels.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     names = {one.partition(">")[0] for one in gpu_wheels.requirements(text)}
-    assert {"msgspec", "pydantic", "nvidia-ml-py"} <= names
+    assert {"msgspec", "pydantic", "nvidia-ml-py", "pytest"} <= names
     assert not {"torch", "numpy", "scipy"} & names
     words = gpu_wheels.command(["msgspec"], "3.12", Path("w"))
     assert words[words.index("--python-version") + 1] == "3.12"

@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -372,7 +373,7 @@ def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_w
     assert run.calls > 5
 
 
-@pytest.mark.parametrize(("processes", "others"), [(1, 0), (3, 2), (None, 0)])
+@pytest.mark.parametrize(("processes", "others"), [(2, 0), (4, 2), (None, 0)])
 def test_processes_of_others_on_the_device_are_noted(tmp_path, processes, others):
     series = on_device(tmp_path, [1])
     state = {} if processes is None else {"processes": processes}
@@ -382,6 +383,9 @@ def test_processes_of_others_on_the_device_are_noted(tmp_path, processes, others
     )  # fmt: skip
     series.workers[0].request = lambda *_, **given: found
     with rounds_of(tmp_path, [series]) as rounds:
+        # The budget ended before the set-up did.
+        setting_up = Mock()
+        rounds._bench.gate.start(lambda: setting_up)
         rounds.profile()
     records, _ = store.read(tmp_path / "s")
     (written,) = [r for r in records if isinstance(r, Attribution)]

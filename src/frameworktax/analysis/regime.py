@@ -7,6 +7,7 @@ GPU they overlap, and ρ, kernel time over latency, decides.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,15 +156,10 @@ def gpu_peaks(gpu: Mapping[str, Any]) -> Device | None:
     """Return the peak numbers of a GPU of ``Environment.gpus``, None where they are not known."""
     name = str(gpu.get("name") or "")
     for part, device in DEVICES.items():
-        if part in name and not _longer(name, part):
+        # A GH200 is no H200, an A100 no A10; NVL, Ti, D and a laptop's are other cards.
+        if re.search(rf"\b{part}\b(?!.*\b(NVL|Ti|D|SUPER|Laptop|MIG)\b)", name):
             return device
     return None
-
-
-def _longer(name: str, part: str) -> bool:
-    """Return whether the name goes on: an A100 is no A10, a laptop's RTX 4090 no card."""
-    rest = name.split(part, 1)[1]
-    return rest[:1].isalnum() or "Laptop" in rest or "MIG" in rest
 
 
 def refine(found: Regime, m: Measurement, device: Device | None) -> Regime:

@@ -371,6 +371,11 @@ class Gate:
             with self._turn:
                 self._at_work.discard(worker)
 
+    def at_work(self) -> set[AnyWorker]:
+        """Return the processes that set something up now."""
+        with self._turn:
+            return set(self._at_work)
+
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Stop what is at work until the end of the block."""

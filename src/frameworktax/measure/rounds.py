@@ -374,8 +374,9 @@ class Rounds:
         if not isinstance(found, Attribution):
             return found
         device = series.target.device
-        mine = sum(len(s.workers) for s in list(self._series) if s.target.device == device)
-        others = found.device_state.get("processes", 0) - mine
+        there = [s for s in list(self._series) if s.target.device == device]
+        mine = {worker for s in there for worker in s.workers.values()} | self._bench.gate.at_work()
+        others = found.device_state.get("processes", 0) - len(mine)
         if others <= 0:
             return found
         text = f"{others} other processes hold the device: their work is in every number"

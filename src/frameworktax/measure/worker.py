@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from frameworktax import runtimes
-from frameworktax.errors import FrameworktaxError, UsageError, UserModelError, WorkerError, one_line
+from frameworktax.errors import (
+    FrameworktaxError,
+    UsageError,
+    UserModelError,
+    WorkerError,
+    is_out_of_memory,
+    one_line,
+)
 from frameworktax.measure import protocol, timing
 from frameworktax.records import Attribution, Block, By, Places, Workload
 from frameworktax.runtimes.base import Target
@@ -67,13 +74,16 @@ class Server:
                 status = "user-model"
             if isinstance(error, WorkerError):
                 status = error.status
-            return protocol.Failure(status=status, message=str(error))
+            failure = protocol.Failure(status=status, message=str(error))
         except MemoryError as error:
-            return protocol.Failure(status="out-of-memory", message=one_line(error))
+            failure = protocol.Failure(status="out-of-memory", message=one_line(error))
         except Exception as error:  # noqa: BLE001 - the boundary to foreign code: models, engines
             traceback.print_exc()
-            status = "out-of-memory" if _is_out_of_memory(error) else "failed"
-            return protocol.Failure(status=status, message=one_line(error) + _user_line(error))
+            status = "out-of-memory" if is_out_of_memory(error) else "failed"
+            failure = protocol.Failure(status=status, message=one_line(error) + _user_line(error))
+        if failure.status == "out-of-memory":
+            _give_back_device_memory()
+        return failure
 
     # --- set-up -------------------------------------------------------------------------------
 
@@ -357,12 +367,12 @@ def _make_calibrator() -> Callable[[], Any]:
     return calibrate
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch raises RuntimeError on a CPU and OutOfMemoryError on a GPU; ONNX Runtime its own type.
-    text = str(error).lower()
-    return type(error).__name__ == "OutOfMemoryError" or any(
-        words in text for words in ("not enough memory", "can't allocate memory", "bad_alloc")
-    )
+def _give_back_device_memory() -> None:
+    """Free what torch's allocator caches: other processes of the session share the device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
-from frameworktax.errors import WorkerError
+from frameworktax.errors import Fault, WorkerError, is_out_of_memory
 from frameworktax.models.generate import Replayed
 from frameworktax.runtimes.base import Call, Loaded, Target
 from frameworktax.runtimes.torch_common import TorchLoaded, TorchRuntime, configure, given
@@ -98,19 +98,21 @@ def recorded(call: Call, ready: Call | None = None) -> tuple[Call, Any]:
             output = call()
     except Exception as error:  # boundary: the model's own code runs under capture
         torch.cuda.set_stream(stream)  # a broken capture leaves its own stream current
-        raise WorkerError("failed", f"the call cannot be captured: {cause(error)}") from error
+        first = cause(error)
+        status: Fault = "out-of-memory" if is_out_of_memory(first) else "failed"
+        raise WorkerError(status, f"the call cannot be captured: {reason(first)}") from error
     graph.reads = call  # it knows addresses only: what the call reads must live as long as it does
     return graph.replay, output
 
 
-def cause(error: BaseException) -> str:
-    """Return why a capture failed, in one line.
+def cause(error: BaseException) -> BaseException:
+    """Return the error that broke a capture: ending a broken capture raises again."""
+    is_second = "captur" in str(error).lower() and error.__context__ is not None
+    return error.__context__ or error if is_second else error
 
-    An operation that is not permitted breaks the capture, and ending a broken capture raises
-    again; then the first error is the reason.
-    """
-    if "captur" in str(error).lower() and error.__context__ is not None:
-        error = error.__context__
+
+def reason(error: BaseException) -> str:
+    """Return why a capture failed, in one line."""
     text = str(error).strip().partition("\n")[0][:200] or type(error).__name__
     if "captur" in text.lower():
         text += "; look for .item(), .cpu(), a copy from the host, or a branch on a tensor's value"
