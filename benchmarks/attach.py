@@ -2,18 +2,19 @@
 
 The target multiplies matrices of 96 × 96 in 64 threads, with Python between the products. In
 rounds, so that a drifting host moves every case alike, it is counted for some seconds: as it is,
-with ``attach`` (functions of Python included), with ``attach`` that takes 25 times as many samples,
-and with ``py-spy record --rate 100``. The ratio is to the same round's count as it is; its interval
-is Student's t over logarithms. Throughput by wall time includes what the observer takes of the
-target's processors; by processor time it does not. On a host with other load both are uncertain by
-more than what attaching costs; 25 times the samples cost 25 times as much, so that the cost of the
-samples alone, a 25th of that, is known better.
+with ``attach`` (functions of Python included), with ``attach`` as it is without privileges (an
+event for each thread instead of each processor), with ``attach`` that takes 25 times as many
+samples, and with ``py-spy record --rate 100``. The ratio is to the same round's count as it is; its
+interval is Student's t over logarithms. Throughput by wall time includes what the observer takes of
+the target's processors; by processor time it does not. On a host with other load both are uncertain
+by more than what attaching costs; 25 times the samples cost 25 times as much, so that the cost of
+the samples alone, a 25th of that, is known better.
 
-With 64 threads the interpreter's lock goes from one to the next 90,000 times a second, and at each
-of these switches the kernel stops one thread's event and starts another's: the worst case. With few
-threads (``--threads 2``) there is little of it.
+With 64 threads the interpreter's lock goes from one to the next 90,000 times a second, and where
+each thread has an event the kernel stops one and starts another at each of these switches: the
+worst case. With few threads (``--threads 2``) there is little of it.
 
-    python benchmarks/attach.py             fourteen rounds, 4 min
+    python benchmarks/attach.py             fourteen rounds, 5 min
     python benchmarks/attach.py --threads 2 --out benchmarks/results/attach_two_threads.json
     python benchmarks/attach.py --quick     two rounds, proves nothing
 """
@@ -60,7 +61,8 @@ import sys, time
 from frameworktax.programs.attach import PERIOD_NS, Observation
 pid = int(sys.argv[1])
 for line in sys.stdin:
-    with Observation(pid, period_ns=PERIOD_NS // int(line)) as observed:
+    samples, processors = map(int, line.split())
+    with Observation(pid, period_ns=PERIOD_NS // samples, processors=processors) as observed:
         observed.update()  # the first reads the symbols of libraries
         print(flush=True)
         import select
@@ -92,9 +94,9 @@ class Cases:
         yield
 
     @contextmanager
-    def attach(self, samples: int = 1) -> Iterator[None]:
+    def attach(self, samples: int = 1, processors: bool = True) -> Iterator[None]:
         """Attach, as the command does, with a table every second; so many times its samples."""
-        _ask(self.observer, f"{samples}")
+        _ask(self.observer, f"{samples} {processors:d}")
         try:
             yield
         finally:
@@ -103,6 +105,10 @@ class Cases:
     def attach_more(self) -> AbstractContextManager[None]:
         """Attach with more samples."""
         return self.attach(MORE)
+
+    def attach_threads(self) -> AbstractContextManager[None]:
+        """Attach with an event for each thread."""
+        return self.attach(processors=False)
 
     @contextmanager
     def py_spy(self) -> Iterator[None]:
@@ -163,7 +169,7 @@ def _ask(process: subprocess.Popen[str], word: str = "") -> None:
 def measure(rounds: int, threads: int) -> Row:
     """Return the rates of every case in every round."""
     found: dict[str, list[tuple[float, float]]] = {
-        "plain": [], "attach": [], "attach_more": [], "py_spy": []
+        "plain": [], "attach": [], "attach_threads": [], "attach_more": [], "py_spy": []
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(Path(folder), threads)
@@ -177,7 +183,7 @@ def measure(rounds: int, threads: int) -> Row:
             switches = (cases.switches() - before) / WINDOW_S
             for number in range(rounds):
                 names = list(found)
-                for name in names[number % 4 :] + names[: number % 4]:
+                for name in names[number % 5 :] + names[: number % 5]:
                     with getattr(cases, name)():
                         found[name].append(cases.rates())
         finally:
@@ -195,7 +201,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=64, help="of the target (64)")
     chosen = parser.parse_args()
     rounds = 2 if chosen.quick else ROUNDS
-    bench = Bench("attach", chosen, [rounds * 4 * (WINDOW_S + 1)])
+    bench = Bench("attach", chosen, [rounds * 5 * (WINDOW_S + 1)])
     found = bench.part(
         "attach", f"throughput, {rounds} rounds", lambda: measure(rounds, chosen.threads)
     )
@@ -210,6 +216,7 @@ def tell(bench: Bench, found: Row) -> None:
     bench.row(f"switches of {found['threads']} threads a second", switches)
     for name, words, per in (
         ("attach", "attach", 1),
+        ("attach_threads", "attach with an event for each thread", 1),
         ("attach_more", f"a {MORE}th of what attach with {MORE} times the samples costs", MORE),
         ("py_spy", f"py-spy at {PY_SPY_HZ} Hz", 1),
     ):
@@ -222,7 +229,7 @@ def tell(bench: Bench, found: Row) -> None:
             value, low, high = (math.expm1(x) / per for x in (ratio.value, ratio.low, ratio.high))
             shown = f"{value:+.1%} ({low:+.1%} to {high:+.1%})"
             what = f"throughput by {clock} time: {words}"
-            if name == "py_spy":
+            if name in ("attach_threads", "py_spy"):
                 bench.row(what, shown)
             else:
                 bench.check(what, value, shown, f"loses at most {LOST:.0%}", value >= -LOST)

@@ -65,7 +65,8 @@ def started(code):
 
 
 @pytest.mark.timing
-def test_the_share_is_within_three_points_of_the_programs_own():
+@pytest.mark.parametrize("way", ["processor", "thread"])
+def test_the_share_is_within_three_points_of_the_programs_own(way):
     """Over the same time. By chance one in a hundred is farther: one of three has to be near."""
 
     def own_share():
@@ -77,7 +78,11 @@ def test_the_share_is_within_three_points_of_the_programs_own():
     with started(TAXED) as process:
         for _ in range(3):
             own_share()  # begins anew; what it computes for that is not observed
-            with Observation(process.pid, period_ns=PERIOD_NS, functions=False) as found:
+            with Observation(
+                process.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
+            ) as found:
+                if found._per != way:
+                    pytest.skip("sampling processors takes privileges")
                 while sum(one.samples for one in found.update().sections) < 1500:
                     found._stopping.wait(0.2)  # about 3 s, more beside other load
                 found._stop()
@@ -107,7 +112,8 @@ def test_fifty_cycles_leave_target_and_machine_as_they_were():
         left = [path.name for path in runtime_folder().glob("attach-*")]
         process.kill()
     assert after == before
-    assert ours_after[1] == ours_before[1]
-    # The process of the tests opens and closes a few of its own; a leak leaves one a cycle.
+    # The process of the tests opens and closes a few of its own, and a thread that has been joined
+    # is listed a moment longer; a leak leaves one a cycle.
     assert ours_after[0] - ours_before[0] < 10
+    assert len(ours_after[1] - ours_before[1]) < 10
     assert left == []

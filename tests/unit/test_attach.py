@@ -73,7 +73,11 @@ def machine(monkeypatch, tmp_path):
             task__1__children="",
         )
 
+    def refused(period_ns):
+        raise RefusedError(errno.EACCES, "no privileges")
+
     monkeypatch.setattr(threads, "Event", FakeEvent)
+    monkeypatch.setattr(attach, "ProcessorEvents", refused)
     monkeypatch.setattr(FakeEvent, "root", tmp_path, raising=False)
     monkeypatch.setattr(attach, "INTERVAL_S", 1e6)  # looks when it is asked
     monkeypatch.setenv("FRAMEWORKTAX_RUNTIME_DIR", str(tmp_path / "run"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
 
-from frameworktax.attribution import threads
+from frameworktax.attribution import perf_event, threads
 from frameworktax.attribution.perf_event import PERIOD_NS, Drained, RefusedError, probe
-from frameworktax.attribution.threads import ThreadSampler
+from frameworktax.attribution.threads import ProcessorEvents, ThreadSampler
 
 needs_perf_event = pytest.mark.skipif(probe() is not None, reason=str(probe()))
 PID = 1 << 26  # above any pid
@@ -72,6 +73,49 @@ def machine(monkeypatch, tmp_path):
 def sampler_of(machine):
     """A sampler that looks only when it is asked."""
     return ThreadSampler(PID, period_ns=PERIOD_NS, root=machine.root)
+
+
+class FakeRing:
+    """A processor that has run, since the last time, what ``samples`` holds: (thread, mode)."""
+
+    def __init__(self, lost=0):
+        self.samples, self.lost = [], lost
+
+    def take(self):
+        data = b"".join(
+            struct.pack("<IHHQiiQ", perf_event.SAMPLE, mode, 32, 100 + thread, PID, thread, 7)
+            for thread, mode in self.samples
+        )
+        if self.lost:
+            data += struct.pack("<IHHQQ", perf_event.LOST, 0, 24, 1, self.lost)
+        self.samples, self.lost = [], 0
+        return data
+
+    def close(self):
+        pass
+
+
+def test_samples_of_processors_are_handed_to_the_threads_that_are_asked_for(machine, monkeypatch):
+    rings = [FakeRing(), FakeRing(lost=3)]
+    monkeypatch.setattr(threads, "_rings", lambda *_: rings)
+    user, kernel = 2, perf_event.MODE_KERNEL
+    rings[0].samples = [(1, user)]  # before it is asked for
+    machine(1, 2)
+    events = ProcessorEvents(period_ns=1000)
+    with ThreadSampler(PID, period_ns=1000, root=machine.root, processors=events) as sampler:
+        rings[0].samples = [(1, user), (99, user), (2, user), (2, kernel)]
+        rings[1].samples = [(1, user), (99, kernel), (-1, user)]  # the last is ending
+        machine(1, 2)
+        first = {one.thread: one for one in sampler.take()}
+        assert list(first[1].user) == [101, 101]
+        assert (list(first[2].user), first[2].system) == ([102], 1)
+        assert [one.cpu_ns for one in first.values()] == [100, 100]  # the scheduler's
+        assert sum(one.lost for one in first.values()) == 3
+        machine(2)
+        rings[1].samples = [(1, user), (1, kernel)]  # and ended: 1,000 ns each
+        sampler.look()
+        second = {one.thread: one for one in sampler.take()}
+        assert (second[1].ended, second[1].cpu_ns, second[1].lost) == (True, 2000, 0)
 
 
 def test_threads_that_begin_and_end_each_have_their_samples(machine):

@@ -43,7 +43,8 @@ _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
 _SOFTWARE, _CPU_CLOCK = 1, 0
 IP, TID, TIME, REGISTERS, STACK = 1, 2, 4, 1 << 12, 1 << 13
 """What a sample holds (``sample_type``)."""
-DISABLED, INHERIT, EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 1, 1 << 5, 1 << 6
+DISABLED, INHERIT, EXCLUDE_KERNEL = 1, 1 << 1, 1 << 5
+_EXCLUDE_HYPERVISOR, EXCLUDE_IDLE = 1 << 6, 1 << 7
 MMAP, COMM, ENABLE_ON_EXEC, TASK = 1 << 8, 1 << 9, 1 << 12, 1 << 13
 ID_ALL, MMAP2, COMM_EXEC, _USE_CLOCKID, SWITCHES = 1 << 18, 1 << 23, 1 << 24, 1 << 25, 1 << 26
 """Flags of an event; with ``ID_ALL`` each record ends in its thread and time as a sample has them,
@@ -116,7 +117,7 @@ def open_event(
     registers: int = 0,
     stack_bytes: int = 0,
 ) -> int:
-    """Return a file descriptor that samples a thread (0: the calling one).
+    """Return a file descriptor that samples a thread (0: the calling one, -1: every thread).
 
     On ``processor`` alone, or on any (-1). Samples carry the time of ``time.perf_counter_ns``,
     which is ``CLOCK_MONOTONIC`` on Linux, and with ``STACK`` the registers of the mask and as much

@@ -1,11 +1,15 @@
 """Samples other programs while they run; nothing of them is stopped.
 
-``ThreadSampler`` samples every thread of a process that is running. Each thread has an event and a
-ring of its own: the kernel lets events of several threads share a ring only on one processor.
-``look`` finds threads that began or ended, and empties the rings. A thread that sleeps gives no
-samples and costs nothing but its ring (8 KiB or more of locked memory and two descriptors). One
-that begins and ends between two looks is not seen; what the process took beyond its sampled threads
-is ``unseen_cpu_ns``.
+``ThreadSampler`` samples every thread of a process that is running. ``look`` finds threads that
+began or ended, and empties the rings. One that begins and ends between two looks is not seen; what
+the process took beyond its sampled threads is ``unseen_cpu_ns``. Samples come from one of two ways:
+
+- ``ProcessorEvents``: one event on each processor, of which the samples of other programs are left
+  out. It costs nothing when a processor goes from one thread to another, and takes privileges
+  (``CAP_PERFMON``, or ``perf_event_paranoid`` of 0 or less);
+- an event and a ring for each thread: the kernel lets events of several threads share a ring only
+  on one processor. A thread that sleeps costs nothing but its ring (8 KiB or more of locked memory
+  and two descriptors), but at every switch the kernel stops one event and starts another.
 
 ``TreeSampler`` samples a program from its begin and all that it starts: one event on each processor
 is inherited by every thread and process, so that none is missed. The same rings hold which files
@@ -24,11 +28,12 @@ import threading
 import time
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from frameworktax.attribution import perf_event as perf
-from frameworktax.attribution.perf_event import Event, RefusedError
+from frameworktax.attribution.perf_event import Drained, Event, RefusedError
 
 INTERVAL_S = 0.1
 """Between two looks: at 64 threads that sleep a look takes 0.3 ms."""
@@ -48,7 +53,8 @@ class ThreadSamples:
         system: samples inside the operating system, 0 where they are not seen.
         wall_ns: time since then, until it ended.
         cpu_ns: CPU time, samples or not. Of a thread that ended the event's own count, which is
-            too high where a hypervisor took the processor away.
+            too high where a hypervisor took the processor away; with ``ProcessorEvents`` the
+            scheduler's until its last look, and then its samples.
         lost: samples that were due and have no record.
         ended: whether the thread ended.
     """
@@ -83,13 +89,22 @@ class ThreadSampler:
         pid: of the process.
         period_ns: CPU time of a thread between two of its samples.
         root: where ``proc`` is; for tests.
+        processors: samples with these; with an event for each thread if None.
 
     Raises:
         RefusedError: from ``start``: not one thread may be sampled, or the process has ended.
     """
 
-    def __init__(self, pid: int, *, period_ns: int, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        pid: int,
+        *,
+        period_ns: int,
+        root: Path = Path("/"),
+        processors: ProcessorEvents | None = None,
+    ) -> None:
         self.pid = pid
+        self._processors = processors
         self.is_ended = False
         self.sees_kernel: bool | None = None
         self.wall_ns = 0
@@ -98,7 +113,7 @@ class ThreadSampler:
         self.refused: dict[int, str] = {}
         self._period_ns = period_ns
         self._tasks = root / "proc" / str(pid) / "task"
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, Event | _ThreadOfMany] = {}
         self._samples: dict[int, ThreadSamples] = {}
         self._ran_ns: dict[int, int | None] = {}
         self._lock = threading.Lock()
@@ -158,6 +173,8 @@ class ThreadSampler:
             self._find()
 
     def _drain_all(self) -> None:
+        if self._processors is not None:
+            self._processors.read()
         now = time.perf_counter_ns()
         took_ns, self._looked_ns = now - self._looked_ns, now
         ran_ns = [self._drain(thread) for thread in self._events]
@@ -192,15 +209,19 @@ class ThreadSampler:
             self._open(thread)
 
     def _open(self, thread: int) -> None:
-        stretch_ns = round(SLACK * INTERVAL_S * 1e9)
-        try:
-            event = Event(
-                stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self.sees_kernel
-            )
-        except RefusedError as refused:
-            if refused.errno != errno.ESRCH:  # else it ended meanwhile
-                self.refused[thread] = str(refused.strerror)
-            return
+        event: Event | _ThreadOfMany
+        if self._processors is not None:
+            event = _ThreadOfMany(self._processors, thread, lambda: self._scheduled(thread))
+        else:
+            stretch_ns = round(SLACK * INTERVAL_S * 1e9)
+            try:
+                event = Event(
+                    stretch_ns, thread=thread, period_ns=self._period_ns, kernel=self.sees_kernel
+                )
+            except RefusedError as refused:
+                if refused.errno != errno.ESRCH:  # else it ended meanwhile
+                    self.refused[thread] = str(refused.strerror)
+                return
         self.sees_kernel = event.kernel
         self._events[thread] = event
         self._samples[thread] = ThreadSamples(thread, self._name(thread), time.perf_counter_ns())
@@ -260,6 +281,105 @@ class ThreadSampler:
             return None
 
 
+# --- one event on each processor ------------------------------------------------------------------
+
+
+class ProcessorEvents:
+    """Samples of every processor, handed to the threads that are asked for.
+
+    Programs that are not asked for are interrupted as well. That is their cost, about 1 % of the
+    time at ``attach``'s period.
+
+    Args:
+        period_ns: time that a processor is busy between two samples.
+
+    Raises:
+        RefusedError: it takes privileges, or no ring buffer may be locked.
+    """
+
+    def __init__(self, period_ns: int) -> None:
+        self.period_ns = period_ns
+        self.lost = 0
+        self._threads: dict[int, Drained] = {}
+        self._lock = threading.Lock()
+        self._rings = _rings(-1, period_ns, perf.EXCLUDE_IDLE)
+
+    def close(self) -> None:
+        """Take no more samples."""
+        for ring in self._rings:
+            ring.close()
+
+    def begin(self, thread: int) -> None:
+        """Keep the samples of a thread from here on."""
+        self.read()  # what came before it was asked for
+        with self._lock:
+            self._threads[thread] = Drained([], [], 0)
+
+    def read(self) -> None:
+        """Read what the rings hold, so that they have room again."""
+        with self._lock:
+            found = TreeSamples()
+            for ring in self._rings:
+                found.take(ring.take())
+            self.lost += found.lost
+            for thread, address, time_ns in zip(
+                found.tid, found.address, found.time_ns, strict=True
+            ):
+                own = self._threads.get(thread)
+                if own is not None:
+                    if address:
+                        own.user.append((address, time_ns))
+                    else:
+                        own.kernel_ns.append(time_ns)
+
+    def take(self, thread: int) -> Drained:
+        """Return what was read of a thread since the last time."""
+        with self._lock:
+            found = self._threads.get(thread, Drained([], [], 0))
+            self._threads[thread] = Drained([], [], 0)
+            lost, self.lost = self.lost, 0
+            return found._replace(lost=lost)
+
+    def end(self, thread: int) -> None:
+        """Keep no more samples of a thread."""
+        with self._lock:
+            self._threads.pop(thread, None)
+
+
+class _ThreadOfMany:
+    """A thread that the events of the processors sample; used as its own event would be.
+
+    A sample that was lost may have been another program's: the thread that is drained next has it.
+
+    Attributes:
+        cpu_ns: CPU time since ``resume``, by the scheduler.
+    """
+
+    kernel = True
+
+    def __init__(
+        self, events: ProcessorEvents, thread: int, scheduled: Callable[[], int | None]
+    ) -> None:
+        self._events, self._thread, self._scheduled = events, thread, scheduled
+        self._ran_ns = scheduled()
+        self.cpu_ns = 0
+
+    def resume(self) -> None:
+        self._events.begin(self._thread)
+
+    def drain(self) -> Drained:
+        found = self._events.take(self._thread)
+        before, self._ran_ns = self._ran_ns, self._scheduled()
+        if before is None or self._ran_ns is None:  # it has ended
+            self.cpu_ns += (len(found.user) + len(found.kernel_ns)) * self._events.period_ns
+        else:
+            self.cpu_ns += self._ran_ns - before
+        return found
+
+    def close(self) -> None:
+        self._events.end(self._thread)
+
+
 # --- a program and all that it starts -------------------------------------------------------------
 
 TREE_PERIOD_NS = 2_987_000
@@ -305,7 +425,8 @@ class TreeSamples:
 
     def _record(self, kind: int, misc: int, body: bytes) -> None:
         if kind == perf.SAMPLE:
-            address, pid, tid, time_ns = struct.unpack_from("<QIIQ", body)
+            # Signed: a thread that is just ending has no number any more, and -1 is in its place.
+            address, pid, tid, time_ns = struct.unpack_from("<QiiQ", body)
             self.pid.append(pid)
             self.tid.append(tid)
             self.address.append(0 if misc & perf.MODE_MASK == perf.MODE_KERNEL else address)
@@ -379,7 +500,7 @@ class TreeSampler:
         self.period_ns = period_ns
         self.samples = TreeSamples()
         self._rings, self.kernel = perf.kernel_first(
-            lambda flags: _rings(pid, period_ns, flags), None
+            lambda flags: _rings(pid, period_ns, sum(FLAGS) | flags), None
         )
 
     def drain(self) -> None:
@@ -393,24 +514,24 @@ class TreeSampler:
             ring.close()
 
 
-def _rings(pid: int, period_ns: int, flags: int) -> list[perf.Ring]:
-    """Return a ring for each processor that is switched on."""
+def _rings(thread: int, period_ns: int, flags: int) -> list[perf.Ring]:
+    """Return a ring for each processor that is switched on; for every thread if it is −1."""
     found: list[perf.Ring] = []
     try:
         for processor in range(os.cpu_count() or 1):
             try:
                 fd = perf.open_event(
                     period_ns,
-                    flags=sum(FLAGS) | flags,
+                    flags=flags,
                     content=perf.IP | perf.TID | perf.TIME,
-                    thread=pid,
+                    thread=thread,
                     processor=processor,
                 )
             except RefusedError as refused:
                 if refused.errno in (errno.ENODEV, errno.ENXIO):
                     continue
                 raise
-            found.append(perf.Ring(fd, PAGES, pid))
+            found.append(perf.Ring(fd, PAGES, thread))
     except RefusedError:
         for ring in found:
             ring.close()

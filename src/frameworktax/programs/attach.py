@@ -22,7 +22,7 @@ from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
-from frameworktax.attribution.threads import INTERVAL_S, ThreadSampler
+from frameworktax.attribution.threads import INTERVAL_S, ProcessorEvents, ThreadSampler
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.shard import this_environment
 from frameworktax.programs import target
@@ -45,7 +45,7 @@ SYMBOLS = 400
 FUNCTIONS = 100
 UNSEEN, LOST = 0.05, 0.02
 """Shares of processor time and of samples above which a note says so."""
-METHOD = "program-counter-sampling (perf-event), every thread"
+METHOD = "program-counter-sampling (perf-event), every {}"
 _DEVICES = re.compile(r"/dev/(nvidia\d|kfd|dri/renderD)")
 _PYTHON = re.compile(r"(lib)?python\d?(\.\d+)?t?(\.so[.\d]*)?")
 
@@ -94,7 +94,7 @@ class Seen:
         return tuple((*key, n / total * self.cpu_ns) for key, n in counts.most_common(SYMBOLS))
 
 
-def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
+def tax_share(windows: Sequence[tuple[int, int]], per: str = "thread") -> Estimate | None:
     """Return the share of samples outside kernels with its interval, None without samples.
 
     Windows hold as many samples as the threads ran, so the interval is that of a ratio of sums:
@@ -102,7 +102,9 @@ def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
 
     Args:
         windows: (samples in kernels, samples) each.
+        per: what had an event, ``thread`` or ``processor``.
     """
+    method = METHOD.format(per)
     total = sum(n for _, n in windows)
     if total <= 0:
         return None
@@ -111,21 +113,26 @@ def tax_share(windows: Sequence[tuple[int, int]]) -> Estimate | None:
     if len(used) > 1:
         squares = sum((n - k - share * n) ** 2 for k, n in used)
         deviation = math.sqrt(len(used) / (len(used) - 1) * squares) / total
-        half, method = t_quantile(0.95, len(used) - 1) * deviation, METHOD
+        half = t_quantile(0.95, len(used) - 1) * deviation
     else:
         # Without a spread all that is known is how many samples there are.
         spread = max(0.0, share * (1 - share))  # missing ticks make the share leave 0 to 1
-        half, method = NORMAL_95 * math.sqrt(spread / total), f"{METHOD}, binomial"
+        half, method = NORMAL_95 * math.sqrt(spread / total), f"{method}, binomial"
     return Estimate(value=share, low=share - half, high=share + half, method=method, n=len(used))
 
 
 class _Observed:
     """A process while it is observed."""
 
-    def __init__(self, found: Target, period_ns: int, root: Path) -> None:
+    def __init__(
+        self, found: Target, period_ns: int, root: Path, processors: ProcessorEvents | None
+    ) -> None:
         folder = root / "proc" / str(found.pid)
         self.target, self._period_ns = found, period_ns
-        self.sampler = ThreadSampler(found.pid, period_ns=period_ns, root=root)
+        self.sampler = ThreadSampler(
+            found.pid, period_ns=period_ns, root=root, processors=processors
+        )
+        self._per = "thread" if processors is None else "processor"
         maps = (folder / "maps").read_text(errors="replace")
         perf_map = PerfMap(folder / f"root/tmp/perf-{found.inner_pid}.map")
         self.resolver = Resolver(process=folder, perf_map=perf_map, judged=is_judged)
@@ -176,7 +183,7 @@ class _Observed:
                 name=one.name,
                 wall_ns=one.wall_ns,
                 cpu_ns=one.cpu_ns,
-                tax_share=tax_share(one.windows),
+                tax_share=tax_share(one.windows, self._per),
                 bill_ns=one.bill_ns(),
                 samples=one.leaves.total(),
                 lost=one.lost,
@@ -196,7 +203,7 @@ class _Observed:
             cpu_ns=self.seen.cpu_ns,
             unseen_cpu_ns=self.sampler.unseen_cpu_ns,
             idle_ns=self.sampler.idle_ns,
-            tax_share=tax_share(self.seen.windows),
+            tax_share=tax_share(self.seen.windows, self._per),
             bill_ns=self.seen.bill_ns(),
             symbols_ns=self.seen.symbols_ns(),
             functions=self.functions,
@@ -262,6 +269,7 @@ class Observation:
         period_ns: processor time between two samples of a thread.
         root: where ``proc`` is; for tests.
         functions: whether py-spy is asked for functions of Python, where it is installed.
+        processors: whether events are of processors, where that is allowed, instead of threads.
 
     Raises:
         UsageError: from ``__enter__``: this process is not to be attached to.
@@ -275,8 +283,11 @@ class Observation:
         period_ns: int = PERIOD_NS,
         root: Path = Path("/"),
         functions: bool = True,
+        processors: bool = True,
     ) -> None:
         self.target = target.find(pid, root)
+        self._asks_processors = processors
+        self._processors: ProcessorEvents | None = None
         self._root, self._period_ns = root, period_ns
         self._asks_functions = functions
         self._processes: dict[tuple[int, int], _Observed] = {}
@@ -294,6 +305,11 @@ class Observation:
         with contextlib.ExitStack() as until:
             until.enter_context(target.only_one(self.target))
             self._begin_ns, self._cpu_ns = time.perf_counter_ns(), _own_cpu_ns()
+            if self._asks_processors:
+                # What follows needs no privileges, and says why where it is refused as well.
+                with contextlib.suppress(RefusedError):
+                    self._processors = ProcessorEvents(self._period_ns)
+                    until.callback(self._processors.close)
             try:
                 self._add(self.target)
             except RefusedError as refused:
@@ -311,6 +327,10 @@ class Observation:
 
     def __exit__(self, *exception: object) -> None:
         self._exit.close()
+
+    @property
+    def _per(self) -> str:
+        return "thread" if self._processors is None else "processor"
 
     @property
     def _first(self) -> _Observed:
@@ -331,7 +351,7 @@ class Observation:
                 self._missing = str(error.strerror or error)
 
     def _add(self, found: Target) -> None:
-        made = _Observed(found, self._period_ns, self._root)
+        made = _Observed(found, self._period_ns, self._root, self._processors)
         made.sampler.start()
         with self._lock:
             self._processes[found.pid, found.start] = made
@@ -378,7 +398,7 @@ class Observation:
         self._seen.add(window)
         took_ns = time.perf_counter_ns() - self._begin_ns
         sections = [section for one in every for section in one.sections()]
-        share = tax_share(self._seen.windows)
+        share = tax_share(self._seen.windows, self._per)
         return Program(
             verb="attach",
             command=self.target.command,
