@@ -1,16 +1,20 @@
 """Which module a moment belongs to: on a fake clock exactly, and with real samples once."""
 
+import bisect
 import collections
+import functools
+import json
 import math
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from frameworktax.api import measure
-from frameworktax.attribution import available_samplers, call_stacks
+from frameworktax.attribution import available_samplers, call_stacks, operators
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
 from frameworktax.attribution.operators import attribute_operators
 from frameworktax.attribution.symbols import JIT, Leaf
@@ -300,22 +304,76 @@ def test_a_ring_without_room_for_stacks_is_refused(monkeypatch):
         attribute_operators(lambda: None, torch.nn.Linear(1, 1))
 
 
+class Nodes(torch.nn.Module):
+    """Two equal products, and 200 operators on eight numbers in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(768, 768), torch.nn.Linear(768, 768)
+        self.small = torch.nn.Parameter(torch.randn(200, 1))
+
+    def forward(self, x):
+        x = self.first(x)
+        z = x[:1, :8]
+        for i in range(200):
+            z = torch.sin(z + self.small[i]) if i % 2 else z + self.small[i]
+        return self.last(x + z.sum())
+
+
+def profiled_nodes(session, given):
+    """Return the names in ONNX Runtime's own profile, in the order in which nodes ran."""
+    session.run(None, given)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    names = (event["name"] for event in events if event.get("cat") == "Node")
+    return [name.removesuffix("_kernel_time") for name in names if name.endswith("_kernel_time")]
+
+
 @needs_stacks
-def test_nodes_of_a_stripped_engine_are_named(tmp_path):
-    """Eight products in ONNX Runtime, sampled in its own worker's way: a root of None."""
-    onnxruntime = pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_samples_of_a_stripped_engine_name_the_node(engine, tmp_path, monkeypatch):
+    """By the runtime's own names, and within a call in the order in which it runs its nodes."""
+    module = pytest.importorskip(engine)
     pytest.importorskip("onnx")
-    net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
-    x = torch.randn(64, 256)
-    torch.onnx.export(net, (x,), tmp_path / "m.onnx", dynamo=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options)
-    given = {session.get_inputs()[0].name: x.numpy()}
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(16, 768)
+    torch.onnx.export(Nodes().eval(), (x,), "m.onnx", dynamo=False)
+    if engine == "onnxruntime":
+        options = module.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = module.InferenceSession("m.onnx", options)
+        given = {session.get_inputs()[0].name: x.numpy()}
+        run = functools.partial(session.run, None, given)
+        options.enable_profiling = True
+        order = profiled_nodes(module.InferenceSession("m.onnx", options), given)
+    else:
+        settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
+        compiled = module.Core().compile_model("m.onnx", "CPU", settings)
+        run = functools.partial(compiled.create_infer_request().infer, {0: x.numpy()})
+        order = [one.get_friendly_name() for one in compiled.get_runtime_model().get_ordered_ops()]
+    begins, seen = [], []
+    place = operators.Namer.place
 
     def call():
-        session.run(None, given)
+        begins.append(time.perf_counter_ns())
+        run()
 
-    counts = named(attribute_operators(call, None, duration_ns=600_000_000))[""]
-    kernel = sum(n for (_, line), n in counts.items() if line == "kernel")
-    assert kernels(counts, "Gemm") > 0.9 * kernel > 90
+    def noted(self, caught):
+        found = place(self, caught)
+        seen.append((caught.time_ns, found[0]))
+        return found
+
+    monkeypatch.setattr(operators.Namer, "place", noted)
+    monkeypatch.setattr(operators, "PERIOD_NS", 250_000)
+    found = attribute_operators(call, None, duration_ns=1_000_000_000)
+    counts = {path: lines.total() for path, lines in named(found).items()}
+    assert counts.keys() - {""} <= set(order)
+    assert len(counts) > 50
+    assert len({module["path"] for module in found["modules"]}) == len(found["modules"])
+    ran = [(bisect.bisect(begins, at), order.index(node.name)) for at, node in seen if node]
+    assert sorted(ran) == ran
+    whole = sum(counts.values())
+    del counts[""]
+    (a, first), (b, second) = collections.Counter(counts).most_common(2)
+    assert abs(first - second) < 5 * math.sqrt(first + second)
+    assert first + second > 0.2 * whole
+    assert {a, b} == {min(counts, key=order.index), max(counts, key=order.index)}

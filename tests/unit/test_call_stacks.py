@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from types import SimpleNamespace
 
@@ -69,6 +70,10 @@ def caught(address, words, sp=BEGIN, **registers):
     return Caught(address, False, 0, {PC: address, SP: sp, BP: 1} | registers, stack)
 
 
+def addresses(made, one):
+    return [address for address, _ in made.callers(one)]
+
+
 def chain(count):
     """Return the frames of callers at 0x208, 0x218 …: a local word and the return address."""
     return [word for i in range(count) for word in (7, 0x209 + 0x10 * i)][1:]
@@ -76,14 +81,14 @@ def chain(count):
 
 def test_callers_are_followed_to_the_end_of_the_stack(monkeypatch):
     words = [5, 0xBEEF, *chain(3)]  # a local word, rbp, the return address
-    found = list(unwinder(monkeypatch).callers(caught(0x104, words)))
+    found = addresses(unwinder(monkeypatch), caught(0x104, words))
     assert found == [0x104, 0x208, 0x218, 0x228]
 
 
 def test_code_without_a_table_is_stepped_over(monkeypatch):
     left_over = 0x231  # a call that was made before: no further callers follow it
     words = [1, 2, left_over, 4, 5, *chain(9)]
-    found = list(unwinder(monkeypatch).callers(caught(0x999, words)))
+    found = addresses(unwinder(monkeypatch), caught(0x999, words))
     assert found[:3] == [0x999, 0x208, 0x218]
     assert len(found) == 10
 
@@ -91,10 +96,10 @@ def test_code_without_a_table_is_stepped_over(monkeypatch):
 def test_a_frame_that_is_longer_than_the_search_keeps_the_former_stack_pointer(monkeypatch):
     gap = [0] * 4_000
     words = [9, BEGIN + 8 * (2 + len(gap)), *gap, *chain(9)]
-    found = list(unwinder(monkeypatch).callers(caught(0x999, words)))
+    found = addresses(unwinder(monkeypatch), caught(0x999, words))
     assert found[:2] == [0x999, 0x208]
     without = [9, 9, *gap, *chain(9)]
-    assert list(unwinder(monkeypatch).callers(caught(0x999, without))) == [0x999]
+    assert addresses(unwinder(monkeypatch), caught(0x999, without)) == [0x999]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def test_torch_functions_name_operators(symbol, name):
 
 def test_stripped_engines_name_the_classes_of_their_nodes():
     engine = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
-    found = set(operators.node_classes(engine.__file__).values())
+    found = set(operators.engine(engine.__file__).functions.values())
     assert {"Gemm", "Conv", "Softmax", "LayerNorm", "Gelu"} <= found
     assert "OpKernel" not in found
 
@@ -146,8 +151,41 @@ def test_stripped_engines_name_the_classes_of_their_nodes():
 def test_a_library_that_cannot_be_read_names_nothing(tmp_path):
     file = tmp_path / "broken.so"
     file.write_bytes(b"\x7fELF\x02\x01" + bytes(200))
-    assert operators.node_classes(str(file)) == {}
-    assert operators.node_classes(str(tmp_path / "none.so")) == {}
+    assert operators.engine(str(file)) == ({}, {})
+    assert operators.engine(str(tmp_path / "none.so")) == ({}, {})
+
+
+BIAS = 0x1000
+
+
+def in_memory(*words):
+    """Return an array of words, which has to be kept, and its address."""
+    made = (ctypes.c_uint64 * len(words))(*words)
+    return made, ctypes.addressof(made)
+
+
+def text(at, value, kept):
+    """Return the words of a ``std::string`` that lies at an address."""
+    if len(value) < 16:
+        return at + 16, len(value), *struct.unpack("<QQ", value.ljust(16, b"\0"))
+    kept.append(ctypes.create_string_buffer(value))
+    return ctypes.addressof(kept[-1]), len(value), len(value), 0
+
+
+@pytest.mark.parametrize("name", [b"/add", b"/layers.0/attention/MatMul"])
+def test_the_name_of_a_node_is_read_from_its_object(name):
+    """An object whose second word points to what holds a number, the name and the type."""
+    kept = []
+    held, at = in_memory(*[0] * 12)
+    for i, word in enumerate((7, *text(at + 8, name, kept), *text(at + 40, b"MatMul", kept))):
+        held[i] = word
+    _kept, address = in_memory(0x500 + BIAS, at)
+    known = operators.Engine({}, {0x500: operators.Root(path=(8,), reach=16)})
+    assert operators.node_at(address, known, BIAS) == (name.decode(), "MatMul")
+    held[5:7] = 0, 0  # the type is no text any more
+    assert operators.node_at(address, known, BIAS) is None
+    for nowhere in (address + 8, 0, 8, 2**47, 2**64 - 8):
+        assert operators.node_at(nowhere, known, BIAS) is None
 
 
 def test_stacks_are_read_on_one_processor_only(monkeypatch):

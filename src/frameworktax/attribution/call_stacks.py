@@ -155,17 +155,17 @@ class Unwinder:
         self._rules: dict[int, Rule | None] = {}
         self._calls: dict[int, bool] = {}
 
-    def callers(self, caught: Caught) -> Iterator[int]:
+    def callers(self, caught: Caught) -> Iterator[tuple[int, Mapping[int, int]]]:
         """Yield the address that a sample fell at, then one inside the call of each caller.
 
-        Ends where the stack that was copied ends, or where no caller is found.
+        With each come the registers that are known there, by DWARF's number. Ends where the stack
+        that was copied ends, or where no caller is found.
         """
-        registers: dict[int, int] | None = dict(caught.registers)
+        registers = dict(caught.registers)
         begin = caught.registers[SP]
         address = caught.registers[PC]
         for _ in range(MOST_FRAMES):
-            yield address
-            assert registers is not None
+            yield address, registers
             above = self._caller(address, registers, begin, caught.stack)
             if above is None and self._rule(address) is None:
                 above = self._searched(registers, begin, caught.stack)

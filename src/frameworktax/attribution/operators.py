@@ -7,13 +7,16 @@
   outermost: ``aten::linear`` has the time of the product in it.
 - A loop that Inductor compiled: its name (``cpp_fused_add_gelu_0``).
 - ONNX Runtime and OpenVINO, which are stripped: the method of the class that carries out a node,
-  known by its virtual function table (``node_classes``). Nodes of one class are one operator.
+  known by its virtual function table (``engine``). The object that it is a method of is in a
+  register of that frame or of a caller's, which preserve it. It is known by its table too, and
+  holds the name and type of the node; each node is a module of the call. A sample whose object is
+  not found has the name of the class and belongs to no node.
 
 What none of them called is the module's, the wrapper's or the executor's own, with an empty name:
 the binding that reads an operator's arguments too. Nothing is recorded while calls run, so that the
 call takes what it takes under any sampling, and no samples are an observer's.
 
-``node_classes`` finds the class of a virtual function of a stripped library. A table of virtual
+``engine`` finds the class of a virtual function of a stripped library. A table of virtual
 functions begins with a pointer to the description of its class, which holds the class's name and
 the descriptions of its bases. Of the classes that carry out nodes of a graph, those that derive
 from ``onnxruntime::OpKernel`` or ``ov::intel_cpu::Node``, functions are named. A function in the
@@ -25,18 +28,21 @@ Source: Itanium C++ ABI, 2.5 "Virtual Table Layout" and 2.9.5 "RTTI Layout".
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
-from pathlib import PurePosixPath
-from typing import Any
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from frameworktax.attribution import call_stacks
 from frameworktax.attribution.buckets import classify, is_judged
-from frameworktax.attribution.call_stacks import Caught, StackSampler, Unwinder
+from frameworktax.attribution.call_stacks import PC, SP, Caught, StackSampler, Unwinder
 from frameworktax.attribution.layers import (
     ModuleClock,
     modules_called,
@@ -66,18 +72,39 @@ class Namer:
         self._resolver = resolver
         self._unwinder = Unwinder(resolver)
         self._names: dict[int, tuple[str, str]] = {}
+        self._nodes: dict[int, Node | None] = {}
 
-    def operator(self, caught: Caught) -> str:
-        """Return the operator that a sample belongs to, "" for none."""
+    def place(self, caught: Caught) -> tuple[Node | None, str]:
+        """Return the node of a graph and the operator that a sample belongs to, "" for none."""
         outermost = ""
-        for address in self._unwinder.callers(caught):
+        callers = self._unwinder.callers(caught)
+        for address, registers in callers:
             kind, name = self._name(address)
             if kind == "python":
                 break
             if kind == "node":  # a node may run a graph of nodes: the innermost
-                return name
+                above = (there for _, there in islice(callers, ABOVE))
+                node = self._node(address, [registers, *above])
+                return node, node.type if node else name
             outermost = name or outermost
-        return outermost
+        return None, outermost
+
+    def _node(self, address: int, frames: Iterable[Mapping[int, int]]) -> Node | None:
+        """Return the node whose object a register holds, of the innermost frame that has one."""
+        found = self._resolver.find(address)
+        if found is None:
+            return None
+        path, _, place = found
+        for registers in frames:
+            for number, value in registers.items():
+                if number in (SP, PC) or value % 8:
+                    continue
+                if value not in self._nodes:
+                    self._nodes[value] = node_at(value, engine(path), address - place)
+                node = self._nodes[value]
+                if node is not None:
+                    return node
+        return None
 
     def _name(self, address: int) -> tuple[str, str]:
         """Return (kind, name) of the code there: python, node, operator or nothing."""
@@ -102,7 +129,7 @@ class Namer:
         if symbol:
             return "operator", torch_operator(symbol)
         start = table.function(place)
-        name = node_classes(path).get(start, "") if start is not None else ""
+        name = engine(path).functions.get(start, "") if start is not None else ""
         return ("node", name) if name else ("", "")
 
 
@@ -153,8 +180,9 @@ def attribute_operators(
 ) -> dict[str, Any]:
     """Return which operator of which module each sample belongs to, as fields of ``Places``.
 
-    Arguments and result are those of ``attribute_modules``; a ``root`` of None is one module, the
-    model itself.
+    Arguments and result are those of ``attribute_modules``. A ``root`` of None is one module, the
+    model itself; nodes that an engine names are further ones, called as often as it: what a loop in
+    the graph repeats is not known.
 
     Raises:
         WorkerError: this host allows no sampling, or its stacks are not known.
@@ -181,7 +209,7 @@ def attribute_operators(
     with sampler:
         if root is None:
             run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
-            modules: list[dict[str, Any]] = [{"path": "", "type": "", "calls": run.calls}]
+            modules: list[dict[str, Any]] = [{"path": "", "type": "graph", "calls": run.calls}]
             caught = sampler.caught()
             where = [[0] * len(part) for part in caught]
         else:
@@ -195,54 +223,87 @@ def attribute_operators(
     called, place = modules_called(modules)
     resolver = Resolver(judged=is_judged)
     namer = Namer(resolver)
+    nodes: dict[Node, int] = {}
     ticks = []
     for part, indices in zip(caught, where, strict=True):
         leaves = resolver.resolve(one.address for one in part if not one.in_kernel)
-        counts = Counter(
-            (
-                place[index],
-                namer.operator(one),
-                classify(Leaf(KERNEL, "") if one.in_kernel else leaves[one.address])[0],
-            )
-            for index, one in zip(indices, part, strict=True)
-        )
+        counts: Counter[tuple[int, str, str]] = Counter()
+        for index, one in zip(indices, part, strict=True):
+            node, operator = namer.place(one)
+            at = place[index] if node is None else nodes.setdefault(node, len(called) + len(nodes))
+            leaf = Leaf(KERNEL, "") if one.in_kernel else leaves[one.address]
+            counts[at, operator, classify(leaf)[0]] += 1
         ticks.append(tuple((*key, count) for key, count in counts.items()))
+    called += tuple({"path": node.name, "type": node.type, "calls": run.calls} for node in nodes)
     return places("operator", run, modules=called, ticks=tuple(ticks))
 
 
 # --- classes of virtual functions in stripped libraries -------------------------------------------
 
-ROOTS = {
-    "N11onnxruntime8OpKernelE": "",
-    "N2ov9intel_cpu4NodeE": "",
-    "N2ov9intel_cpu20SubgraphBaseExecutorE": "Subgraph",  # its node jumps there and is left
-}
-"""Class, as type information names it, from which those of nodes derive → their common name.
 
-Empty where each has its own.
-"""
+class Root(NamedTuple):
+    """A class from which those of nodes derive.
+
+    Attributes:
+        common: the name of all of them; empty where each has its own.
+        path: offsets of the pointers from an object to what holds its node's name and type.
+        reach: how far in that to look for the two, bytes; 0 where they are not there.
+    """
+
+    common: str = ""
+    path: tuple[int, ...] = ()
+    reach: int = 0
+
+
+ROOTS = {
+    "N11onnxruntime8OpKernelE": Root(path=(8, 8), reach=16),
+    "N2ov9intel_cpu4NodeE": Root(reach=1_024),
+    "N2ov9intel_cpu20SubgraphBaseExecutorE": Root("Subgraph"),  # its node jumps there and is left
+}
+"""Class, as type information names it → what is known of it."""
 WRAPPERS = ("NodeImpl",)
 """Classes around those of nodes."""
+ABOVE = 3
+"""Callers of a node's function that may hold its object."""
 _RELATIVE, _ABSOLUTE = 8, 1  # R_X86_64_RELATIVE, R_X86_64_64
 _ONE_BASE, _SEVERAL_BASES = "__si_class_type_info", "__vmi_class_type_info"
+_STRING = 32
+"""Bytes of a ``std::string``: where its text is, its length, and the text itself if it is short."""
+_TYPE = re.compile(r"[A-Z]\w*")
+
+
+class Node(NamedTuple):
+    """A node of a graph, as the engine names it."""
+
+    name: str
+    type: str
+
+
+class Engine(NamedTuple):
+    """Start of a function → class of nodes that it belongs to, as ``MatMul``; and class tables.
+
+    ``tables`` has, by the address that objects hold, the class that theirs derives from.
+    """
+
+    functions: dict[int, str]
+    tables: dict[int, Root]
 
 
 @cache
-def node_classes(path: str) -> dict[int, str]:
-    """Return start of a function → class of nodes that it belongs to, as ``MatMul``.
+def engine(path: str) -> Engine:
+    """Return what is known of a library's nodes.
 
     Empty for a library without such classes, and for one that cannot be read.
     """
     try:
-        table = SymbolTable(path)
-        return _operators(table)
+        return _engine(SymbolTable(path))
     except (OSError, ValueError, IndexError, KeyError):
-        return {}
+        return Engine({}, {})
 
 
-def _operators(table: SymbolTable) -> dict[int, str]:
+def _engine(table: SymbolTable) -> Engine:
     if not any(table.holds(f"{root}\0".encode()) for root in ROOTS):
-        return {}
+        return Engine({}, {})
     pointers, kinds = _pointers(table)
     names: dict[int, str] = {}
     bases: dict[int, list[int]] = {}
@@ -260,21 +321,77 @@ def _operators(table: SymbolTable) -> dict[int, str]:
     nodes = _derived(bases, roots)
     functions = set(table.functions.tolist())
     owners: dict[int, set[int]] = defaultdict(set)
+    tables = {}
     for at, described in pointers.items():
+        if described not in nodes:
+            continue
         slot = at + 8
-        while described in nodes and (function := pointers.get(slot, 0)) in functions:
+        if not any(table.code(at - 8, 8)):  # else of a part of the object
+            tables[slot] = next(roots[up] for up in nodes[described] if up in roots)
+        while (function := pointers.get(slot, 0)) in functions:
             owners[function].add(described)
             slot += 8
     found = {}
     for function, classes in owners.items():
         own = {one for one in classes if not classes & nodes[one]} if len(classes) > 1 else classes
         called = {
-            next((roots[up] for up in nodes[one] if roots.get(up)), "") or _short(names[one])
+            next((r.common for up in nodes[one] if (r := roots.get(up)) and r.common), "")
+            or _short(names[one])
             for one in own
         }
         if len(called) == 1 and not called & set(WRAPPERS):
             found[function] = called.pop()
-    return found
+    return Engine(found, tables)
+
+
+def node_at(address: int, known: Engine, bias: int) -> Node | None:
+    """Return the node that the object at an address of this process carries out.
+
+    None where there is no such object, and where it holds no name.
+
+    Args:
+        address: of the object; anything.
+        known: of the library that has the object's class.
+        bias: from addresses in the library's file to those in memory.
+    """
+    root = known.tables.get(_pointer(address) - bias)
+    if root is None or not root.reach:
+        return None
+    for offset in root.path:
+        address = _pointer(address + offset)
+    data = _memory(address, root.reach + 2 * _STRING)
+    for at in range(0, len(data) - 2 * _STRING, 8):
+        kind = _string(data, address, at + _STRING)
+        name = _string(data, address, at) if _TYPE.fullmatch(kind) else ""
+        if name:
+            return Node(name, kind)
+    return None
+
+
+def _memory(address: int, size: int) -> bytes:
+    """Return bytes of this process, fewer where nothing is mapped."""
+    try:
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+            return os.pread(memory.fileno(), size, address)
+    except (OSError, OverflowError):
+        return b""
+
+
+def _pointer(address: int) -> int:
+    return int.from_bytes(_memory(address, 8), "little")
+
+
+def _string(data: bytes, begin: int, at: int) -> str:
+    """Return the text of a ``std::string`` in memory read from ``begin`` on, "" for none."""
+    start, size = struct.unpack_from("<QQ", data, at)
+    is_short = start == begin + at + 16
+    if not 0 < size < 1_024 or is_short != (size < 16):
+        return ""
+    text = data[at + 16 : at + 17 + size] if is_short else _memory(start, size + 1)
+    if len(text) <= size or text[size]:
+        return ""
+    found = text[:size].decode("utf-8", "replace")
+    return found if found.isprintable() else ""
 
 
 def _pointers(table: SymbolTable) -> tuple[dict[int, int], dict[int, str]]:
