@@ -36,7 +36,7 @@ def test_cpu_regime_uses_the_ends_of_the_interval(low, high, expected):
     ],
 )
 def test_a_twin_names_only_what_holds_up_to_four_times_its_share(low, high, expected):
-    assert regime.cpu_regime_from_twin(share(low, low, high)) == expected
+    assert regime.cpu_regime(share(low, low, high), is_lower=True) == expected
 
 
 @pytest.mark.parametrize(

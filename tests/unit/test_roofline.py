@@ -1,23 +1,18 @@
-from dataclasses import replace
-
 import pytest
 
 from frameworktax.analysis import regime
-from frameworktax.records import Estimate, Measurement, Workload
+from frameworktax.records import Estimate, Point, Subject, Workload
 
 
-def point(kernel_ns, *, parameters=110_000_000, flops=1_000_000_000, precision="float16"):
-    return Measurement(
-        workload=Workload(model="m", precision=precision),
-        runtime="eager",
-        paradigm="eager",
-        platform="cuda:0",
-        threads=1,
-        status="ok",
-        kernel_ns=Estimate(value=kernel_ns, low=kernel_ns, high=kernel_ns),
-        parameters=parameters,
-        flops=flops,
-    )
+def point(*, parameters=110_000_000, flops=1_000_000_000, precision="float16"):
+    workload = Workload(model="m", precision=precision)
+    at = Point(workload=workload, runtime="eager", platform="cuda:0")
+    return Subject(session="s", point=at, paradigm="eager", parameters=parameters, flops=flops)
+
+
+def refine(found, kernel_ns, device, **counts):
+    kernel = Estimate(value=kernel_ns, low=kernel_ns, high=kernel_ns)
+    return regime.refine(found, point(**counts), kernel, device)
 
 
 H100 = regime.gpu_peaks({"name": "NVIDIA H100 80GB HBM3"})
@@ -62,37 +57,26 @@ def test_what_only_sounds_alike_is_not_known(name):
 
 @pytest.mark.parametrize("found", ["compute-bound", "kernel-flat"])
 def test_a_device_that_moves_weights_is_memory_bound(found):
-    assert regime.refine(found, point(MOVING_NS / 0.61), H100) == "memory-bound"
-    assert regime.refine(found, point(MOVING_NS / 0.59), H100) == found
+    assert refine(found, MOVING_NS / 0.61, H100) == "memory-bound"
+    assert refine(found, MOVING_NS / 0.59, H100) == found
 
 
 @pytest.mark.parametrize("found", ["framework-bound", "mixed"])
 def test_only_a_busy_device_is_refined(found):
-    assert regime.refine(found, point(MOVING_NS), H100) == found
+    assert refine(found, MOVING_NS, H100) == found
 
 
 def test_what_is_not_known_changes_nothing():
-    whole = point(MOVING_NS)
-    for m, device in (
-        (whole, None),
-        (replace(whole, flops=None), H100),
-        (replace(whole, parameters=None), H100),
-        (replace(whole, kernel_ns=None), H100),
-        (point(MOVING_NS, precision="fp8"), H100),
-    ):
-        assert regime.refine("compute-bound", m, device) == "compute-bound"
+    assert refine("compute-bound", MOVING_NS, None) == "compute-bound"
+    for unknown in ({"flops": None}, {"parameters": None}, {"precision": "fp8"}):
+        assert refine("compute-bound", MOVING_NS, H100, **unknown) == "compute-bound"
 
 
 def test_operations_that_take_longer_than_the_weights_are_compute():
     ridge = MOVING_NS * 1e-9 * 989e12
-    assert regime.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 1.01)), H100) == (
-        "compute-bound"
-    )
-    assert regime.refine("compute-bound", point(MOVING_NS, flops=round(ridge * 0.99)), H100) == (
-        "memory-bound"
-    )
+    assert refine("compute-bound", MOVING_NS, H100, flops=round(ridge * 1.01)) == ("compute-bound")
+    assert refine("compute-bound", MOVING_NS, H100, flops=round(ridge * 0.99)) == ("memory-bound")
 
 
 def test_weights_that_fit_into_the_cache_prove_nothing():
-    small = point(1.0, parameters=(50 << 20) // 2)
-    assert regime.refine("kernel-flat", small, H100) == "kernel-flat"
+    assert refine("kernel-flat", 1.0, H100, parameters=(50 << 20) // 2) == "kernel-flat"

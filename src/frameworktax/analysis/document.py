@@ -76,9 +76,9 @@ def build(
     slopes = _slopes(shown)
     measurements, bills = _measurements(shown, grouped, slopes, _gpus(sessions), until)
     families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
-    for m in measurements:
+    for records_of, m in zip(shown, measurements, strict=True):
         if m.runtime != FLOOR:  # it is no family's member
-            families[m.point.family()].append(m)
+            families[records_of.point.family()].append(m)
     processors = {s.session: _processors(s.environment) for s in sessions}
     curves, advice = [], []
     for family in families.values():
@@ -240,12 +240,10 @@ def _measurements(
         bill = _bill(records, twins.get(point))
         if bill is not None:
             bills[point] = bill
-        m = _measurement(records, bill, twins.get(point), eagers.get(_cell(point)), until)
         device = gpus.get((records.session, device_of(point.platform)))
-        found = _regime(bill, slopes.get(point)) if bill is not None else None
-        if found is not None:
-            found = regime.refine(found, m, device)
-        measurements.append(replace(m, regime=found))
+        found = _regime(records, bill, slopes.get(point), device) if bill is not None else None
+        twin, eager = twins.get(point), eagers.get(_cell(point))
+        measurements.append(_measurement(records, bill, found, twin, eager, until))
     return measurements, bills
 
 
@@ -257,6 +255,7 @@ def _cell(point: Point) -> tuple[FamilyKey, int]:
 def _measurement(
     records: PointRecords,
     bill: billing.Bill | None,
+    found: Regime | None,
     twin: PointRecords | None,
     eager: PointRecords | None,
     until: float,
@@ -289,7 +288,7 @@ def _measurement(
         status=status,
         reason=reason,
         latency_ns=latency,
-        pipelined_ns=points.pipelined(records),
+        pipelined_ns=records.pipelined,
         enqueue_ns=points.enqueue(records),
         kernel_ns=bill.kernel if bill else None,
         span_ns=bill.span if bill else None,
@@ -320,6 +319,7 @@ def _measurement(
         padding_share=subject.padding_share,
         first_token_ns=points.first_token(records),
         per_token_ns=points.per_token(records),
+        regime=found,
         parity=records.parity,
         process_spread=between,
         block_spread=within,
@@ -345,7 +345,7 @@ def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | No
         return None  # the floor has no kernels: its latency is the harness's own
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
-    mean = points.pipelined(records)
+    mean = records.pipelined
     sampled = billing.from_samples(
         latency, _whole(records), records.by_process, mean.value if mean else None
     )
@@ -391,12 +391,13 @@ def _gpus(sessions: Sequence[Session]) -> dict[tuple[str, str], regime.Device | 
     }
 
 
-def _regime(bill: billing.Bill, slope: float | None) -> Regime:
-    if bill.method == billing.DEVICE:
-        return regime.gpu_regime(one_minus(bill.share), slope)
-    if bill.method == billing.TWIN:
-        return regime.cpu_regime_from_twin(bill.share)
-    return regime.cpu_regime(bill.share)
+def _regime(
+    records: PointRecords, bill: billing.Bill, slope: float | None, device: regime.Device | None
+) -> Regime:
+    if bill.method != billing.DEVICE:
+        return regime.cpu_regime(bill.share, is_lower=bill.method == billing.TWIN)
+    found = regime.gpu_regime(one_minus(bill.share), slope)
+    return regime.refine(found, records.subject, bill.kernel, device)
 
 
 def _curves(family: Iterable[Measurement], slopes: Mapping[Point, float | None]) -> list[Curve]:

@@ -114,6 +114,13 @@ class PointRecords:
         """The latency of one call, ns, over processes and their blocks."""
         return process_interval(self.block_medians)
 
+    @cached_property
+    def pipelined(self) -> Estimate | None:
+        """The time per call with one synchronise per block, ns."""
+        return _interval(
+            self, lambda b: b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else None
+        )
+
 
 def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
     """Group records by point, in the order the points first appear.
@@ -224,31 +231,25 @@ def left_out_names(records: Iterable[Record], measured: set[Point]) -> list[str]
 
 def _interval(records: PointRecords, value: Callable[[Block], float | None]) -> Estimate | None:
     """Return the interval of one value a block, as of a latency; blocks with None are left out."""
-    by_process = [
-        [found for block in blocks if (found := value(block)) is not None]
-        for blocks in records.by_process
-    ]
-    return process_interval(by_process)
+    found = [[value(block) for block in blocks] for blocks in records.by_process]
+    return process_interval([[one for one in own if one is not None] for own in found])
 
 
 def _median(values: Sequence[float] | None) -> float | None:
     return block_median(values) if values else None
 
 
-def pipelined(records: PointRecords) -> Estimate | None:
-    """Return the time per call with one synchronise per block, ns."""
-    return _interval(
-        records, lambda b: b.pipelined_ns / b.pipelined_calls if b.pipelined_calls else None
-    )
-
-
 def enqueue(records: PointRecords) -> Estimate | None:
     """Return the host time until a call returns, ns; None where there is no device."""
+    if device_of(records.point.platform) == "cpu":
+        return None
     return _interval(records, lambda b: _median(b.enqueue_ns))
 
 
 def first_token(records: PointRecords) -> Estimate | None:
     """Return the time to the first generated token, ns; None where nothing is generated."""
+    if records.point.workload.new_tokens is None:
+        return None
     return _interval(records, lambda b: _median(b.first_token_ns))
 
 

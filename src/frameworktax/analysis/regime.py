@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frameworktax.analysis.curves import FREE, isotonic
-from frameworktax.records import Estimate, Measurement, Regime
+from frameworktax.records import Estimate, Regime, Subject
 from frameworktax.stats import LINEAR
 
 CPU_FRAMEWORK = 0.5
@@ -32,24 +32,17 @@ parameters (rows of an embedding that no token asks for) are counted and never r
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
-def cpu_regime(share: Estimate) -> Regime:
-    """Return the regime of a CPU point from its tax share T / L."""
-    if share.low > CPU_FRAMEWORK:
-        return "framework-bound"
-    if share.high < CPU_COMPUTE:
-        return "compute-bound"
-    return "mixed"
+def cpu_regime(share: Estimate, *, is_lower: bool = False) -> Regime:
+    """Return the regime of a CPU point from its tax share T / L.
 
-
-def cpu_regime_from_twin(share: Estimate) -> Regime:
-    """Return the regime from warm overhead over latency, which is only a lower figure of T / L.
-
-    The tax lies between the warm overhead and ``IN_SITU_OVER_WARM`` times it; what does not hold
-    over that whole range is ``mixed``.
+    Args:
+        share: of the tax.
+        is_lower: it is a twin's warm overhead over the latency. The tax lies between that and
+            ``IN_SITU_OVER_WARM`` times it; what does not hold over the whole range is ``mixed``.
     """
     if share.low > CPU_FRAMEWORK:
         return "framework-bound"
-    if share.high * IN_SITU_OVER_WARM < CPU_COMPUTE:
+    if share.high * (IN_SITU_OVER_WARM if is_lower else 1) < CPU_COMPUTE:
         return "compute-bound"
     return "mixed"
 
@@ -162,7 +155,7 @@ def gpu_peaks(gpu: Mapping[str, Any]) -> Device | None:
     return None
 
 
-def refine(found: Regime, m: Measurement, device: Device | None) -> Regime:
+def refine(found: Regime, subject: Subject, kernel_ns: Estimate, device: Device | None) -> Regime:
     """Return ``memory-bound`` for a busy device that spends its time moving weights.
 
     Reading every weight once at peak bandwidth must take longer than the operations at peak rate
@@ -171,18 +164,19 @@ def refine(found: Regime, m: Measurement, device: Device | None) -> Regime:
 
     Args:
         found: by ρ and the slope; only ``compute-bound`` and ``kernel-flat`` are refined.
-        m: with kernel time, operations and parameters.
+        subject: the point, its operations and parameters.
+        kernel_ns: kernel time of a call.
         device: peak numbers; None changes nothing.
     """
     if device is None or found not in ("compute-bound", "kernel-flat"):
         return found
-    size = BYTES.get(m.workload.precision)
-    if size is None or not m.parameters or not m.flops or m.kernel_ns is None:
+    size = BYTES.get(subject.point.workload.precision)
+    if size is None or not subject.parameters or not subject.flops:
         return found
-    weights = size * m.parameters
+    weights = size * subject.parameters
     moving_s = weights / device.bandwidth
-    computing_s = m.flops / (device.single if size == 4 else device.half)
-    explained = moving_s * 1e9 / m.kernel_ns.value if m.kernel_ns.value > 0 else 0.0
+    computing_s = subject.flops / (device.single if size == 4 else device.half)
+    explained = moving_s * 1e9 / kernel_ns.value if kernel_ns.value > 0 else 0.0
     if weights > device.cache_bytes and moving_s > computing_s and explained >= MOVING:
         return "memory-bound"
     return found
