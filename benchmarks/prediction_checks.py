@@ -31,6 +31,8 @@ TRUTH = 0.05
 larger than the half-width."""
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
+POINTS = 3
+"""Measured batches that a line is drawn through, the largest below the one in question."""
 SPAN = "device span, line over batch"
 
 
@@ -79,12 +81,12 @@ def judge(
         for asked, target in _questions(m, told):
             seen = [o for o in told if _seen(o, target, asked)]
             try:
-                answers = _answers(m, seen, asked)
+                answer = _answer(m, seen, asked)
             except Refused as no:
                 refused.append(f"{point_name(m.point)}, {asked.words()}: {no.reason}")
             else:
                 if target.latency_ns is not None:
-                    checks += [_check(m, asked, answer, target.latency_ns) for answer in answers]
+                    checks.append(_check(m, asked, answer, target.latency_ns))
         checks += _spans(m, told)
     return checks, refused
 
@@ -186,11 +188,11 @@ def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
     return other is not target
 
 
-def _answers(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> list[Answer]:
+def _answer(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> Answer:
     relatives = [o for o in seen if o.point.family() == m.point.family()]
     if device_of(m.platform) != "cpu":
-        return [gpu.answer(m, relatives, asked)]
-    return cpu.answers(m, relatives, seen, asked)
+        return gpu.answer(m, relatives, asked)
+    return cpu.answer(m, relatives, seen, asked)
 
 
 def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
@@ -206,7 +208,7 @@ def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
     for target in row:
         if target.workload.batch not in LARGER or target.span_ns is None:
             continue
-        small = [o for o in row if o.workload.batch < target.workload.batch][-cpu.POINTS :]
+        small = [o for o in row if o.workload.batch < target.workload.batch][-POINTS:]
         with suppress(Refused):
             answer = cpu.on_line(
                 [float(o.workload.batch) for o in small],

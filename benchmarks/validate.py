@@ -61,6 +61,7 @@ MODELS: Mapping[str, Workload] = {
 time to the others."""
 BUDGET_S = 660.0
 LEAST_S = 1.0
+STARTS = (1, 4)
 BATCHES = (1, 2, 4, 8, 16)
 PROCESSES = 2
 UNTIL = 0.015
@@ -171,10 +172,12 @@ def grid(name: str, device: str) -> list[Point]:
     base = MODELS.get(name, Workload(model=name))
     on_gpu = device != "cpu"
     runtimes = [*SAME_KERNELS[1:], *(["cuda-graph"] if on_gpu else [])]
-    made = [("eager", replace(base, batch=batch)) for batch in BATCHES]
-    made += [(runtime, replace(base, batch=batch)) for runtime in runtimes for batch in (1, 4)]
-    made.append(("eager", replace(base, width=WIDER)))
-    if not on_gpu:
+    batches = BATCHES if on_gpu else STARTS  # on a CPU no batch is predicted from others
+    made = [("eager", replace(base, batch=batch)) for batch in batches]
+    made += [(runtime, replace(base, batch=batch)) for runtime in runtimes for batch in STARTS]
+    if on_gpu:
+        made.append(("eager", replace(base, width=WIDER)))
+    else:
         made += [("eager", replace(base, depth=depth)) for depth in DEPTHS]
         made += [(runtime, replace(base, twin=True)) for runtime in SAME_KERNELS]
     return [

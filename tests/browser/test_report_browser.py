@@ -130,12 +130,11 @@ def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
     texts = refused = 0
     asked = {}
     for subject, change, stop, said, more in shown:
-        if (change, stop) == ("batch", "1") or (change != "batch" and stop == "1"):
+        if stop == "1":
             assert more == "as it was measured"
             continue
-        value = int(stop) if change == "batch" else float(stop)
         if (change, stop) not in asked:
-            asked[change, stop] = whatif.predict(WhatIf(**{change: value}), run)
+            asked[change, stop] = whatif.predict(WhatIf(**{change: float(stop)}), run)
         found = next(p for p in asked[change, stop] if p.subject == names[int(subject)])
         if found.reason is not None:
             assert (said, more) == ("not predicted", found.reason)
@@ -144,8 +143,8 @@ def test_each_stop_of_a_slider_shows_pythons_answer(light, run):
             assert said == trace_blocks.latency_text(found.latency_ns)
             assert more.startswith(f"{words.factor(found.factor)} faster; {found.formula}")
             texts += 1
-    assert places.count() == 5  # four of a CPU, one of a device
-    assert texts > 100 and refused > 100
+    assert places.count() == 5  # two of a CPU, three of a device
+    assert texts > 50 and refused > 50
 
 
 STOPS = """() => {

@@ -72,53 +72,28 @@ def test_on_a_device_a_faster_cpu_is_a_faster_host():
     assert both[0].latency_ns == both[1].latency_ns
 
 
-def test_width_scales_matrix_products_by_its_square():
-    found = one(WhatIf(width=2), point())
-    assert found.latency_ns.value == pytest.approx(400 + 4 * 450 + 2 * 150)
-
-
-def test_width_leaves_the_products_of_activations_linear():
-    # half of the operations have no weights, so half of the matrix time grows with the width alone
-    found = one(WhatIf(width=3), point(flops=400, macs=100))
-    assert found.latency_ns.value == pytest.approx(400 + 9 * 225 + 3 * (225 + 150))
-
-
-def test_counts_that_contradict_each_other_tell_no_width():
-    """More multiply-adds in layers with weights than operations in all: one count is wrong."""
-    assert one(WhatIf(width=3), point(flops=200, macs=100)).reason is None
-    found = one(WhatIf(width=3), point(flops=199, macs=100))
-    assert found.latency_ns is None
-    assert found.reason == "how much of the kernels is matrix products is not known"
-
-
-def test_batch_from_the_line_through_the_last_three():
+def test_another_batch_or_width_is_not_predicted_on_a_cpu():
     row = [point(batch=n, latency=100.0 + 50 * n) for n in (1, 2, 4, 8)]
-    found = one(WhatIf(batch=16), *row)
-    assert found.formula == cpu.BATCH
-    assert found.latency_ns.value == pytest.approx(900)
-    assert found.latency_ns.low < 900 < found.latency_ns.high
-    bent = [point(batch=1, latency=10_000), *row[1:]]  # only the last three are in it
-    assert one(WhatIf(batch=16), *bent).latency_ns.value == pytest.approx(900)
-
-
-def test_the_line_over_batch_leaves_out_what_other_kernels_ran():
-    jit = {"kernel_detail_ns": {"jit": 500.0, "gemm": 10.0}}
-    row = [point(batch=1, latency=900.0)]
-    row += [point(batch=n, latency=400.0 + 50 * n, **jit) for n in (2, 4)]
-    assert one(WhatIf(batch=8), *row).latency_ns.value == pytest.approx(800)
-    found = one(WhatIf(batch=4), *row[:2])
-    assert "between batch 1 (gemm) and 2 (jit)" in found.reason
-    blind = [replace(m, kernel_detail_ns=None) for m in row[1:]]
-    assert one(WhatIf(batch=8), row[0], *blind).latency_ns is not None
+    for asked in (WhatIf(batch=16), WhatIf(width=2)):
+        found = one(asked, *row)
+        assert found.latency_ns is None and found.formula == "none"
+        assert found.reason == cpu.RESIZED and found.scales == ""
 
 
 def test_a_line_that_does_not_fit_widens_its_interval():
-    straight = [point(batch=n, latency=1000.0 + 500 * n) for n in (1, 2, 4)]
-    bent = [point(batch=n, latency=v) for n, v in ((1, 1500.0), (2, 2300.0), (4, 3000.0))]
+    straight = [point(depth=n, latency=1000.0 + 500 * n) for n in (1, 2, 4)]
+    bent = [point(depth=n, latency=v) for n, v in ((1, 1500.0), (2, 2300.0), (4, 3000.0))]
     width = [
-        e.high - e.low for e in (one(WhatIf(batch=8), *row).latency_ns for row in (straight, bent))
+        e.high - e.low
+        for e in (ask(WhatIf(depth=8), *row)[0].latency_ns for row in (straight, bent))
     ]
     assert width[1] > 3 * width[0]
+
+
+def test_no_line_is_drawn_far_beyond_its_points():
+    row = [point(depth=n, latency=100.0 * n) for n in (1, 2, 4)]
+    assert ask(WhatIf(depth=8), *row)[0].latency_ns is not None
+    assert "more than 2 times beyond" in ask(WhatIf(depth=9), *row)[0].reason
 
 
 def test_what_was_measured_is_not_predicted():
@@ -142,15 +117,6 @@ def test_what_was_measured_is_not_predicted():
     assert (answer.formula, answer.latency_ns.value) == ("measured", 3000)
 
 
-def test_another_runtime_with_the_same_kernels_pays_its_own_overhead():
-    # measured at batch 2 only, where its twin was measured too
-    other = point("inference-mode", batch=2, latency=900.0, warm_overhead_ns=estimate(100, 5))
-    found = ask(WhatIf(runtime="inference-mode"), point(), other)
-    (told,) = [p for p in found if p.subject == "m, eager, batch 1"]
-    assert told.formula == cpu.RUNTIME
-    assert told.latency_ns.value == pytest.approx(600 + 100)
-
-
 def test_what_was_measured_is_not_said_to_be_unchecked():
     from frameworktax.report.trace_blocks import proof_text
 
@@ -160,20 +126,17 @@ def test_what_was_measured_is_not_said_to_be_unchecked():
     assert measured == "measured"
 
 
-def test_with_both_twins_the_formula_with_the_smaller_error_is_taken(monkeypatch):
+def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(monkeypatch):
     other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
     own = point(warm_overhead_ns=estimate(200, 5))
-    better = {
-        cpu.RUNTIME: {"median": 0.04, "p95": 0.1, "n": 9},
-        cpu.IN_SITU: {"median": 0.03, "p95": 0.1, "n": 9},
-    }
-    monkeypatch.setattr(predicting, "errors_shown", lambda: better)
+    shown = {cpu.RUNTIME: {"median": 0.03, "p95": 0.1, "n": 9}}
+    monkeypatch.setattr(predicting, "errors_shown", lambda: shown)
     found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
-    assert found[0].formula == cpu.IN_SITU
+    assert found[0].formula == cpu.RUNTIME
     # the tax is 400 × 100 / 200 if all of it is the runtime's own, 400 − 200 + 100 if none is
     assert found[0].latency_ns.value == pytest.approx(600 + (200 + 300) / 2)
     assert found[0].latency_ns.low <= 600 + 200 and found[0].latency_ns.high >= 600 + 300
-    assert found[0].shown_error == better[cpu.IN_SITU]
+    assert found[0].shown_error == shown[cpu.RUNTIME]
 
 
 def test_depth_needs_two_depths():
@@ -196,10 +159,9 @@ def test_depth_needs_two_depths():
         (WhatIf(runtime="inference-mode"), point(), "--twin all"),
         (WhatIf(host_speed=2), point(bill_method="width-shrunk-twin"), "not known by sampling"),
         (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
-        (WhatIf(width=2), point(kernel_detail_ns=None), "matrix products is not known"),
-        (WhatIf(width=2), point(macs=30, parameters=10), "each weight is used 3 times"),
         (WhatIf(depth=2), point(macs=10, parameters=10), "each weight is used 1 times"),
-        (WhatIf(batch=8), point(), "two measured points"),
+        (WhatIf(batch=8), point(), "measure it"),
+        (WhatIf(width=2), point(), "measure it"),
         (WhatIf(device_speed=2), device_point(launches=None), "needed"),
         (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),
         (WhatIf(graphs=True), device_point(runtime="cuda-graph"), "already"),
@@ -213,12 +175,6 @@ def test_refusals_name_their_reason(asked, measured, reason):
     found = one(asked, measured)
     assert found.latency_ns is None and found.factor is None
     assert reason in found.reason
-
-
-def test_no_line_is_drawn_far_beyond_its_points():
-    row = [point(batch=n, latency=100.0 * n) for n in (1, 2, 4)]
-    assert one(WhatIf(batch=8), *row).latency_ns is not None
-    assert "more than 2 times beyond" in one(WhatIf(batch=9), *row).reason
 
 
 def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
@@ -351,9 +307,6 @@ def test_the_committed_table_is_readable_and_names_known_formulas():
 
     known = {
         cpu.RUNTIME,
-        cpu.IN_SITU,
-        cpu.WIDTH,
-        cpu.BATCH,
         cpu.DEPTH,
         gpu.UNIFORM,
         gpu.BATCH,
@@ -374,15 +327,6 @@ def test_a_faster_host_never_costs(share, speed, more):
     assert fast.value <= slow.value + 1e-12
     assert cpu.faster_host(tax, 1.0).value == pytest.approx(1)
     assert slow.low <= slow.value <= slow.high
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.2, 5))
-def test_width_one_changes_nothing_and_wider_never_costs_less(share, matrix, width):
-    tax = estimate(share)
-    assert cpu.wider(tax, matrix, 1.0).value == pytest.approx(1)
-    here = cpu.wider(tax, matrix, width).value
-    assert cpu.wider(tax, matrix, width * 1.5).value >= here - 1e-12
 
 
 @settings(max_examples=100, deadline=None)

@@ -57,8 +57,6 @@ many times as wide, in logarithms, as the other's: a noisy one is a line of its 
 SURE = 1.25
 """An interval whose ends are at most this factor apart is not noisy."""
 KINDS = ("measured", "predicted", "bound")
-AHEAD = 2
-"""A batch is predicted this many times beyond the largest that was measured."""
 
 
 def without(share: Estimate, method: str) -> Estimate | None:
@@ -242,7 +240,7 @@ def advise(
         curve = next((c for c in curves if c.runtime == focus.runtime), None)
         advice += [_batch(focus, same, curve), _faster_kernels(focus), _no_tax(focus)]
         advice += [_packing(focus, at_first, bills), _allocator(same, bills), _place(focus)]
-        advice += unmeasured(focus, measured, curve)
+        advice += unmeasured(focus, measured)
     kept = [a for a in advice if a is not None and a.gain.low > 1 and a.gain.value >= WORTH]
     return list(ranked(kept)), unranked(at_first)
 
@@ -415,38 +413,23 @@ def _packing(
     )
 
 
-def unmeasured(
-    focus: Measurement, measured: Sequence[Measurement], curve: Curve | None
-) -> list[Advice]:
-    """Return advice on runtimes, and on a batch beyond the largest where even that one is free.
+def unmeasured(focus: Measurement, measured: Sequence[Measurement]) -> list[Advice]:
+    """Return advice on runtimes that were not measured.
 
     Args:
         focus: the point it starts from, at the smallest batch.
-        measured: every measured point of its model; what is among them is never predicted.
-        curve: of the focus's runtime over batch.
+        measured: every measured point of its family; what is among them is never predicted.
     """
-    asked = [WhatIf(runtime=name) for name in (*SAME_KERNELS, "cuda-graph")]
-    if curve is not None and curve.free_is_lower_bound:
-        asked.append(WhatIf(batch=int(AHEAD * curve.values[-1])))
     known = [m for m in measured if m.latency_ns is not None]
-    found = [_predicted(focus, known, one) for one in asked]
+    found = [_predicted(focus, known, name) for name in (*SAME_KERNELS, "cuda-graph")]
     return [advice for advice in found if advice is not None]
 
 
-def _predicted(focus: Measurement, measured: Sequence[Measurement], asked: WhatIf) -> Advice | None:
+def _predicted(focus: Measurement, measured: Sequence[Measurement], runtime: str) -> Advice | None:
     """Return a prediction as advice; None where it was refused, or is no prediction."""
-    w = focus.workload
-    relatives = [m for m in measured if m.point.family() == focus.point.family()]
-    found = predict_from(focus, relatives, measured, asked)
+    found = predict_from(focus, measured, measured, WhatIf(runtime=runtime))
     if found is None or found.factor is None or found.formula == MEASURED:
         return None
-    if asked.batch is None:
-        gain, what = found.factor, f"{asked.runtime} at this batch"
-        faster = f"{times(gain.value)} faster than {focus.runtime}"
-        action = f"{asked.runtime}: {faster} at batch {w.batch}"
-    else:
-        gain, what = scaled(found.factor, asked.batch / w.batch), f"batch {asked.batch}"
-        action = f"{what} with {focus.runtime}: {times(gain.value)} per sample"
     shown = found.shown_error
     error = (
         f"off by {shown['median']:.0%} at the median of {shown['n']:.0f} checks"
@@ -454,9 +437,10 @@ def _predicted(focus: Measurement, measured: Sequence[Measurement], asked: WhatI
         else "never checked on such a machine"
     )
     return Advice(
-        action=f"try {action}, by prediction",
-        evidence=f"{_name(focus)}, batch {w.batch}: {what} was not measured; "
-        f"{found.formula}, {error}",
-        gain=gain,
+        action=f"try {runtime}: {times(found.factor.value)} faster than {focus.runtime} "
+        f"at batch {focus.workload.batch}, by prediction",
+        evidence=f"{_name(focus)}, batch {focus.workload.batch}: {runtime} at this batch was not "
+        f"measured; {found.formula}, {error}",
+        gain=found.factor,
         kind="predicted",
     )

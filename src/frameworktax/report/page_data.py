@@ -200,7 +200,7 @@ STOPS: dict[str, tuple[float, ...]] = {
 """Slider → the factors at which it stops. The speeds of a device and of its host (``queue_speed``)
 are replayed together: every pair of stops, with and without graphs."""
 SLIDERS = {
-    "cpu": ("host_speed", "batch", "width", "depth"),
+    "cpu": ("host_speed", "depth"),
     "gpu": ("machine", "batch", "width"),
 }
 """Device → its sliders, which are in ``page.html``; ``machine`` is speeds and graphs together."""
@@ -262,7 +262,7 @@ def _answered(
             "device": device,
             "latency": latency_text(m.latency_ns),
             "batch": m.workload.batch,
-            "batches": [int(n) for n in stops["batch"]],
+            "batches": [int(n) for n in stops.get("batch", [m.workload.batch])],
             "answers": answers[name],
         }
         for name, m in firsts.items()

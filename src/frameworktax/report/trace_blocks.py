@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from frameworktax.analysis.trace.document import NO_REGIME
@@ -175,8 +177,17 @@ def _operators(trace: Mapping[str, Any]) -> Table:
 
 
 def prediction_blocks(found: Sequence[Prediction]) -> list[Block]:
-    """Return what was predicted, and what was refused and why."""
-    return [Items("What if", tuple(map(prediction_item, found)))] if found else []
+    """Return what was predicted, and what was refused and why: equal refusals together."""
+    refused: dict[tuple[str, str | None], list[Prediction]] = defaultdict(list)
+    for p in found:
+        refused[p.change, p.reason].append(p)
+    items = []
+    for p in found:
+        same = refused.pop((p.change, p.reason), ()) if p.reason is not None else [p]
+        if same:
+            more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+            items.append(prediction_item(replace(p, subject=cut(p.subject) + more)))
+    return [Items("What if", tuple(items))] if items else []
 
 
 def prediction_item(p: Prediction) -> Item:

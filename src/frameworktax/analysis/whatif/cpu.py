@@ -8,9 +8,8 @@ section 9.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -21,22 +20,20 @@ from frameworktax.records import Estimate, Measurement
 
 HOST = "tax / host speed + kernels"
 CPU = "latency / CPU speed"
-RUNTIME = "kernels + warm overhead"
-IN_SITU = "kernels + tax between warm overheads"
-WIDTH = "tax + width² × gemm + width × rest"
-BATCH = "line over batch"
+RUNTIME = "kernels + tax between warm overheads"
 DEPTH = "line over depth"
 SAME_KERNELS = ("eager", "inference-mode", "torchscript")
 """Runtimes that call the kernels that eager calls, in the same order."""
-MATRIX = ("gemm", "packing", "convolution")
-"""Parts of kernel time that grow with the square of the width: weights are width × width."""
 REACH = 2.0
 """How far beyond the largest measured value a line is drawn: as far as it is validated."""
+RESIZED = (
+    "another batch size or width may run other kernels: predictions were off by up to 59 %; "
+    "measure, do not predict"
+)
+"""METHOD, section 9, has what was tried."""
 REUSE = 4.0
 """Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
 than they compute."""
-POINTS = 3
-"""Measured batches that the line is drawn through, the largest below the one in question."""
 
 
 def faster_host(tax_share: Estimate, speed: float) -> Estimate:
@@ -58,17 +55,7 @@ def faster_cpu(tax_share: Estimate | None, cpu: float, host: float = 1.0) -> Est
     return replace(found, low=min(found.low, kept.low), high=max(found.high, kept.high))
 
 
-def other_runtime(tax_share: Estimate, warm_over_latency: Estimate) -> Estimate:
-    """Return the ratio in a runtime with the same kernels: (K + its warm overhead) / L.
-
-    ``warm_over_latency`` is the latency of the width-shrunk twin in the other runtime over L.
-    """
-    return propagate(lambda s, warm: 1 - s + warm, RUNTIME, tax_share, warm_over_latency)
-
-
-def other_runtime_in_situ(
-    tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate
-) -> Estimate:
+def other_runtime(tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate) -> Estimate:
     """Return the ratio in a runtime with the same kernels, with its tax among real kernels.
 
     Real kernels evict code and data, so that either runtime costs more than its twin. What that
@@ -81,43 +68,9 @@ def other_runtime_in_situ(
         return 1 - s + s * ratio, 1 - warm + warm * ratio
 
     inputs = (tax_share, warm_ratio, warm_share)
-    found = propagate(lambda *v: sum(ends(*v)) / 2, IN_SITU, *inputs)
+    found = propagate(lambda *v: sum(ends(*v)) / 2, RUNTIME, *inputs)
     own, shared = ends(*(e.value for e in inputs))
     return replace(found, low=min(found.low, own, shared), high=max(found.high, own, shared))
-
-
-def matrix_share(
-    detail: Mapping[str, float], flops: int | None = None, macs: int | None = None
-) -> float | None:
-    """Return the share of kernel time that grows with the square of the width.
-
-    Matrix products, convolutions and their packing, less the part of them that attention takes:
-    the products of activations grow with the width alone. Their share is that of the operations,
-    1 − 2 · macs / flops, because ``macs`` counts layers with weights only.
-
-    Args:
-        detail: parts of kernel time, ns.
-        flops: of a call, 2 a multiply-add, attention included.
-        macs: of a call, layers with weights only.
-
-    Returns:
-        None without kernel time, and where the counts contradict each other: more in layers with
-        weights than there is.
-    """
-    total = sum(detail.values())
-    weighted = 2 * macs / flops if flops and macs else 1.0
-    if total <= 0 or weighted > 1:
-        return None
-    return sum(detail.get(name, 0.0) for name in MATRIX) / total * weighted
-
-
-def wider(tax_share: Estimate, matrix: float, width: float) -> Estimate:
-    """Return the ratio at another width: tax + width² × matrix products + width × other kernels.
-
-    ``matrix`` is the share of kernel time that grows with the square, see ``matrix_share``.
-    """
-    growth = width**2 * matrix + width * (1 - matrix)
-    return propagate(lambda s: s + (1 - s) * growth, WIDTH, tax_share)
 
 
 def along_line(
@@ -152,13 +105,13 @@ def along_line(
     )
 
 
-def answers(
+def answer(
     m: Measurement,
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-) -> list[Answer]:
-    """Answer one change from one point, by every formula that can.
+) -> Answer:
+    """Answer one change from one point.
 
     Args:
         m: where it starts.
@@ -175,27 +128,20 @@ def answers(
         raise Refused("none", reason)
     if asked.runtime:
         return _runtime(m, relatives, asked.runtime)
-    if asked.batch:
-        return [_batch(m, relatives, asked.batch)]
+    if asked.batch or asked.width:
+        raise Refused("none", RESIZED)
     if asked.depth:
-        return [_depth(m, everything, asked.depth)]
+        return _depth(m, everything, asked.depth)
     share = None if m.bill_method == TWIN else m.tax_share
     if asked.cpu_speed:
-        return [_scaled(m, faster_cpu(share, asked.cpu_speed, asked.host_speed or 1.0), CPU)]
-    formula = HOST if asked.host_speed else WIDTH
+        return _scaled(m, faster_cpu(share, asked.cpu_speed, asked.host_speed or 1.0), CPU)
     if share is None or m.bill_method is None:
         reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
-        raise Refused(formula, reason)
-    if asked.host_speed:
-        return [_scaled(m, faster_host(share, asked.host_speed), formula)]
-    _check_reuse(m, formula)
-    matrix = matrix_share(m.kernel_detail_ns or {}, m.flops, m.macs)
-    if matrix is None:
-        raise Refused(formula, "how much of the kernels is matrix products is not known")
-    return [_scaled(m, wider(share, matrix, asked.width or 1.0), formula)]
+        raise Refused(HOST, reason)
+    return _scaled(m, faster_host(share, asked.host_speed or 1.0), HOST)
 
 
-def _check_reuse(m: Measurement, formula: str) -> None:
+def _check_reuse(m: Measurement) -> None:
     """Refuse where the size of the weights cannot be changed on paper.
 
     Where a weight is used about once a call, kernels take the time of moving weights, and that
@@ -207,7 +153,7 @@ def _check_reuse(m: Measurement, formula: str) -> None:
             f"each weight is used {m.macs / m.parameters:.2g} times a call: the time is that of "
             "moving weights, which depends on the cache that holds them; measure, do not predict"
         )
-        raise Refused(formula, reason)
+        raise Refused(DEPTH, reason)
 
 
 def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
@@ -223,68 +169,26 @@ def check_kernels(m: Measurement, name: str, same: Sequence[str], formula: str) 
             raise Refused(formula, f"{runtime} runs other kernels; measure, do not predict")
 
 
-def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> list[Answer]:
+def _runtime(m: Measurement, relatives: Sequence[Measurement], name: str) -> Answer:
     check_kernels(m, name, SAME_KERNELS, RUNTIME)
     if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
         raise Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
-    warm, own = (
+    own, warm = (
         next((o.warm_overhead_ns for o in batches(relatives, runtime) if o.warm_overhead_ns), None)
-        for runtime in (name, m.runtime)
+        for runtime in (m.runtime, name)
     )
-    if warm is None:
+    if own is None or warm is None:
         reason = (
-            f"the warm overhead of {name} is not known; measure it at a small batch: "
-            f"--runtimes {m.runtime},{name} --batch 1 --twin all"
+            f"the warm overhead of {m.runtime if own is None else name} is not known; measure "
+            f"both at a small batch: --runtimes {m.runtime},{name} --batch 1 --twin all"
         )
         raise Refused(RUNTIME, reason)
-    ratios = {RUNTIME: other_runtime(m.tax_share, quotient(warm, m.latency_ns, RUNTIME))}
-    if own is not None:  # first: it counts what real kernels do
-        warm_ratio, warm_share = quotient(warm, own, IN_SITU), quotient(own, m.latency_ns, IN_SITU)
-        ratios = {IN_SITU: other_runtime_in_situ(m.tax_share, warm_ratio, warm_share), **ratios}
-    above_zero = {formula: ratio for formula, ratio in ratios.items() if ratio.low > 0}
-    return [_scaled(m, ratio, formula) for formula, ratio in (above_zero or ratios).items()]
-
-
-def _batch(m: Measurement, relatives: Sequence[Measurement], batch: int) -> Answer:
-    row = [o for o in batches(relatives, m.runtime) if o.latency_ns is not None]
-    below = [o for o in row if o.workload.batch < batch] or row
-    points = _alike(below)[-POINTS:]
-    if len(points) < 2 <= len(below):
-        before, last = below[-2], below[-1]
-        reason = (
-            f"other kernels took over between batch {before.workload.batch} ({_kind(before)}) and "
-            f"{last.workload.batch} ({_kind(last)}); measure nearer to it"
-        )
-        raise Refused(BATCH, reason)
-    return on_line(
-        [float(o.workload.batch) for o in points],
-        [o.latency_ns for o in points if o.latency_ns is not None],
-        float(batch),
-        BATCH,
-        "--batch 1,2,4",
-    )
-
-
-def _kind(m: Measurement) -> str | None:
-    """Return the part that most of the kernel time is in, None where it was not sampled."""
-    detail = m.kernel_detail_ns
-    return max(detail, key=lambda name: detail[name]) if detail else None
-
-
-def _alike(row: Sequence[Measurement]) -> list[Measurement]:
-    """Return the largest batches whose kernels are of one kind, ascending.
-
-    Libraries change their algorithm with the size of a product: a convolution of one image is
-    another kernel than one of two, and a line through both is a line through neither. A point
-    without samples counts as of the same kind.
-    """
-    known = next((_kind(m) for m in reversed(row) if _kind(m)), None)
-    found = list(takewhile(lambda m: _kind(m) in (known, None), reversed(row)))
-    return found[::-1]
+    warm_ratio, warm_share = quotient(warm, own, RUNTIME), quotient(own, m.latency_ns, RUNTIME)
+    return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share), RUNTIME)
 
 
 def _depth(m: Measurement, everything: Sequence[Measurement], depth: float) -> Answer:
-    _check_reuse(m, DEPTH)
+    _check_reuse(m)
     row = sorted(
         (
             o

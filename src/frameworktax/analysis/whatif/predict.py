@@ -8,7 +8,6 @@ has shown larger errors than it may (METHOD, section 9).
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -140,14 +139,14 @@ def predict_from(
     )
     try:
         if measured := _measured(m, everything, asked):
-            answers = [measured]
+            answer = measured
         elif on_device:
-            answers = [gpu.answer(m, relatives, asked)]
+            answer = gpu.answer(m, relatives, asked)
         else:
-            answers = cpu.answers(m, relatives, everything, asked)
+            answer = cpu.answer(m, relatives, everything, asked)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
-    return _prediction(made, answers, m.latency_ns, table)
+    return _prediction(made, answer, m.latency_ns, table)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
@@ -173,12 +172,10 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
 
 
 def _prediction(
-    made: Prediction, answers: Sequence[Answer], before: Estimate | None, table: Table | None
+    made: Prediction, answer: Answer, before: Estimate | None, table: Table | None
 ) -> Prediction:
-    """Return the answer of the formula that has shown the smallest error, or the first one."""
-    known = errors_shown() if table is None else table
-    answer = min(answers, key=lambda a: known.get(a.formula, {"median": math.inf})["median"])
-    errors = known.get(answer.formula)
+    """Return an answer with the errors that its formula has shown, or why it is refused."""
+    errors = (errors_shown() if table is None else table).get(answer.formula)
     made = replace(made, formula=answer.formula, shown_error=errors)
     if reason := distrust(errors):
         return replace(made, reason=reason)
@@ -224,7 +221,7 @@ def predict_steps(
             found.append(replace(made, reason=reason))
         else:
             before, after = replay.steps_latency(queues, gpu.change_of(one))
-            found.append(_prediction(made, [Answer(replay.RECORDED, after)], before, table))
+            found.append(_prediction(made, Answer(replay.RECORDED, after), before, table))
     return tuple(found)
 
 

@@ -59,8 +59,6 @@ SCALED_ON_CPU = {
     "host_speed": "the tax; kernels stay, though they run on this CPU (--cpu-speed scales both)",
     "cpu_speed": "tax and kernels; the interval reaches to kernels that stay, bound by memory",
     "runtime": "the tax; kernels stay",
-    "width": "matrix products by width², other kernels by width; the tax stays",
-    "batch": "the latency, along a line through measured batches",
     "depth": "the latency, along a line through measured depths",
 }
 SCALED_ON_DEVICE = {

@@ -33,7 +33,7 @@
     const point = subjects[Number(subject.value)];
     for (const row of form.querySelectorAll("[data-change]")) {
       const change = row.dataset.change;
-      row.hidden = !["all", point.device].includes(row.dataset.on);
+      row.hidden = row.dataset.on !== point.device;
       if (row.hidden) continue;
       const found = point.answers[change][chosen(change)];
       const [said, more] = found === undefined ? [point.latency, "as it was measured"] :
