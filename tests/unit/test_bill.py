@@ -190,6 +190,20 @@ def test_kernel_detail_is_a_part_of_kernel_time():
     assert sum(found.detail.values()) == pytest.approx(found.lines["kernel"])
 
 
+def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
+    stretch = {"kernel": 500, "runtime": 500}
+    latency = Estimate(value=4e6, low=4e6, high=4e6, n=3)
+    found = bill.from_samples(
+        latency, [cpu(stretch, stretch, detail={"unnamed": 800, "copying": 200})]
+    )
+    assert (found.share.low, found.share.value, found.share.high) == pytest.approx((0.5, 0.5, 0.6))
+    assert (found.kernel.low, found.kernel.high) == pytest.approx((1.6e6, 2e6))
+    assert (found.tax.low, found.tax.high) == pytest.approx((2e6, 2.4e6))
+    assert found.lines == pytest.approx(
+        {"kernel": 2e6, "runtime": 2e6, "remainder": 0.0, "wait": 0.0}
+    )
+
+
 def test_twin_is_the_warm_overhead_and_the_difference_is_signed():
     twin = Estimate(value=500_000.0, low=470_000.0, high=530_000.0, n=3)
     found = bill.from_twin(LATENCY, twin, estimates.quotient(twin, LATENCY, bill.TWIN))

@@ -189,7 +189,8 @@ def from_samples(
     Line = (1 − blocked share) × share of samples × unprofiled latency, in each process by itself,
     because two of them can be in different states; then the mean over processes. The line ``wait``
     is time off the CPU less the time in which others had it, which belongs to no line; a bucket the
-    bill does not know goes to ``remainder``.
+    bill does not know goes to ``remainder``. In libraries without symbols loops that only move data
+    count as kernels, of which they may be no part: intervals reach to where they are none.
 
     Args:
         latency: unprofiled, ns.
@@ -214,19 +215,24 @@ def from_samples(
     if all(a.off_cpu_ns is not None for a in used):
         wait = fmean(one.wait * (1.0 if one.level is None else one.level) for one in found)
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
-    packed = [[sum(a.detail.get("packing", 0) for a in one.attributions)] for one in found]
+    copied, packed = (
+        _share_of(
+            found, [[sum(a.detail.get(part, 0) for a in one.attributions)] for one in found], name
+        )
+        for part, name in (("copying", method), ("packing", "packing share of samples"))
+    )
     mean_call_ns = _own_ns(used) / sum(a.calls for a in used)
     inflation = mean_call_ns / (latency.value if mean_ns is None else mean_ns) - 1
     kernel, tax = _times(latency, found, shares["kernel"])
     return Bill(
         method=method,
         lines={line: lines[line] for line in BILL if line in lines},
-        kernel=kernel,
-        tax=tax,
-        share=one_minus(shares["kernel"]),
+        kernel=replace(kernel, low=kernel.low - copied.value * latency.value),
+        tax=replace(tax, high=tax.high + copied.value * latency.value),
+        share=one_minus(replace(shares["kernel"], low=shares["kernel"].low - copied.value)),
         detail=_spent(found, latency, lambda a: a.detail.items()) or None,
         symbols=_symbols(found, latency),
-        packing=_share_of(found, packed, "packing share of samples"),
+        packing=packed,
         memory=share("allocator", "system", name="allocator and system share of samples"),
         inflation=inflation,
         notes=tuple(_sampling_notes(found, len(processes), inflation)),

@@ -258,7 +258,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
     if detail["unnamed"] + detail["copying"] > _NOTED * total:
         notes.append(
             ("machine-code", "kernels without symbols are placed by their machine code; loops that "
-             "only move data (copying) count as kernels")
+             "only move data (copying) count as kernels, and intervals reach to where they do not")
         )  # fmt: skip
     off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
     queued = [stretch.queued_ns for stretch in run.stretches]

@@ -79,6 +79,18 @@ class Seen:
             pairs = zip(self.windows[::2], [*self.windows[1::2], (0, 0)], strict=False)
             self.windows = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
 
+    def tax_share(self, per: str = "thread") -> Estimate | None:
+        """Return the share of samples outside kernels, None without samples.
+
+        In libraries without symbols loops that only move data count as kernels; the interval
+        reaches to where they are none. ``per`` is what had an event, ``thread`` or ``processor``.
+        """
+        found = tax_share(self.windows, per)
+        if found is None:
+            return None
+        copied = sum(n for leaf, n in self.leaves.items() if classify(leaf)[1] == "copying")
+        return replace(found, high=found.high + copied / self.leaves.total())
+
     def bill_ns(self) -> dict[str, float]:
         """Return processor time by line of the breakdown."""
         total, counts = self.leaves.total(), Counter[str]()
@@ -183,7 +195,7 @@ class _Observed:
                 name=one.name,
                 wall_ns=one.wall_ns,
                 cpu_ns=one.cpu_ns,
-                tax_share=tax_share(one.windows, self._per),
+                tax_share=one.tax_share(self._per),
                 bill_ns=one.bill_ns(),
                 samples=one.leaves.total(),
                 lost=one.lost,
@@ -203,7 +215,7 @@ class _Observed:
             cpu_ns=self.seen.cpu_ns,
             unseen_cpu_ns=self.sampler.unseen_cpu_ns,
             idle_ns=self.sampler.idle_ns,
-            tax_share=tax_share(self.seen.windows, self._per),
+            tax_share=self.seen.tax_share(self._per),
             bill_ns=self.seen.bill_ns(),
             symbols_ns=self.seen.symbols_ns(),
             functions=self.functions,
@@ -398,7 +410,7 @@ class Observation:
         self._seen.add(window)
         took_ns = time.perf_counter_ns() - self._begin_ns
         sections = [section for one in every for section in one.sections()]
-        share = tax_share(self._seen.windows, self._per)
+        share = self._seen.tax_share(self._per)
         return Program(
             verb="attach",
             command=self.target.command,
