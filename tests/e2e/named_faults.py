@@ -27,7 +27,7 @@ from sweep_faults import (
     start,
 )
 
-QUICK = ("grid.models=mlp", "grid.batch=1,2", "study.time_budget=100s", "study.until=50%")
+QUICK = ("grid.models=mlp", "grid.batch=1,2", "study.time_budget=900s", "study.until=50%")
 """Two points, with time enough on a busy machine."""
 TWO: Points = [("mlp", 1, "null"), ("mlp", 2, "null")]
 DISK_KB = 8

@@ -17,7 +17,7 @@ def begin(folder: Path) -> tuple[subprocess.Popen, Path]:
     """Start to measure, every warning an error; return it and its cache once a block is stored."""
     cache = folder / "cache"
     command = [sys.executable, "-W", "error", "-m", "frameworktax", "measure", "mlp"]
-    options = ["--runtimes", "eager", "--batch", "1", "--time-budget", "60s", "--until", "0.01%"]
+    options = ["--runtimes", "eager", "--batch", "1", "--time-budget", "1800s", "--until", "0.01%"]
     running = subprocess.Popen(
         [*command, *options],
         cwd=folder,

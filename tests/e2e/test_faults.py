@@ -1,5 +1,6 @@
 """Faults of models: each a record with its reason, while the rest goes on."""
 
+import os
 from pathlib import Path
 
 HEAD = """
@@ -81,7 +82,7 @@ def test_batches_that_end_the_process_fail_hang_or_cannot_be_compared(shell):
 
 def test_a_model_that_prints_without_end_and_has_children(shell):
     """What it prints is not kept, and what it started ends with it, in its group or not."""
-    mark, away = "86399.4711", "86399.4712"
+    mark, away = (f"86399.{os.getpid()}{which}" for which in "12")  # of this run alone
     fault = (
         "hasattr(self, 'c') or (print('x' * 100_000_000), setattr(self, 'c', ["
         f"subprocess.Popen(['sleep', '{mark}']), "

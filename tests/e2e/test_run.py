@@ -133,7 +133,7 @@ def test_a_signal_to_the_command_is_the_programs(program):
     )
     assert done.stdout.readline().startswith("wait")
     done.send_signal(signal.SIGTERM)
-    assert done.wait(60) == 5
+    assert done.wait(600) == 5
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_wrong_use_is_one_line_and_exit_2(here, words):
 
 
 KNOWN = """
-import json, sys, time
+import json, statistics, sys, time
 import torch
 import frameworktax as ft
 
@@ -166,12 +166,15 @@ class Block(torch.nn.Module):
     def __init__(self, spin_ms):
         super().__init__()
         self.linear, self.spin_ms = torch.nn.Linear(64, 64), spin_ms
+        self.took_ns = []
 
     def forward(self, x):
-        end = time.thread_time_ns() + self.spin_ms * 1_000_000
+        begin, end = time.perf_counter_ns(), time.thread_time_ns() + self.spin_ms * 1_000_000
         while time.thread_time_ns() < end:
             pass
-        return self.linear(x)
+        x = self.linear(x)
+        self.took_ns.append(time.perf_counter_ns() - begin)
+        return x
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -190,7 +193,8 @@ for step in range(int(sys.argv[1])):
     head(out).sum().backward()
     optimizer.step()
 found = block.result()
-print(json.dumps([found.share.low, found.share.high]))
+took_ns = statistics.median(net.blocks[2].took_ns)
+print(json.dumps([found.share.low, found.share.high, took_ns]))
 """
 
 
@@ -208,7 +212,8 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     }  # fmt: skip
     (net,) = [kind for kind in kinds if kind["name"] == "Net"]
     (spin,) = [layer for layer in net["layers"] if layer["path"] == "blocks.2"]
-    assert spin["time_ns"]["value"] == pytest.approx(5e6, rel=0.1)
-    assert spin["file"].endswith("known.py") and spin["line"] == 11
-    low, high = json.loads(ran.out.splitlines()[-1])
+    low, high, took_ns = json.loads(ran.out.splitlines()[-1])
+    assert took_ns > 5e6
+    assert spin["time_ns"]["value"] == pytest.approx(took_ns, rel=0.1)
+    assert spin["file"].endswith("known.py") and spin["line"] == 12
     assert net["tax_share"]["low"] <= high and low <= net["tax_share"]["high"]

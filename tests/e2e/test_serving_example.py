@@ -26,7 +26,7 @@ def scraped():
         answered, _ = send(url, "texts", REQUESTS, connections=2, seconds=300, sizes=(1, 4))
         found = scrape(url)
         server.send_signal(signal.SIGINT)
-        server.communicate(timeout=60)
+        server.communicate(timeout=600)
     finally:
         server.kill()
     return answered, found, server.returncode

@@ -23,7 +23,8 @@ def test_a_loop_of_the_interpreter_is_all_tax():
         sum(i & 7 for i in range(2_000_000))
     found = loop.result()
     assert found.share.value > 0.95
-    assert found.bill_ns["python"] > 0.8 * found.latency.value
+    on_cpu = sum(ns for line, ns in found.bill_ns.items() if line != "wait")
+    assert found.bill_ns["python"] > 0.8 * on_cpu
 
 
 @pytest.mark.timing

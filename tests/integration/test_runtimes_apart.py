@@ -22,6 +22,8 @@ from frameworktax.runtimes.base import Target
 pytest.importorskip("torch")
 
 BATCHES = [1, 3]
+LIMIT_S = 900.0
+"""Of a step: no outcome depends on how long one takes."""
 WORKLOADS = {
     "mlp": Workload(model="mlp", width=0.125),
     "bert-tiny": Workload(model="bert-tiny", length=16),
@@ -80,19 +82,19 @@ def outputs(name: str, workload: Workload, target: Target, folder: Path):
     if runtime.prepares:
         with_model = Worker("prepare", python=runtime.python())
         try:
-            with_model.request(Server.prepare, 300, batches=tuple(BATCHES), **common)
+            with_model.request(Server.prepare, LIMIT_S, batches=tuple(BATCHES), **common)
         finally:
             with_model.kill()
     worker = Worker("measure", python=runtime.python())
     try:
-        worker.request(Server.load, 120, **common)
+        worker.request(Server.load, LIMIT_S, **common)
         found = {}
         for batch in BATCHES:
-            bound = worker.request(Server.bind, 200, batch=batch, limit_ns=10_000_000)
+            bound = worker.request(Server.bind, LIMIT_S, batch=batch, limit_ns=10_000_000)
             file = folder / f"outputs-{batch}.npz"
-            worker.request(Server.output, 60, batch=batch, path=str(file))
+            worker.request(Server.output, LIMIT_S, batch=batch, path=str(file))
             found[batch] = parity.read_outputs(file)
-        modules = worker.request(Server.modules, 10)
+        modules = worker.request(Server.modules, LIMIT_S)
         return found, modules, {note.code: note.text for note in bound.notes}
     finally:
         worker.kill()
@@ -197,7 +199,7 @@ def test_both_kinds_are_measured_side_by_side(apart: dict[str, str], tmp_path: P
     command += ["--runtimes", "inference-mode,of-its-own", "--batch", "2", "--processes", "1"]
     command += [
         "--time-budget",
-        "120s",
+        "900s",
         "--until",
         "60%",
         "--twin",

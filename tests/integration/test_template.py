@@ -17,6 +17,8 @@ from frameworktax.records import Point, Workload
 from frameworktax.runtimes.base import Target
 
 LIBRARIES = ("torch",)
+LIMIT_S = 900.0
+"""Of a step: no outcome depends on how long one takes."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def load(worker, tmp_path, source, runtime="eager"):
     )
     worker.request(
         Server.load,
-        120.0,
+        LIMIT_S,
         workload=Workload(model=f"{path}:build"),
         runtime=runtime,
         target=Target(),
@@ -79,7 +81,7 @@ def searched(folder: Path) -> str:
 
 
 def number(worker) -> int:
-    worker.request(Server.memory, 120.0)
+    worker.request(Server.memory, LIMIT_S)
     return worker._process.number
 
 
@@ -140,7 +142,7 @@ def test_every_fork_draws_other_numbers(begin, tmp_path):
 
 def test_only_the_libraries_asked_for_are_there(begin):
     def libraries(*asked):
-        names = begin(asked).request(Server.modules, 120.0)
+        names = begin(asked).request(Server.modules, LIMIT_S)
         return {name.partition(".")[0] for name in names} & {"torch", "transformers", "torchvision"}
 
     assert libraries() == set()
@@ -160,7 +162,7 @@ def test_a_library_that_cannot_be_imported_leaves_it_to_the_started_process(begi
     (folder / "timm").mkdir(parents=True)
     (folder / "timm" / "__init__.py").write_text("raise RuntimeError('broken')\n")
     worker = begin(("timm",), PYTHONPATH=searched(folder))
-    worker.request(Server.memory, 120.0)
+    worker.request(Server.memory, LIMIT_S)
     assert worker.started == "started"
     assert [note.code for note in worker.notes] == ["not-forked"]
 
@@ -185,10 +187,10 @@ def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begi
     path = searched(folder)
     for _ in range(2):
         worker = begin(("timm",), PYTHONPATH=path)
-        worker.request(Server.memory, 120.0)
+        worker.request(Server.memory, LIMIT_S)
         assert worker.started == "started"
     worker = begin((), PYTHONPATH=path)
-    worker.request(Server.memory, 120.0)
+    worker.request(Server.memory, LIMIT_S)
     assert worker.started == "forked"
 
 
@@ -224,7 +226,7 @@ def test_a_builder_that_starts_others_at_import_is_measured_in_a_started_process
 
 def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path):
     worker = begin(OPENBLAS_NUM_THREADS="4", OMP_NUM_THREADS="4")
-    worker.request(Server.memory, 120.0)
+    worker.request(Server.memory, LIMIT_S)
     assert worker.started == "forked"
 
 
@@ -261,7 +263,7 @@ def test_the_end_of_a_template_is_the_end_of_what_it_forked(begin, tmp_path):
     while not is_gone(pid):
         time.sleep(0.01)
     with pytest.raises(WorkerError) as failed:
-        worker.request(Server.bind, 60.0, batch=1, limit_ns=10**9)
+        worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
     assert failed.value.status == "crashed"
     assert "template" in str(failed.value)
     again = begin()
@@ -295,7 +297,7 @@ def test_a_stopped_process_is_not_even_imported_for(tmp_path):
     with pytest.raises(TimeoutError):
         worker._process.begun(0.5)
     assert worker.go_on()
-    assert worker.request(Server.memory, 120.0) > 0
+    assert worker.request(Server.memory, LIMIT_S) > 0
     worker.kill()
     made.close()
 
@@ -315,5 +317,5 @@ def test_nothing_is_left_behind(tmp_path):
 def test_blocks_are_timed(begin, tmp_path):
     worker = begin()
     load(worker, tmp_path, "pass")
-    worker.request(Server.bind, 60.0, batch=2, limit_ns=10**9)
-    assert len(worker.request(Server.block, 60.0, batch=2, calls=5).latency_ns) == 5
+    worker.request(Server.bind, LIMIT_S, batch=2, limit_ns=10**9)
+    assert len(worker.request(Server.block, LIMIT_S, batch=2, calls=5).latency_ns) == 5

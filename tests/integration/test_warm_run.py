@@ -13,8 +13,8 @@ RUN = """
 import sys
 import frameworktax as ft
 results = ft.measure(
-    "bert-tiny", runtimes=sys.argv[1].split(","), batch=[1], depth=0.5, length=8, processes=1,
-    time_budget=300, until=0.9,
+    "mlp", runtimes=sys.argv[1].split(","), batch=[1], width=0.1, depth=0.25, processes=1,
+    time_budget=900, until=0.9,
 )
 for m in results:
     if m.runtime == "null":

@@ -13,6 +13,8 @@ from frameworktax.measure.worker import Server
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
+LIMIT_S = 900.0
+"""Of a step: no outcome depends on how long one takes."""
 FORBIDDEN = {
     "msgspec",
     "pydantic",
@@ -36,7 +38,7 @@ def worker():
 def load(worker, tmp_path, runtime, model="mlp", **workload):
     return worker.request(
         Server.load,
-        120,
+        LIMIT_S,
         workload=Workload(model=model, **workload),
         runtime=runtime,
         target=Target(),
@@ -45,43 +47,34 @@ def load(worker, tmp_path, runtime, model="mlp", **workload):
 
 
 def modules(worker) -> set[str]:
-    return {name.partition(".")[0] for name in worker.request(Server.modules, 30)}
+    return {name.partition(".")[0] for name in worker.request(Server.modules, LIMIT_S)}
 
 
 def test_the_measuring_process_keeps_its_diet(worker, tmp_path):
+    """And its protocol: wrong use leaves it there, a block has as many calls as asked."""
+    with pytest.raises(UsageError, match="unknown model"):
+        load(worker, tmp_path, "eager", model="nothing")
     load(worker, tmp_path, "eager", width=0.1)
-    worker.request(Server.bind, 60, batch=2, limit_ns=10**9)
-    worker.request(Server.block, 60, batch=2, calls=5)
-    worker.request(Server.sample, 60, batch=2, duration_ns=10**8)
+    worker.request(Server.bind, LIMIT_S, batch=2, limit_ns=10**9)
+    block = worker.request(Server.block, LIMIT_S, batch=2, calls=7)
+    assert len(block.latency_ns) == block.pipelined_calls == 7
+    assert block.pipelined_ns == sum(block.latency_ns)
+    assert block.enqueue_ns is None
+    worker.request(Server.sample, LIMIT_S, batch=2, duration_ns=10**8)
     assert "torch" in modules(worker)
     assert not modules(worker) & FORBIDDEN
 
 
 def test_the_null_runtime_loads_no_engine(worker, tmp_path):
     load(worker, tmp_path, "null")
-    worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
-    block = worker.request(Server.block, 60, batch=1, calls=50)
+    worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
+    block = worker.request(Server.block, LIMIT_S, batch=1, calls=50)
     assert len(block.latency_ns) == 50
     assert not modules(worker) & (FORBIDDEN | {"torch", "onnxruntime", "openvino", "transformers"})
 
 
-def test_a_block_has_as_many_calls_as_asked(worker, tmp_path):
-    load(worker, tmp_path, "eager", width=0.1)
-    worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
-    block = worker.request(Server.block, 60, batch=1, calls=7)
-    assert len(block.latency_ns) == block.pipelined_calls == 7
-    assert block.pipelined_ns == sum(block.latency_ns)
-    assert block.enqueue_ns is None
-
-
-def test_wrong_use_comes_back_as_such(worker, tmp_path):
-    with pytest.raises(UsageError, match="unknown model"):
-        load(worker, tmp_path, "eager", model="nothing")
-    load(worker, tmp_path, "eager", width=0.1)  # it is still there
-
-
 def test_a_silent_worker_is_ended_in_time(worker):
-    worker.request(Server.memory, 30)
+    worker.request(Server.memory, LIMIT_S)
     with pytest.raises(WorkerError) as failed:
         worker.request(Server.calibrate, 0.005, duration_ns=10**9)
     assert failed.value.status == "timeout"
@@ -103,7 +96,7 @@ def test_memory_beyond_the_limit_is_out_of_memory(tmp_path):
     try:
         load(worker, tmp_path, "eager", model=f"{tmp_path}/own.py:build")
         with pytest.raises(WorkerError) as failed:
-            worker.request(Server.bind, 60, batch=1, limit_ns=10**9)
+            worker.request(Server.bind, LIMIT_S, batch=1, limit_ns=10**9)
         assert failed.value.status == "out-of-memory"
     finally:
         worker.kill()
@@ -134,7 +127,7 @@ def test_who_waits_for_an_answer_is_woken_by_the_end(worker, tmp_path):
         while not (child.exists() and child.read_text()):
             time.sleep(0.01)
         worker.kill()
-        waiting.join(60)
+        waiting.join(LIMIT_S)
         assert ended == ["ended from outside during load"]
     finally:
         os.kill(int(child.read_text()), signal.SIGKILL)
@@ -146,13 +139,13 @@ def _state(pid: int) -> str:
 
 
 def test_a_stopped_process_takes_no_time_until_it_goes_on(worker):
-    worker.request(Server.memory, 30)
+    worker.request(Server.memory, LIMIT_S)
     pid = worker._process.number
     worker.stop()
     while _state(pid) != "T":
         time.sleep(0.01)
     assert worker.go_on()
-    worker.request(Server.memory, 30)
+    worker.request(Server.memory, LIMIT_S)
     worker.stop()
     worker.kill()  # whether it runs or not
     assert not worker.go_on()

@@ -12,7 +12,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31))
 from frameworktax.measure.process import Worker
 from frameworktax.measure.worker import Server
 worker = Worker("w", memory_bytes=1 << 40)
-print(worker.request(Server.memory, 60.0) > 0)
+print(worker.request(Server.memory, 900.0) > 0)
 worker.kill()
 """
 

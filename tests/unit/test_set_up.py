@@ -159,12 +159,12 @@ def test_two_sessions_that_want_the_same_prepare_it_once(tmp_path):
     class Slow(FakeWorker):
         def request(self, *asked, **given):
             begun.set()
-            assert waits.wait(10)
+            assert waits.wait(600)
             return super().request(*asked, **given)
 
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(first.prepare, lambda: Slow(folder), Gate(Templates()), 10.0)
-        assert begun.wait(10)
+        assert begun.wait(600)
         with pytest.raises(WorkerError, match="another session still prepares"):
             second.prepare(lambda: idle, Gate(Templates()), 0.0)
         two = pool.submit(second.prepare, lambda: idle, Gate(Templates()), 10.0)

@@ -404,7 +404,7 @@ def test_a_watch_ends_with_its_model(watched, seen):
     thread = one._recorder._thread
     del model
     gc.collect()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert not thread.is_alive()
     assert len(seen.calls) == 1
 
