@@ -201,7 +201,7 @@ def measure(
         processes: fresh processes a point.
         twin: auto, all or none: for which runtimes the width-shrunk twin is measured as well.
         by: module, operator or line: which of them pay; auto takes modules where that takes under
-            2 s, none leaves it out.
+            1 s, none leaves it out.
         store: folder that keeps every sample.
         resume: leave out points that the store already has.
         reporter: shows progress; silent by default.

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import sys
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -239,10 +240,13 @@ def test_the_smallest_batch_is_in_every_round_of_a_larger_one(tmp_path):
 
 
 def test_groups_are_joined_where_every_process_takes_part(tmp_path):
-    """One round for all batches, in which the smallest is timed once; long ones stay apart."""
+    """One round for all batches, in which the smallest is timed once; long ones stay apart.
+
+    The smallest is in the rounds of the others too, and has two blocks sooner.
+    """
     small = Point(workload=Workload(model="m", batch=1), runtime="f")
     large = [replace(small, workload=replace(small.workload, batch=batch)) for batch in (8, 16)]
-    for call_ns, rounds_wanted in ((1, 2), (2_000_000_000, 6)):
+    for call_ns, rounds_wanted in ((1, 2), (2_000_000_000, 5)):
         folder = tmp_path / str(call_ns)
         series = series_of(folder, small, [[100] * 9] * 2)
         for point in large:
@@ -259,6 +263,27 @@ def test_groups_are_joined_where_every_process_takes_part(tmp_path):
         keys = [(b.point, b.process, b.round) for b in found]
         assert len(keys) == len(set(keys))
         assert {key for key, *_ in keys} == {p.key() for p in (small, *large)}
+
+
+def test_what_a_process_has_measured_alone_counts(tmp_path):
+    """All processes have two blocks then, pairs of both runtimes, and a twin takes part in each."""
+    everything = [
+        series_of(tmp_path, Point(workload=Workload(model="m", twin=twin), runtime=name), scripts)
+        for name, twin, scripts in (
+            ("one", False, [[100]] * 3),
+            ("two", False, [[100]] * 3),
+            ("one", True, [[100]]),
+        )
+    ]
+    with rounds_of(tmp_path, everything) as rounds:
+        rounds.first([(series, series.runs[1, 0]) for series in everything], 1)
+        rounds.all_processes()
+    found = defaultdict(list)
+    for block in blocks(store.read(tmp_path / "s")[0]):
+        found[block.point].append((block.process, block.round))
+    one, two, twin = (sorted(found[series.points[1].key()]) for series in everything)
+    assert one == two == [(0, 0), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert twin == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path):
@@ -478,7 +503,7 @@ def test_on_a_device_one_process_is_asked_by_place_and_no_sampler_is_needed(tmp_
     [
         ("none", 60.0, {}),
         ("module", 60.0, {1: 1_000_000_000, 64: 1_000_000_000}),
-        ("auto", 60.0, {1: 333_333_333, 64: 333_333_333}),  # 2 s over three processes, two points
+        ("auto", 60.0, {1: 166_666_666, 64: 166_666_666}),  # 1 s over three processes, two points
         ("auto", 10.0, {1: 166_666_666}),  # a twentieth of the budget, enough for one
         ("auto", 5.0, {}),
     ],

@@ -20,6 +20,7 @@ from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
 from frameworktax.measure.process import AnyWorker, P, Step
 from frameworktax.measure.recorder import Bench
+from frameworktax.measure.schedule import Runs
 from frameworktax.measure.series import PointRun, Series
 from frameworktax.measure.timing import calls_for
 from frameworktax.measure.worker import Server
@@ -44,8 +45,6 @@ DEVICE_SHARE = 0.4
 """Share of the time budget that is kept for asking devices."""
 TELLING = (1, 8, 64)
 """Batch sizes that are asked about first: where the time ends, they say most."""
-
-Runs = list[tuple[Series, PointRun]]
 
 
 def _telling(batch: int) -> tuple[bool, int]:
@@ -90,27 +89,31 @@ class Rounds:
             self._make(runs, in_order=number == 0)
 
     def all_processes(self) -> None:
-        """Make the first rounds in which every process takes part, as far as the budget goes.
+        """Make the first rounds of every process, as far as the budget goes.
 
         Groups are joined into rounds of ``JOINED_S``: their smallest batch is timed once for all.
         """
-        joined: list[Runs] = []
-        length_s = math.inf
-        for runs in self.groups():
-            # One block of the floor, which has one process, may be all that pass A made.
-            if not any(run.process or len(run.medians) < schedule.FIRST_ROUNDS for _, run in runs):
-                continue
-            cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
-            if length_s + cost_s > JOINED_S:
-                joined.append([])
-                length_s = 0.0
-            joined[-1] += runs
-            length_s += cost_s
         for number in range(schedule.FIRST_ROUNDS):
+            joined = self._joined(number)
             for done, runs in enumerate(joined):
                 if self.left_s > 0:
                     self._make(runs)
                 self._bench.reporter.progress(done + 1, len(joined), f"round {number + 1}")
+
+    def _joined(self, number: int) -> list[Runs]:
+        """Return what is measured in each of the rounds that bring all to ``number`` + 1 blocks."""
+        joined: list[Runs] = []
+        length_s = math.inf
+        for group in self.groups():
+            runs = schedule.behind(group, number)
+            cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
+            if runs and length_s + cost_s > JOINED_S:
+                joined.append([])
+                length_s = 0.0
+            if runs:
+                joined[-1] += runs
+                length_s += cost_s
+        return joined
 
     def groups(self) -> list[Runs]:
         """Return the runs whose process lives, by what is compared with one another."""

@@ -15,7 +15,7 @@ from statistics import median
 from frameworktax.measure import timing
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import Recorder
-from frameworktax.measure.series import Series
+from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import BY, LINEAR_REASON, By, Estimate, Workload
 from frameworktax.stats import (
     LINEAR,
@@ -34,7 +34,7 @@ SAMPLE_NS = 50_000_000
 """A sample beside a block, one call at least: about 1,350 samples a second."""
 PLACE_NS = (150_000_000, 1_000_000_000)
 """Shortest and longest sampling by place of one point in one process, 2,000 samples a second."""
-UNASKED_NS, UNASKED_SHARE = 2_000_000_000, 0.05
+UNASKED_NS, UNASKED_SHARE = 1_000_000_000, 0.05
 """What breaking down by module may take, and of the time budget, where it was not asked for."""
 WORTH = 0.1
 """As many rounds again are made where they narrow intervals by this share."""
@@ -43,6 +43,8 @@ WATCHED = 3
 
 Points = list[tuple[Series, int]]
 """Series and batch sizes."""
+Runs = list[tuple[Series, PointRun]]
+"""Points in processes, with their series."""
 Group = tuple[Workload, bool]
 """Points that are compared with one another: a workload in every runtime, twins included."""
 
@@ -234,6 +236,21 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
 
 
 # --- passes B and C -------------------------------------------------------------------------------
+
+
+def behind(group: Runs, number: int) -> Runs:
+    """Return the runs of a group that the first rounds of every process are still for.
+
+    Those of a process in which any of them has no more than ``number`` blocks: what is compared
+    stays side by side. What only one process measures takes part in each round, where others do.
+    """
+    late = {run.process for _, run in group if len(run.medians) <= number}
+    more = {series for series, run in group if run.process}
+    return [
+        (series, run)
+        for series, run in group
+        if late and (run.process in late or series not in more)
+    ]
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:

@@ -33,8 +33,8 @@ from frameworktax.measure.process import AnyWorker, Gate, InPlace, Worker
 from frameworktax.measure.protocol import Bound
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.rounds import JOINED_S, Rounds, Runs
-from frameworktax.measure.schedule import Points
+from frameworktax.measure.rounds import JOINED_S, Rounds
+from frameworktax.measure.schedule import Points, Runs
 from frameworktax.measure.series import PointRun, Series, series_of
 from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
@@ -140,7 +140,8 @@ class MeasuringSession:
         with self._effort.setting_up():
             self._begin_templates()
             self._setup.begin()
-            self._pool.submit(import_module, "scipy.special")  # intervals need it, later
+            for name in ("scipy.special", "scipy.optimize"):
+                self._pool.submit(import_module, name)  # intervals and curves need them, later
         self._cover()
         self._setup.write_subjects()
         self._raise_if_nothing()
