@@ -37,7 +37,9 @@ def test_an_unfinished_environment_is_none(folder):
     (folder / "jax" / environments.MARKER).write_text('{"versions": {"jax": "1"}}')
     assert environments.python_of("jax") == python
     assert environments.installed("jax") == {"jax": "1"}
-    assert [row.name for row in environments.found(runtimes.recipes()) if row.ready] == ["jax"]
+    assert [row["name"] for row in environments.found(runtimes.recipes()) if row["ready"]] == [
+        "jax"
+    ]
     python.parent.chmod(0o777)
     assert environments.python_of("jax") is None  # another could have put the interpreter there
     assert environments.remove("jax")

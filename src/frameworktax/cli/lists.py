@@ -140,11 +140,16 @@ def list_environments(as_json: AsJson = False) -> None:
 
     rows = environments.found(runtimes.recipes())
     print_list(
-        [asdict(r) | {"folder": str(r.folder)} for r in rows],
+        rows,
         as_json,
         ["environment", "installs", "size", "here"],
         [
-            [r.name, ", ".join(r.packages), f"{r.megabytes} MB", "ready" if r.ready else "no"]
+            [
+                r["name"],
+                ", ".join(r["packages"]),
+                f"{r['megabytes']} MB",
+                "ready" if r["ready"] else "no",
+            ]
             for r in rows
         ],
     )

@@ -39,6 +39,8 @@ class Eager(TorchRuntime):
     kv_caches = KV_CACHES
     keeps_channels_last = True
     places = ("module", "operator", "line")
+    enters: ClassVar[str] = "no_grad"
+    """What of torch's is entered around a call, unless an option says otherwise."""
     options: ClassVar[Mapping[str, str]] = variants.options(
         "autograd",
         "unfused",
@@ -69,14 +71,10 @@ class Eager(TorchRuntime):
         built = variants.applied(plain, self.option)
         decoding = built.decoding
         called = built.module if decoding is None else Greedy(built.module, decoding)
-        mode = variants.mode(self.option, self._mode())
-        return TorchLoaded(built, target, called, mode, built.notes[len(plain.notes) :])
-
-    def _mode(self) -> Any:
-        """Return what is entered around a call, unless an option says otherwise."""
         import torch
 
-        return torch.no_grad
+        mode = variants.mode(self.option, getattr(torch, self.enters))
+        return TorchLoaded(built, target, called, mode, built.notes[len(plain.notes) :])
 
 
 class InferenceMode(Eager):
@@ -84,12 +82,8 @@ class InferenceMode(Eager):
 
     name = "inference-mode"
     precisions = FLOATS
+    enters = "inference_mode"
     options: ClassVar[Mapping[str, str]] = variants.options("unfused", "malloc", "jemalloc")
-
-    def _mode(self) -> Any:
-        import torch
-
-        return torch.inference_mode
 
 
 class Null(Runtime):

@@ -19,9 +19,10 @@ import sys
 import tempfile
 import venv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.host.cache import BY_OTHERS
@@ -44,17 +45,6 @@ class Recipe:
     def names(self) -> list[str]:
         """Return the packages without their versions."""
         return [package.partition("==")[0] for package in self.packages]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A row of ``frameworktax env list``."""
-
-    name: str
-    packages: tuple[str, ...]
-    megabytes: int
-    ready: bool
-    folder: Path
 
 
 def base() -> Path:
@@ -95,11 +85,12 @@ def installed(name: str) -> dict[str, str]:
     return dict(json.loads(text)["versions"])
 
 
-def found(recipes: Mapping[str, Recipe]) -> list[Found]:
-    """Return every environment that can be made, and whether it is."""
+def found(recipes: Mapping[str, Recipe]) -> list[dict[str, Any]]:
+    """Return a row for every environment that can be made: its recipe, and whether it is made."""
     return [
-        Found(name, r.packages, r.megabytes, python_of(name) is not None, base() / name)
-        for name, r in recipes.items()
+        {"name": name, **asdict(recipe), "ready": python_of(name) is not None}
+        | {"folder": str(base() / name)}
+        for name, recipe in recipes.items()
     ]
 
 

@@ -9,10 +9,9 @@ the call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.ragged import IDS, MASK
@@ -94,42 +93,32 @@ def _unavailable(reason: str) -> WorkerError:
     return WorkerError("unavailable", f"{reason}; choose another runtime")
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Where a kind of encoder has what the fused operator takes, as paths of attributes.
+class _Names(NamedTuple):
+    """Where a kind of encoder has what the fused operator takes, as paths of attributes."""
 
-    Attributes:
-        layers: of the model.
-        sizes: width and heads, of the configuration.
-        projections: query, key and value; here and below of a layer.
-        out: projection of attention's output.
-        norms: after attention, after the two linear maps.
-        inner: the two linear maps.
-    """
-
-    layers: str
-    sizes: tuple[str, str]
-    projections: tuple[str, str, str]
-    out: str
-    norms: tuple[str, str]
-    inner: tuple[str, str]
+    layers: str  # of the model
+    sizes: tuple[str, str]  # width and heads, of the configuration
+    projections: tuple[str, str, str]  # query, key and value; here and below of a layer
+    out: str  # projection of attention's output
+    norms: tuple[str, str]  # after attention, after the two linear maps
+    inner: tuple[str, str]  # the two linear maps
 
 
 _BERT = _Names(
-    layers="encoder.layer",
-    sizes=("hidden_size", "num_attention_heads"),
-    projections=("attention.self.query", "attention.self.key", "attention.self.value"),
-    out="attention.output.dense",
-    norms=("attention.output.LayerNorm", "output.LayerNorm"),
-    inner=("intermediate.dense", "output.dense"),
+    "encoder.layer",
+    ("hidden_size", "num_attention_heads"),
+    ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.output.dense",
+    ("attention.output.LayerNorm", "output.LayerNorm"),
+    ("intermediate.dense", "output.dense"),
 )
 _DISTILBERT = _Names(
-    layers="transformer.layer",
-    sizes=("dim", "n_heads"),
-    projections=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    out="attention.out_lin",
-    norms=("sa_layer_norm", "output_layer_norm"),
-    inner=("ffn.lin1", "ffn.lin2"),
+    "transformer.layer",
+    ("dim", "n_heads"),
+    ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "attention.out_lin",
+    ("sa_layer_norm", "output_layer_norm"),
+    ("ffn.lin1", "ffn.lin2"),
 )
 LAYERS = {"bert": _BERT, "roberta": _BERT, "electra": _BERT, "distilbert": _DISTILBERT}
 """transformers' ``model_type`` → names of its parts."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from frameworktax.errors import WorkerError
+from frameworktax.models.finalize import place
 from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
@@ -40,21 +41,6 @@ def _write_step(export: Export) -> dict[int, str]:
         port.tensor.set_names({name})
     openvino.save_model(converted, export.folder / "model.xml", compress_to_fp16=False)
     return dict.fromkeys(export.batches, "model.xml")
-
-
-def _widened(model: Model) -> Model:
-    """Return a copy of the model in float32, with the values it has in its own precision."""
-    import torch
-
-    def wider(_: str, value: Any) -> Any:
-        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.float() if is_float else value
-
-    return replace(
-        model,
-        module=copy.deepcopy(model.module).float(),
-        inputs=lambda batch: model.inputs(batch).map(wider),
-    )
 
 
 class _Compiling(ArtifactLoaded):
@@ -189,7 +175,9 @@ class OpenVino(ArtifactRuntime):
 
     def exported(self, model: Model, target: Target) -> Model:
         """Return it in float32: the hint at compilation sets the precision."""
-        return model if target.precision == "float32" else _widened(model)
+        if target.precision == "float32":
+            return model
+        return place(replace(model, module=copy.deepcopy(model.module)), "float32", "cpu")
 
     def write(self, export: Export) -> dict[int, str]:
         """Export and convert; an ONNX file is read by the engine itself."""
