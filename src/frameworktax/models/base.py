@@ -74,7 +74,6 @@ class Model:
             ``logits`` (batch, tokens, vocabulary) and the cache. Only ``phase = "generate"``
             builds one; ``inputs(batch)`` is then the prompt.
         positions: most tokens that a sample may have, prompt and generated ones together.
-        vocabulary: token ids are below this.
         onnx_path: the ONNX file that is the model itself, or None.
         decoding: how to generate; None for a forward pass.
         real: ragged input: batch size → which tokens are no padding, (batch, tokens).
@@ -87,7 +86,6 @@ class Model:
     notes: list[tuple[str, str]] = field(default_factory=list)
     generates: bool = False
     positions: int | None = None
-    vocabulary: int | None = None
     onnx_path: Path | None = None
     decoding: Decoding | None = None
     real: Callable[[int], NDArray[np.bool_]] | None = None

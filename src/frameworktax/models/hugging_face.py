@@ -8,7 +8,6 @@ A model whose code comes with it is refused unless the user trusts that code.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import socket
@@ -18,9 +17,10 @@ from urllib.parse import urlsplit
 
 from frameworktax import host
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import SEED, Draw, Model, integers, model_of, normal, ones
+from frameworktax.models.base import SEED, Draw, Model, model_of
 from frameworktax.models.calibrate import calibrate
 from frameworktax.models.finalize import no_generation
+from frameworktax.models.transformers_classes import drawers
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
@@ -29,7 +29,6 @@ CONFIG = "config.json"
 CALIBRATION_BATCH = 2
 DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE, TWO_SECONDS = 128, 224, 32_000
 """Tokens, pixels a side, samples of audio."""
-DECODER_TOKENS = 16
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -92,7 +91,6 @@ def build(name: str, workload: Workload) -> Model:
         notes=notes,
         generates=workload.phase == "generate",
         positions=_positions(module) if is_text else None,
-        vocabulary=_vocabulary(module),
     )
     if not trained:
         calibrate(module, [model.inputs(CALIBRATION_BATCH)])
@@ -213,28 +211,14 @@ def _inputs(name: str, module: Any, workload: Workload) -> dict[str, Draw]:
     Raises:
         UsageError: it takes something else, or the length does not fit its positions.
     """
-    main, config = module.main_input_name, module.config
+    main = module.main_input_name
     if workload.length is not None and main not in ("input_ids", "input_values"):
         raise UsageError(f"{name} has no length; leave out --length")
     if workload.image_size is not None and main != "pixel_values":
         raise UsageError(f"{name} has no image size; leave out --image-size")
     if workload.input == "ragged" and main != "input_ids":
         raise UsageError(f"{name} takes no sentences; leave out --input ragged")
-    shape = _shape(name, module, workload)
-    takes = inspect.signature(module.forward).parameters
-    vocabulary = int(_vocabulary(module) or 2)
-    drawers = {main: normal(*shape)}
-    if main == "input_ids":
-        drawers = {main: integers(vocabulary, *shape)}
-        if "attention_mask" in takes:
-            drawers["attention_mask"] = ones(*shape)
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        drawers["decoder_input_ids"] = integers(vocabulary, DECODER_TOKENS)
-    return drawers
-
-
-def _vocabulary(module: Any) -> int | None:
-    return getattr(module.config.get_text_config(), "vocab_size", None)
+    return drawers(module, *_shape(name, module, workload))
 
 
 def _shape(name: str, module: Any, workload: Workload) -> tuple[int, ...]:

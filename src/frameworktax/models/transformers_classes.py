@@ -9,12 +9,23 @@ has it, what users run.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError
-from frameworktax.models.base import SEED, Model, deep, integers, model_of, normal, ones, wide
+from frameworktax.models.base import (
+    SEED,
+    Draw,
+    Model,
+    deep,
+    integers,
+    model_of,
+    normal,
+    ones,
+    wide,
+)
 from frameworktax.models.registry import BUILT_IN, length_of
 
 if TYPE_CHECKING:
@@ -30,7 +41,7 @@ BIG_BIRD_FULL = 704
 TWIN_SAMPLES = 2_000
 """Samples of a twin's audio."""
 CHANNELS = 512
-TEXT_TOKENS = 16
+DECODER_TOKENS = 16
 FRAMES, TWIN_FRAMES = 3_000, 8
 """Mel frames of 30 s, which Whisper's encoder always takes: shorter audio is padded."""
 
@@ -99,28 +110,41 @@ def build(name: str, workload: Workload) -> Model:
         settings["use_cache"] = generates
     kind = causal if generates else row.get("model", f"{stem}Model")
     module = make(family, f"{stem}Config", kind, **settings)
-    if row.get("takes") == "frames":
-        frames = normal(int(module.config.num_mel_bins), settings["max_source_positions"] * 2)
-        return model_of(module, named={"input_features": frames})
-    length, vocabulary = length_of(workload), int(module.config.vocab_size)
-    if row.get("takes") == "audio":
-        samples = normal(min(length, TWIN_SAMPLES) if workload.twin else length)
-        named = {"input_values": samples}
-        if module.config.is_encoder_decoder:
-            named["decoder_input_ids"] = integers(vocabulary, TEXT_TOKENS)
-        return model_of(module, named=named)
-    if workload.twin:
-        length = TWIN_LENGTHS[name](length) if name in TWIN_LENGTHS else min(length, TWIN_LENGTH)
-    named = {"input_ids": integers(vocabulary, length)}
-    if row.get("mask", True):
-        named["attention_mask"] = ones(length)
+    length = length_of(workload)
+    match module.main_input_name:
+        case "input_features":
+            sizes = [int(module.config.num_mel_bins), settings["max_source_positions"] * 2]
+        case "input_values":
+            sizes = [min(length, TWIN_SAMPLES) if workload.twin else length]
+        case _ if workload.twin and name in TWIN_LENGTHS:
+            sizes = [TWIN_LENGTHS[name](length)]
+        case _:
+            sizes = [min(length, TWIN_LENGTH) if workload.twin else length]
+    named = drawers(module, *sizes)
+    if not row.get("mask", True):
+        named.pop("attention_mask", None)
     return model_of(
         module,
         named=named,
         generates=generates,
         positions=BUILT_IN[name].max_length,
-        vocabulary=vocabulary,
     )
+
+
+def drawers(module: Any, *shape: int) -> dict[str, Draw]:
+    """Return what to draw for a model of transformers', a sample of its main input of this shape.
+
+    That is token ids and their mask, or noise for pixels, raw audio and mel frames; and ids for a
+    decoder that follows.
+    """
+    main, takes = module.main_input_name, inspect.signature(module.forward).parameters
+    vocabulary = int(getattr(module.config.get_text_config(), "vocab_size", None) or 2)
+    found = {main: integers(vocabulary, *shape) if main == "input_ids" else normal(*shape)}
+    if main == "input_ids" and "attention_mask" in takes:
+        found["attention_mask"] = ones(*shape)
+    if getattr(module.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        found["decoder_input_ids"] = integers(vocabulary, DECODER_TOKENS)
+    return found
 
 
 def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
