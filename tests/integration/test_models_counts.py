@@ -121,7 +121,7 @@ def count(module) -> int:
 
 
 def parameters(name: str) -> int:
-    missing = next(i.missing for i in models.describe_names() if i.name == name)
+    missing = next(r["missing"] for r in models.describe_names() if r["name"] == name)
     if missing and "torchvision" in missing:
         pytest.skip(missing)
     return count(models.build(Workload(model=name), "meta").module)

@@ -45,7 +45,7 @@ def small(name: str) -> dict:
 
 
 def build(**workload):
-    missing = {i.name: i.missing for i in models.describe_names()}[workload["model"]]
+    missing = {row["name"]: row["missing"] for row in models.describe_names()}[workload["model"]]
     if missing:
         pytest.skip(missing)
     return models.build(Workload(**workload))

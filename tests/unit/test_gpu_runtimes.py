@@ -19,8 +19,7 @@ from frameworktax.runtimes.base import Target
 CUDA = Target(device="cuda:0")
 
 
-def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(cuda_graph.shutil, "which", lambda name: None)
+def test_without_a_driver_there_is_no_gpu(tmp_path):
     assert cuda_graph.missing_gpu(tmp_path).startswith("no GPU here")
 
 
@@ -30,7 +29,6 @@ def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch
     (tmp_path / file).touch()
     version = tmp_path / "version.py"
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(cuda_graph.shutil, "which", lambda name: None)
     monkeypatch.setattr(cuda_graph.importlib.util, "find_spec", lambda name: spec)
     assert cuda_graph.missing_gpu(tmp_path) is None  # no version.py: torch itself will say
     version.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")

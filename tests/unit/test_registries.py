@@ -44,8 +44,8 @@ def test_names() -> None:
 def test_rows_of_a_family_stand_together(monkeypatch) -> None:
     monkeypatch.setitem(models.BUILT_IN, "last", models.Entry("m:build", "language", "a text"))
     rows = models.describe_names()
-    assert {row.name for row in rows} == {*models.names(), *models.PREFIXES}
-    families = [row.family for row in rows]
+    assert {row["name"] for row in rows} == {*models.names(), *models.PREFIXES}
+    families = [row["family"] for row in rows]
     assert len(set(families)) == len([f for f, _ in itertools.groupby(families)])
 
 

@@ -32,7 +32,7 @@ def list_models(as_json: AsJson = False) -> None:
     """
     from frameworktax import models
 
-    rows = [asdict(row) for row in models.describe_names()]
+    rows = models.describe_names()
     families = [r["family"] for r in rows]
     print_list(
         rows,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.base import SEED
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from frameworktax.records import Workload
 
 __all__ = [
-    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "ModelInfo", "build", "check", "describe_name",
+    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "build", "check", "describe_name",
     "describe_names", "is_user_model", "libraries", "names",
 ]  # fmt: skip
 
@@ -36,21 +35,11 @@ PLUGIN = "other"
 """The family of models from other packages: what they support is for them to say."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """A row of ``list models``; ``missing`` says what to install, or is None."""
-
-    name: str
-    family: str
-    summary: str
-    missing: str | None
-    has_length: bool
-    has_image_size: bool
-    default_length: int | None
-    default_image_size: int | None
-    max_length: int | None
-    factors: tuple[str, ...]
-    generates: bool
+LISTED = (
+    *("has_length", "has_image_size", "default_length", "default_image_size", "max_length"),
+    *("factors", "generates"),
+)
+"""Of an entry, beside its family and summary, what ``list models --json`` says."""
 
 
 def _registry() -> dict[str, Entry]:
@@ -65,20 +54,17 @@ def names() -> list[str]:
     return list(_registry())
 
 
-def describe_names() -> list[ModelInfo]:
+def describe_names() -> list[dict[str, Any]]:
     """Return a row for every registered name, and every prefix, one family after the other.
 
-    No engine is imported.
+    ``missing`` says what to install, or is None. No engine is imported.
     """
     known = _registry() | PREFIXES
     families = list(dict.fromkeys(entry.family for entry in known.values()))
-    rows = sorted(known.items(), key=lambda row: families.index(row[1].family))
-    shared = [field.name for field in fields(ModelInfo) if field.name not in ("name", "missing")]
     return [
-        ModelInfo(
-            name=name, missing=_missing(entry), **{field: getattr(entry, field) for field in shared}
-        )
-        for name, entry in rows
+        {"name": name, "family": entry.family, "summary": entry.summary, "missing": _missing(entry)}
+        | {field: getattr(entry, field) for field in LISTED}
+        for name, entry in sorted(known.items(), key=lambda row: families.index(row[1].family))
     ]
 
 
