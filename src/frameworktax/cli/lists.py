@@ -34,12 +34,15 @@ def list_models(as_json: AsJson = False) -> None:
 
     rows = models.describe_names()
     families = [r["family"] for r in rows]
+    columns = 4 if any(r["missing"] for r in rows) else 3  # room for the others
     print_list(
         rows,
         as_json,
-        ["model", "family", "what it is", "missing"],
+        ["model", "family", "what it is", "missing"][:columns],
         [  # one family after the other, named once
-            [r["name"], r["family"] * (r["family"] != above), r["summary"], r["missing"] or ""]
+            [r["name"], r["family"] * (r["family"] != above), r["summary"], r["missing"] or ""][
+                :columns
+            ]
             for r, above in zip(rows, ["", *families], strict=False)
         ],
     )

@@ -25,8 +25,6 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from frameworktax import host
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.host.cache import atomic_path
@@ -262,11 +260,23 @@ def parse(folder: Path) -> Manifest:
                 f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
                 f"rebuild it: {data.get('command')}"
             )
-        return msgspec.convert(data, Manifest)
-    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
+        data["machine"] = Machine(**data["machine"])
+        data["interface"] = Interface(**data["interface"])
+        data["shapes"] = tuple(Shape(**_frozen(one)) for one in data["shapes"])
+        data["files"] = {name: File(**one) for name, one in data["files"].items()}
+        data["padding"] = Padding(**_frozen(data["padding"])) if data["padding"] else None
+        return Manifest(**data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DeploymentError(
             f"{path} is damaged ({type(error).__name__}); make the deployment again"
         ) from error
+
+
+def _frozen(value: Any) -> Any:
+    """Return JSON's value with tuples for its lists, which it writes for both."""
+    if isinstance(value, dict):
+        return {key: _frozen(one) for key, one in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
