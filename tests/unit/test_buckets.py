@@ -10,10 +10,12 @@ import pytest
 from frameworktax.attribution.buckets import (
     DETAILS,
     classify,
+    is_copy,
     is_judged,
     itemise,
     qualified,
     system_ticks,
+    with_caller,
 )
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks, sample
 from frameworktax.attribution.symbols import Leaf
@@ -155,6 +157,26 @@ def test_machine_code_says_what_an_unknown_library_does():
     assert not is_judged("_json.cpython-311-x86_64-linux-gnu.so", False)
     assert classify(Leaf(own, "spin", "kernel")) == ("kernel", "unnamed")
     assert classify(Leaf(own, "parse", "other")) == ("remainder", "")
+
+
+@pytest.mark.parametrize(
+    ("caller", "place"),
+    [
+        (Leaf(TORCH, LOOP), ("kernel", "memory")),
+        (Leaf(TORCH, "at::native::index_select_out_cpu_(at::Tensor const&)"), ("kernel", "memory")),
+        (Leaf("libc10.so", "c10::SymInt::clone() const"), ("dispatch", "")),
+        (Leaf("libpython3.11.so.1.0", "bytearray_init"), ("python", "")),
+        (Leaf("libc.so.6", "malloc-internal"), ("allocator", "")),
+        (Leaf("libengine.so", "sub_10", "copy"), ("kernel", "memory")),
+        (Leaf("libengine.so", "sub_10", "other"), ("kernel", "copying")),  # whose it is, is open
+        (Leaf("libz.so.1.2.13", "inflate"), ("remainder", "")),
+    ],
+)
+def test_a_copy_goes_by_its_caller(caller, place):
+    copy = Leaf("libc.so.6", "memcpy")
+    assert is_copy(copy)
+    assert not is_copy(Leaf("libc.so.6", "cfree"))
+    assert classify(with_caller(copy, caller)) == place
 
 
 def test_a_qualified_name_drops_arguments_and_return_type():

@@ -11,6 +11,7 @@ import pytest
 from frameworktax.attribution import call_stacks, operators
 from frameworktax.attribution.call_stacks import BP, PC, SP, Caught, Rule, Unwinder, read_rule
 from frameworktax.attribution.operators import torch_operator
+from frameworktax.attribution.symbols import Resolver
 
 CFA = None
 
@@ -59,9 +60,8 @@ RULES = {0x100: Rule((SP, 24), False, {PC: (CFA, -8), BP: (CFA, -16)})} | {
 
 
 def unwinder(monkeypatch):
-    made = Unwinder(SimpleNamespace())
+    made = Unwinder(SimpleNamespace(follows_call=lambda address: (address - 1) & ~0xF in RULES))
     monkeypatch.setattr(made, "_rule", lambda address: RULES.get(address & ~0xF))
-    monkeypatch.setattr(made, "_is_return", lambda address: (address - 1) & ~0xF in RULES)
     return made
 
 
@@ -115,11 +115,12 @@ def test_a_frame_that_is_longer_than_the_search_keeps_the_former_stack_pointer(m
         ("ff e0", False),  # jmp rax
     ],
 )
-def test_a_return_address_follows_a_call(code, is_call):
+def test_a_return_address_follows_a_call(code, is_call, monkeypatch):
     before = (bytes(8) + bytes.fromhex(code))[-8:]
     table = SimpleNamespace(code=lambda address, size: before)
-    made = Unwinder(SimpleNamespace(find=lambda address: ("lib.so", table, address)))
-    assert made._is_return(0x1000) == is_call
+    made = Resolver("")
+    monkeypatch.setattr(made, "find", lambda address: ("lib.so", table, address))
+    assert made.follows_call(0x1000) == is_call
 
 
 @pytest.mark.parametrize(

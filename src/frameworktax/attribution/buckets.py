@@ -166,7 +166,7 @@ def _is_named(symbol: str) -> bool:
 @cache
 def classify(leaf: Leaf) -> Place:
     """Return (line of the bill, part of it) for one leaf."""
-    library, symbol, work = leaf
+    library, symbol, work, made_by = leaf
     if library == KERNEL or library == "[vsyscall]":
         return "system", ""
     if library == UNKNOWN:
@@ -179,6 +179,8 @@ def classify(leaf: Leaf) -> Place:
     if bucket:
         return bucket, detail
     if detail == "libc":
+        if made_by:
+            return ("kernel", "copying") if made_by == "copying" else (made_by, "")
         return _first(_LIBC, symbol) or ("dispatch", "")
     if not _is_named(symbol):
         if work is not None and detail not in ("support", "wrapper"):
@@ -194,6 +196,24 @@ def classify(leaf: Leaf) -> Place:
     if detail or re.match(r"(c10|at|torch|pybind11|std|THP)\b", name):
         return "dispatch", ""  # torch's own code, also where a user's operator inlined it
     return _BY_WORK[work] if work in ("kernel", "copy") else ("remainder", "")
+
+
+def is_copy(leaf: Leaf) -> bool:
+    """Return whether a leaf is ``memcpy`` or its like."""
+    return leaf.library.startswith("libc") and classify(leaf) == ("kernel", "memory")
+
+
+def with_caller(copy: Leaf, caller: Leaf) -> Leaf:
+    """Return the leaf of a copy, with the line that it belongs to by what called it.
+
+    A kernel's and an operator's are kernel time. Of those that a stripped library makes outside its
+    loops it is not known whether they are an operator's: they are as its copying loops.
+    """
+    bucket, _ = classify(caller)
+    if bucket in ("kernel", "system") or re.match(r"at::native::", qualified(caller.symbol)):
+        return copy
+    unknown = bucket == "runtime" and caller.work == "other"
+    return copy._replace(made_by="copying" if unknown else bucket)
 
 
 def is_judged(library: str, named: bool) -> bool:

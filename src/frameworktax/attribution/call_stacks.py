@@ -14,7 +14,6 @@ Source: DWARF 5, section 6.4; System V ABI for x86-64; perf_event_open(2).
 from __future__ import annotations
 
 import platform
-import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -42,10 +41,6 @@ _REGISTERS = sorted(_KERNEL_NUMBERS, key=lambda one: _KERNEL_NUMBERS[one])
 _FURTHER_BYTES = 48 + 8 * len(_REGISTERS)
 """Of a sample, besides the stack."""
 _MASK = sum(1 << number for number in _KERNEL_NUMBERS.values())
-_CALL = re.compile(rb".*(\xe8.{4}|\xff[\xd0-\xd7\x10-\x13\x16\x17].{0}|\xff[\x50-\x57].{1}"
-                   rb"|\xff\x14.{1}|\xff\x54.{2}|\xff\x15.{4}|\xff[\x90-\x97].{4}|\xff\x94.{5})",
-                   re.DOTALL)  # fmt: skip
-"""The end of a call instruction."""
 
 
 def missing() -> str | None:
@@ -153,7 +148,6 @@ class Unwinder:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
         self._rules: dict[int, Rule | None] = {}
-        self._calls: dict[int, bool] = {}
 
     def callers(self, caught: Caught) -> Iterator[tuple[int, Mapping[int, int]]]:
         """Yield the address that a sample fell at, then one inside the call of each caller.
@@ -194,7 +188,7 @@ class Unwinder:
             if value is not None:
                 found[number] = value
         found[SP] = cfa
-        return found if PC in found and self._is_return(found[PC]) else None
+        return found if PC in found and self._resolver.follows_call(found[PC]) else None
 
     def _searched(
         self, registers: Mapping[int, int], begin: int, stack: bytes
@@ -208,7 +202,7 @@ class Unwinder:
         for start, words in starts:
             for at in range(start, min(start + 8 * words, end - 7), 8):
                 value = _word(stack, begin, at) or 0
-                rule = self._rule(value - 1) if self._is_return(value) else None
+                rule = self._rule(value - 1) if self._resolver.follows_call(value) else None
                 if rule is None:
                     continue
                 # What is saved below is its caller's frame register, where it uses that itself.
@@ -228,14 +222,6 @@ class Unwinder:
                 return count > CALLERS // 2 and registers[SP] > begin + len(stack) - PAGE
             registers = above
         return True
-
-    def _is_return(self, address: int) -> bool:
-        """Return whether an address follows a call instruction."""
-        if address not in self._calls:
-            found = self._resolver.find(address - 1) if address else None
-            code = b"" if found is None else found[1].code(found[2] - 7, 8)
-            self._calls[address] = _CALL.fullmatch(code) is not None
-        return self._calls[address]
 
     def _rule(self, address: int) -> Rule | None:
         if address not in self._rules:

@@ -14,7 +14,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,14 @@ from frameworktax.attribution.perf_event import (
     ON,
     PERIOD_NS,
     PREEMPTED,
+    TOP_BYTES,
     Drained,
     Event,
     RefusedError,
+    placed,
 )
 from frameworktax.attribution.sampler import Ticks
-from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
+from frameworktax.attribution.symbols import KERNEL, Leaf
 from frameworktax.records import EVERY_THREAD
 
 Interval = tuple[int, int]
@@ -212,15 +214,15 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
 
     def ticks(self) -> list[Ticks]:
         """Return the samples of each stretch."""
-        from frameworktax.attribution.buckets import classify, is_judged
+        from frameworktax.attribution.buckets import classify
 
-        where = Resolver(judged=is_judged).resolve(
-            address for seen in self._seen for drained, *_ in seen for address, _ in drained.user
-        )
+        where = iter(placed([drained for seen in self._seen for drained, *_ in seen]))
         return [self._ticks(seen, where, lambda leaf: classify(leaf)[0]) for seen in self._seen]
 
-    def _ticks(self, seen: _Seen, where: dict[int, Leaf], bucket: Callable[[Leaf], str]) -> Ticks:
-        timelines = [Timeline(on, queued, one.timed(where)) for one, on, queued in seen]
+    def _ticks(
+        self, seen: _Seen, where: Iterator[Sequence[Leaf]], bucket: Callable[[Leaf], str]
+    ) -> Ticks:
+        timelines = [Timeline(on, queued, one.timed(next(where))) for one, on, queued in seen]
         found = together(timelines, bucket)
         system = found.pop(Leaf(KERNEL, ""), 0)
         ran_ns = covered_ns(one for t in timelines for one in t.on)
@@ -246,6 +248,7 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
                     period_ns=self.period_ns,
                     kernel=self._kernel,
                     min_pages=_PAGES,
+                    stack_bytes=TOP_BYTES,
                     switches=True,
                 )
             except RefusedError:

@@ -23,7 +23,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -38,6 +38,9 @@ PERIOD_NS = 743_000
 """Off every multiple of the kernel's own tick, so that samples do not walk in step with it. A tick
 costs up to 40 µs on a virtual machine, in kernels and outside them alike (``benchmarks/cost.py``);
 half as many samples would make the interval of a share 1.4 times as wide."""
+
+TOP_BYTES = 8 if platform.machine() == "x86_64" else 0
+"""Of the stack with a sample of this process: on x86-64 it holds where ``memcpy`` returns to."""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
 _SOFTWARE, _CPU_CLOCK = 1, 0
@@ -60,7 +63,8 @@ _SWITCH_BIT = 13
 _SET_SIGNAL, _SET_OWNER, _OWNER_THREAD = 10, 15, 0  # F_SETSIG, F_SETOWN_EX, F_OWNER_TID
 MODE_MASK, MODE_KERNEL = 7, 1
 _HEAD = 1024  # data_head; data_tail follows
-_RECORD_BYTES = 24  # header, program counter, time
+_RECORD_BYTES, _STACK_SIZES = 24, 16  # header, program counter, time; around a piece of the stack
+_WORD = 8
 _MAX_PAGES = 128  # perf_event_mlock_kb is 516 KiB unless the host was changed
 _MAX_PAGES_OF_STACKS = 2_048  # on top of that, RLIMIT_MEMLOCK is 8 MiB
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIi")
@@ -178,19 +182,47 @@ def probe() -> str | None:
 class Drained(NamedTuple):
     """What a ring held: (program counter, time) in user mode, times in kernel mode, ticks lost.
 
-    ``switches`` holds (time, ``ON``, ``OFF`` or ``PREEMPTED``), where they were asked for.
+    ``switches`` holds (time, ``ON``, ``OFF`` or ``PREEMPTED``), where they were asked for, ``tops``
+    the word at the top of the stack of each tick in user mode, 0 where it does not come with it.
     """
 
     user: list[tuple[int, int]]
     kernel_ns: list[int]
     lost: int
     switches: Sequence[tuple[int, int]] = ()
+    tops: Sequence[int] = ()
 
-    def timed(self, where: Mapping[int, Leaf]) -> list[tuple[int, Leaf]]:
-        """Return (time, where) of every tick in the order of time; ``where`` by address."""
-        found = [(time_ns, where[address]) for address, time_ns in self.user]
+    def timed(self, leaves: Sequence[Leaf]) -> list[tuple[int, Leaf]]:
+        """Return (time, where) of every tick in the order of time; ``leaves`` of user mode."""
+        found = [(time_ns, leaf) for (_, time_ns), leaf in zip(self.user, leaves, strict=True)]
         found += [(time_ns, Leaf(KERNEL, "")) for time_ns in self.kernel_ns]
         return sorted(found, key=itemgetter(0))
+
+
+def placed(drained: Sequence[Drained]) -> list[list[Leaf]]:
+    """Return where the ticks in user mode of this process were, those of copies with their caller.
+
+    ``memcpy`` and its like change no stack: what lies at its top is where they return to.
+    """
+    from frameworktax.attribution.buckets import is_copy, is_judged, with_caller
+
+    resolver = Resolver(judged=is_judged)
+    where = resolver.resolve(address for one in drained for address, _ in one.user)
+    copies = {
+        (address, top)
+        for one in drained
+        for (address, _), top in zip(one.user, one.tops, strict=True)
+        if is_copy(where[address]) and resolver.follows_call(top)
+    }
+    callers = resolver.resolve(top - 1 for _, top in copies)
+    made = {(at, top): with_caller(where[at], callers[top - 1]) for at, top in copies}
+    return [
+        [
+            made.get((address, top), where[address])
+            for (address, _), top in zip(one.user, one.tops, strict=True)
+        ]
+        for one in drained
+    ]
 
 
 class Ring:
@@ -276,7 +308,8 @@ class Event(Ring):
         kernel: None tries kernel-mode samples first, False does not ask for them.
         signal: sent to the calling thread at every sample, None for none.
         min_pages: of the ring, where so much memory may be locked.
-        registers: mask of those that come with a sample, if ``stack_bytes`` of the stack do.
+        registers: mask of those that come with a sample; 0 for none.
+        stack_bytes: of the top of the stack that come with a sample; a multiple of 8.
         switches: whether it is recorded when the thread gets and leaves a processor.
 
     Raises:
@@ -303,7 +336,7 @@ class Event(Ring):
             lambda excluded: open_event(
                 period_ns,
                 flags=flags | excluded,
-                content=IP | TIME | (REGISTERS | STACK if stack_bytes else 0),
+                content=IP | TIME | bool(registers) * REGISTERS | bool(stack_bytes) * STACK,
                 thread=thread,
                 wakeup=int(signal is not None),
                 registers=registers,
@@ -317,9 +350,10 @@ class Event(Ring):
             fcntl.fcntl(fd, _SET_SIGNAL, signal)
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC)
         # Twice what a stretch should need: a slow call runs past its end.
-        record = _RECORD_BYTES + stack_bytes
+        self._has_tops = stack_bytes == _WORD and not registers
+        record = _RECORD_BYTES + (stack_bytes and stack_bytes + _STACK_SIZES)
         need = 2 * (stretch_ns // period_ns + 1) * record // mmap.PAGESIZE + 1
-        most = _MAX_PAGES_OF_STACKS if stack_bytes else _MAX_PAGES
+        most = _MAX_PAGES_OF_STACKS if registers else _MAX_PAGES
         # The kernel takes powers of 2, and locks no more than ``most`` of them.
         pages = min(most, max(min_pages, 1 << (need - 1).bit_length()))
         super().__init__(fd, pages, thread)
@@ -337,16 +371,19 @@ class Event(Ring):
 
         Where the event has not been stopped, what comes meanwhile is left for the next time.
         """
-        user, in_kernel, switches = [], [], []
+        user, in_kernel, switches, tops = [], [], [], []
         data = self.take()
-        for kind, value, time_ns, _ in records(data):
+        for kind, value, time_ns, at in records(data):
             if kind == SAMPLE:
                 user.append((value, time_ns))
+                at += _RECORD_BYTES
+                size, top = struct.unpack_from("<QQ", data, at) if self._has_tops else (0, 0)
+                tops.append(top if size else 0)
             elif kind == MODE_KERNEL:
                 in_kernel.append(time_ns)
             elif kind == _SWITCH:
                 switches.append((time_ns, value))
-        return Drained(user, in_kernel, self.newly_lost(data), switches)
+        return Drained(user, in_kernel, self.newly_lost(data), switches, tops)
 
     def newly_lost(self, data: bytes) -> int:
         """Return the ticks lost since the last time, by the kernel's count or else by ``data``.
@@ -376,7 +413,7 @@ class PerfEventSampler(Event):
     counts_cpu_time = True
 
     def __init__(self, stretch_ns: int, **more: Any) -> None:
-        super().__init__(stretch_ns, min_pages=8, **more)
+        super().__init__(stretch_ns, min_pages=8, stack_bytes=TOP_BYTES, **more)
         self._drained: list[Drained] = []
 
     def start(self) -> None:
@@ -390,26 +427,15 @@ class PerfEventSampler(Event):
 
     def ticks(self) -> list[Ticks]:
         """Return the ticks of each stretch."""
-        where = self._where()
         return [
-            Ticks(
-                Counter(where[address] for address, _ in drained.user),
-                len(drained.kernel_ns) if self.kernel else None,
-                drained.lost,
-            )
-            for drained in self._drained
+            Ticks(Counter(leaves), len(one.kernel_ns) if self.kernel else None, one.lost)
+            for one, leaves in zip(self._drained, placed(self._drained), strict=True)
         ]
 
     def timed(self) -> list[list[tuple[int, Leaf]]]:
         """Return (time, where) of every tick, a list each stretch, in the order of time."""
-        where = self._where()
-        return [drained.timed(where) for drained in self._drained]
-
-    def _where(self) -> dict[int, Leaf]:
-        from frameworktax.attribution.buckets import is_judged
-
-        resolver = Resolver(judged=is_judged)
-        return resolver.resolve(address for drained in self._drained for address, _ in drained.user)
+        found = zip(self._drained, placed(self._drained), strict=True)
+        return [drained.timed(leaves) for drained, leaves in found]
 
 
 def raw_records(data: bytes) -> Iterator[tuple[int, int, int, int]]:

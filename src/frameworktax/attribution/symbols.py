@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,18 +49,24 @@ _GLOBAL_DATA, _JUMP_SLOT = 6, 7  # of x86-64
 _LOAD, _EH_FRAME = 1, 0x6474E550
 _UNDEFINED, _LOCAL = 0, 0
 _PAGE = 4096
+_CALL = re.compile(rb".*(\xe8.{4}|\xff[\xd0-\xd7\x10-\x13\x16\x17].{0}|\xff[\x50-\x57].{1}"
+                   rb"|\xff\x14.{1}|\xff\x54.{2}|\xff\x15.{4}|\xff[\x90-\x97].{4}|\xff\x94.{5})",
+                   re.DOTALL)  # fmt: skip
+"""The end of a call instruction."""
 _NESTING = 8  # how many earlier symbols may enclose an address (labels inside a function)
 
 
 class Leaf(NamedTuple):
     """Where a program counter was: basename of the library, symbol in words ('' if none).
 
-    ``work`` is what the machine code does there, where no symbol says it.
+    ``work`` is what the machine code does there, where no symbol says it. ``made_by`` is the line
+    of the breakdown of what called a copy, where that is known and no kernel.
     """
 
     library: str
     symbol: str
     work: Work | None = None
+    made_by: str = ""
 
 
 class PerfMap:
@@ -269,6 +276,7 @@ class Resolver:
         self._tables: dict[str, SymbolTable | None] = {}
         """Of files that this process does not see under the same name."""
         self._files: dict[Region, str] = {}
+        self._calls: dict[int, bool] = {}
         self._read_again = process if maps is None else None
         self._map: _Map | None = None
         """None for this process, which reads its own when it needs to."""
@@ -303,6 +311,14 @@ class Resolver:
             return None
         vaddr = table.address(address - region.start + region.offset)
         return None if vaddr is None else (region.path, table, vaddr)
+
+    def follows_call(self, address: int) -> bool:
+        """Return whether a call instruction (of x86-64) lies before an address."""
+        if address not in self._calls:
+            found = self.find(address - 1) if address else None
+            code = b"" if found is None else found[1].code(found[2] - 7, 8)
+            self._calls[address] = _CALL.fullmatch(code) is not None
+        return self._calls[address]
 
     def _leaf(self, address: int, region: Region | None) -> Leaf:
         if region is None:
