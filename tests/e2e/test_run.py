@@ -217,3 +217,48 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     assert spin["time_ns"]["value"] == pytest.approx(took_ns, rel=0.1)
     assert spin["file"].endswith("known.py") and spin["line"] == 12
     assert net["tax_share"]["low"] <= high and low <= net["tax_share"]["high"]
+
+
+INPUTS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width, bias):
+        super().__init__()
+        self.width = width
+        self.linear = torch.nn.Linear(width, 3, bias=bias)
+
+    def forward(self, x, scale=1.0, cache=None):
+        return self.linear(x) * scale
+
+if __name__ == "__main__":
+    net = Net(5, False)
+    for number in range(9):
+        net(torch.full((4, 5), 7.0), scale=0.5, cache=object())
+"""
+
+
+def test_inputs_that_were_recorded_are_what_build_returns(shell):
+    """The module, made with the arguments that its attributes have, and values as they were."""
+    shell.write("net.py", INPUTS)
+    ran = shell("run", "--record-inputs", "inputs.py", "--input-values", "net.py")
+    assert ran.code == 0, ran.err
+    assert "frameworktax measure inputs.py:build --batch 4" in ran.err
+    shell.write(
+        "look.py",
+        "import inputs\n"
+        "module, given = inputs.build()\n"
+        "assert given.pop('x').tolist() == [[7.0] * 5] * 4\n"
+        "print(type(module).__name__, module.width, given)\n",
+    )
+    look = [sys.executable, "look.py"]
+    out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
+    # Its bias is no attribute of Net, so its argument has to be filled in.
+    assert "bias" in ran.err and "TypeError" in out.stderr
+    source = (shell.folder / "inputs.py").read_text()
+    shell.write("inputs.py", source.replace("Net(width=5)", "Net(width=5, bias=True)"))
+    out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
+    assert "ValueError" in out.stderr  # 18 parameters, 15 ran
+    shell.write("inputs.py", source.replace("Net(width=5)", "Net(width=5, bias=False)"))
+    out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
+    assert out.stdout == "Net 5 {'scale': 0.5}\n", out.stderr

@@ -1,5 +1,6 @@
 """A program that is observed: what it notes, what is read from that, and what is made of it."""
 
+import ctypes
 import importlib.util
 import struct
 import sys
@@ -9,11 +10,12 @@ from array import array
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 from frameworktax.attribution.threads import TreeSamples
 from frameworktax.errors import UsageError
-from frameworktax.programs import calls, launch, observed, running
+from frameworktax.programs import calls, inputs, launch, observed, running
 from frameworktax.programs.blocks import program_blocks
 from frameworktax.programs.document import Program, dump
 from frameworktax.report import json_document
@@ -79,7 +81,7 @@ def watched(tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "now", clock)
     monkeypatch.setattr(module.os, "register_at_fork", lambda **when: None)
-    recorder = module.Recorder(str(tmp_path), "module", False)
+    recorder = module.Recorder(str(tmp_path), "module", "")
     torch = make_torch()
     module.watch_torch(recorder, torch)
     return torch, clock, lambda: observed.read_notes(tmp_path)[0]
@@ -361,7 +363,9 @@ def test_what_is_executed(tmp_path, monkeypatch):
     assert launch.command("pytest", ["-q"], module=False)[1:] == ["-q"]
 
 
-@pytest.mark.parametrize("wrong", [{"by": "layer"}, {"only": "("}, {"inputs": Path("inputs.txt")}])
+@pytest.mark.parametrize(
+    "wrong", [{"by": "layer"}, {"only": "("}, {"record": Path("inputs.txt")}, {"values": True}]
+)
 def test_wrong_arguments_are_refused_before_anything_runs(wrong):
     with pytest.raises(UsageError):
         running.run_program(__file__, [], **wrong)
@@ -370,18 +374,70 @@ def test_wrong_arguments_are_refused_before_anything_runs(wrong):
 # --- the answer -----------------------------------------------------------------------------------
 
 
-def test_inputs_become_a_function_that_makes_them(tmp_path):
-    seen = [[{"shape": [2, 3], "dtype": "torch.int64"}, [True, None]], {"mask": {"type": "Mask"}}]
-    kind = observed.Kind(
+def kind_with(inputs, tmp_path, **construction):
+    return observed.Kind(
         kind="module", name="Net", source=f"{tmp_path}/net.py:3", called_from="", calls=1,
-        skipped=0, import_name="__main__:Net", wall_ns=1, latency_ns=None, p50_ns=1, p90_ns=1,
-        p99_ns=1,
-        inputs=((seen, 1),), detailed=1,
+        skipped=0, import_name="__main__:Net", wall_ns=1, inputs=((inputs, 1),), detailed=1,
+        construction=construction,
     )  # fmt: skip
-    source = running.builder(kind)
+
+
+def test_inputs_become_a_function_that_makes_them(tmp_path):
+    seen = [[{"shape": [2, 3], "dtype": "torch.int64"}, [True, None]], {}]
+    kind = kind_with(seen, tmp_path)
+    said = inputs.write(kind, tmp_path / "inputs.py", tmp_path)
+    source = (tmp_path / "inputs.py").read_text()
     compile(source, "inputs.py", "exec")
     assert "torch.ones([2, 3], dtype=torch.int64), [True, None]" in source
-    assert "from net import Net" in source
+    assert "import net\n" in source and "net.Net()" in source
+    assert len(said) == 1  # how Net was made is not known
+    assert inputs.batch(kind) == 2
+    assert not (tmp_path / "inputs.npz").exists()
+
+
+def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path):
+    (tmp_path / "7.values").write_bytes(struct.pack("<2f", 9, 9) + struct.pack("<4H", 1, 2, 3, 4))
+    seen = [
+        [{"shape": [2, 2], "dtype": "torch.bfloat16", "kept": [7, 8, 8]}, {"type": "Cache"}],
+        {"scale": {"type": "float", "value": 0.5}, "big": {
+            "shape": [1], "dtype": "torch.float32", "left_out": 4}},
+    ]  # fmt: skip
+    make = {"class": "torch.nn.modules.linear:Linear", "kwargs": {"bias": None}, "missing": ["n"]}
+    kind = kind_with(seen, tmp_path, forward=["x", "cache"], make=make, parameters=3)
+    said = inputs.write(kind, tmp_path / "inputs.py", tmp_path)
+    source = (tmp_path / "inputs.py").read_text()
+    compile(source, "inputs.py", "exec")
+    assert "torch.nn.Linear(bias=None)" in source
+    assert '"x": torch.from_numpy(values["0"]).view(torch.bfloat16), "scale": 0.5' in source
+    assert '"cache"' not in source
+    assert len(said) == 3  # n, the cache, the large tensor
+    with np.load(tmp_path / "inputs.npz", allow_pickle=False) as values:
+        assert values["0"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_values_are_kept_within_a_bound(watched, tmp_path, monkeypatch):
+    torch, *_ = watched
+    data = (ctypes.c_char * 24)(*b"abcdefghijklmnopqrstuvwx")
+
+    class Tensor:
+        layout = 0
+
+        def __getattr__(self, name):
+            known = {"numel": 6, "element_size": 4, "data_ptr": ctypes.addressof(data)}
+            return lambda: known.get(name, self)
+
+    torch.Tensor, torch.strided, torch.nn.Parameter = Tensor, 0, object
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(calls, "MOST_BYTES", 50)
+    recorder = calls.Recorder(str(tmp_path), "none", "values")
+    kept = [recorder.keep(Tensor()) for _ in range(3)]
+    assert kept == [{"kept": [recorder.pid, 24 * n, 24]} for n in (0, 1)] + [{"left_out": 24}]
+    assert (tmp_path / f"{recorder.pid}.values").read_bytes() == data.raw * 2
+    assert [recorder.keep(one) for one in (3, "a", "a" * 1000)] == [
+        {"value": 3},
+        {"value": "a"},
+        {},
+    ]
 
 
 def test_a_program_without_calls_says_so():

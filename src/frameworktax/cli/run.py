@@ -44,6 +44,9 @@ def run_command(
             "function for measure and optimize.",
         ),
     ] = None,
+    input_values: Annotated[
+        bool, typer.Option("--input-values", help="Record values of inputs too, in FILE.npz.")
+    ] = False,
     json_file: Annotated[str | None, typer.Option("--json", help="Write the document.")] = None,
     report: HtmlReport = None,
     quiet: Quiet = False,
@@ -76,7 +79,8 @@ def run_command(
         by=by,
         skip_first=skip_first,
         only=only,
-        inputs=record_inputs,
+        record=record_inputs,
+        values=input_values,
     )
     out.document(dump(found))
     if report is not None:

@@ -43,6 +43,8 @@ MOST_WORDS = 1 << 26
 LIGHT, DETAILED, LINES = 1, 2, 3
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
+MOST_BYTES, MOST_INPUTS = 1 << 26, 64
+"""Values of inputs that a process keeps, and calls that they are of."""
 LINES_S = 0.025
 """Time between two looks at which lines the threads are at."""
 OWN = __file__.rpartition("/programs/")[0]
@@ -55,7 +57,7 @@ class Full(Exception):  # noqa: N818 - not an error: the program goes on without
 class Recorder:
     """Everything that one process notes."""
 
-    def __init__(self, folder: str, by: str, inputs: bool) -> None:
+    def __init__(self, folder: str, by: str, inputs: str) -> None:
         self.folder, self.by, self.inputs = folder, by, inputs
         self.busy: dict[int, Any] = {}  # thread → False in a call, or the notes of one in detail
         self.roots: dict[Any, Root] = {}
@@ -69,7 +71,9 @@ class Recorder:
         self.busy.clear()
         self.roots.clear()
         self.count = self.words = 0
-        self.file = self.names = -1
+        self.file = self.names = self.values = -1
+        self.kept: set[tuple[int, str]] = set()
+        self.kept_bytes = 0
         self.full = False
         self.looker: Looker | None = None
 
@@ -142,10 +146,58 @@ class Recorder:
         known = {"kind": "module", **about(module), "called": caller()}
         known["device"] = device(module)
         known["modules"] = [{"path": path, **about(one)} for path, one in inside]
+        if self.inputs:
+            from contextlib import suppress
+
+            with suppress(Exception):  # whatever a class of the program raises, its call goes on
+                known |= construction(module)
         made = self.register(id(module), known)
         made.ref = weakref.ref(module)
         made.inside = {id(one): index for index, (_, one) in enumerate(inside)}
         return made
+
+    def see(self, root: Root, given: tuple[Any, Any]) -> None:
+        """Note what a module is called with; values of the first call with such shapes, if asked.
+
+        Values that are no tensors, numbers or text, or too many, are not kept.
+        """
+        from contextlib import suppress
+
+        with suppress(Exception):  # whatever an object of the program raises, its call goes on
+            seen = shapes(given)
+            known = {"inputs": root.index, "seen": seen}
+            key = (root.index, str(seen))
+            if self.inputs == "values" and key not in self.kept and len(self.kept) < MOST_INPUTS:
+                self.kept.add(key)
+                with self.lock:
+                    known["values"] = shapes(given, self.keep)
+            self.say(known)
+
+    def keep(self, value: Any) -> dict[str, Any]:
+        """Return a value, or where a tensor's bytes lie in the file; empty for neither."""
+        if isinstance(value, (int, float, str)):
+            return {"value": value} if len(str(value)) < 1000 else {}
+        torch = sys.modules["torch"]
+        size = value.numel() * value.element_size()
+        # Another class, such as one of functorch's, may have no bytes of its own.
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+            return {}
+        if self.kept_bytes + size > MOST_BYTES:
+            return {"left_out": size}
+        import ctypes
+
+        plain = value.detach().cpu().contiguous()
+        if self.values < 0:
+            path = f"{self.folder}/{self.pid}.values"
+            self.values = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        data = ctypes.string_at(plain.data_ptr(), size) if size else b""
+        try:
+            written = os.write(self.values, data)
+        except OSError:  # a full disk
+            written = 0
+        os.lseek(self.values, self.kept_bytes + size, os.SEEK_SET)
+        at, self.kept_bytes = self.kept_bytes, self.kept_bytes + size
+        return {"kept": [self.pid, at, size]} if written == size else {"left_out": size}
 
     def phase(self, kind: str, name: str) -> Root:
         """Return what is known of calls that are no module's."""
@@ -355,7 +407,7 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
                     root.owed += DETAIL * (end - begin)
                     recorder.thread().note(begin, end, root.index)
             if recorder.inputs:
-                recorder.say({"inputs": root.index, "seen": shapes((args, kwargs))})
+                recorder.see(root, (args, kwargs))
             begun = begin_call(recorder, root, tid)
             try:
                 return call(self, *args, **kwargs)
@@ -464,17 +516,67 @@ def passed(file: str) -> bool:
     return file.startswith(("<", OWN)) or "/site-packages/torch/" in file
 
 
-def shapes(value: Any) -> Any:
-    """Return what a call was given: shapes and types, no values but True, False and None."""
+def shapes(value: Any, keep: Callable[[Any], dict[str, Any]] | None = None) -> Any:
+    """Return what a call was given: shapes and types, no values but True, False and None.
+
+    ``keep`` returns what else is to be said of a tensor, a number or a text.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (tuple, list)):
-        return [shapes(one) for one in value]
+        return [shapes(one, keep) for one in value]
     if isinstance(value, dict):
-        return {str(key): shapes(one) for key, one in value.items()}
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return {"shape": list(value.shape), "dtype": str(value.dtype)}
-    return {"type": type(value).__name__}
+        return {str(key): shapes(one, keep) for key, one in value.items()}
+    found: dict[str, Any] = {"type": type(value).__name__}
+    if isinstance(value, sys.modules["torch"].Tensor):
+        found = {"shape": list(value.shape), "dtype": str(value.dtype)}
+    elif not isinstance(value, (int, float, str)):
+        return found
+    return found if keep is None else {**found, **keep(value)}
+
+
+def construction(module: Any) -> dict[str, Any]:
+    """Return what is known of how a module was made, and how its forward is called."""
+    import inspect
+
+    module = getattr(module, "_orig_mod", module)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(module.forward).parameters.values()
+    return {
+        "make": making(module),
+        "forward": [one.name for one in parameters if one.kind in positional],
+        "parameters": sum(one.numel() for one in module.parameters()),
+    }
+
+
+def making(value: Any) -> dict[str, Any]:
+    """Return class and arguments of an object, as far as attributes have the arguments' names."""
+    import inspect
+
+    kind = type(value)
+    found: dict[str, Any] = {"class": f"{kind.__module__}:{kind.__qualname__}"}
+    if kind.__qualname__ == "Sequential":
+        return {**found, "args": [making(one) for one in value]}
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    attributes = {**vars(value), **getattr(value, "_parameters", {})}  # None for bias=False
+    arguments, missing = {}, []
+    for one in parameters:
+        attribute = attributes.get(one.name, inspect.Parameter.empty)
+        if hasattr(attribute, "to_diff_dict"):  # a configuration of transformers
+            made = f"{type(attribute).__module__}:{type(attribute).__qualname__}"
+            arguments[one.name] = {"class": made, "kwargs": attribute.to_diff_dict()}
+        elif is_plain(attribute):
+            arguments[one.name] = attribute
+        elif one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            missing.append(one.name)
+    return {**found, "kwargs": arguments, "missing": missing}
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, None or a tuple of those."""
+    if isinstance(value, (tuple, list)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 class Looker:
@@ -558,7 +660,7 @@ class Finder:
         return spec
 
 
-def start(folder: str, by: str, inputs: bool) -> None:
+def start(folder: str, by: str, inputs: str) -> None:
     """Note what this process does from here on; ``folder`` holds the notes."""
     while folder in sys.path:
         sys.path.remove(folder)

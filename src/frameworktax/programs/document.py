@@ -39,7 +39,10 @@ class Kind(HtmlRepr):
         layers: as of a measured point; from the calls that were noted in detail.
         samples: in its calls; ``placed`` of them in calls that were noted in detail.
         detailed: how many calls those were.
-        inputs: (what such a call was given: shapes and types, how many of them), most first.
+        inputs: (what such a call was given: shapes and types, how many of them), most first; with
+            numbers and texts, and where a tensor's bytes were noted, if values were asked for.
+        construction: class and arguments, number of parameters, names of the arguments of forward;
+            empty if inputs were not asked for.
     """
 
     kind: str
@@ -66,6 +69,7 @@ class Kind(HtmlRepr):
     layers: tuple[Layer, ...] = ()
     lines: tuple[SourceLine, ...] = ()
     inputs: tuple[tuple[Any, int], ...] = ()
+    construction: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
 

@@ -116,14 +116,14 @@ def _is_python(path: Path) -> bool:
     return True
 
 
-def run(command: Sequence[str], folder: Path, *, by: str, inputs: bool) -> Ended:
+def run(command: Sequence[str], folder: Path, *, by: str, inputs: str) -> Ended:
     """Run a program to its end; signals that this process gets are the program's.
 
     Args:
         command: what is executed.
         folder: an empty one, which takes the notes of all processes.
         by: ``module``, ``line`` or ``none``: what is noted of calls in detail.
-        inputs: whether shapes and types of what modules are called with are noted.
+        inputs: ``shapes`` or ``values`` of what modules are called with are noted; empty for none.
 
     Raises:
         UsageError: it cannot be executed.

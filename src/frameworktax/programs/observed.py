@@ -112,7 +112,7 @@ def measure_cost(folder: Path) -> Cost:
     outer = Module()
     nest = Module(outer)
     plain = time_ns(outer), time_ns(nest)
-    recorder = Recorder(str(folder), "none", False)
+    recorder = Recorder(str(folder), "none", "")
     observed: Any = module_call(recorder, Module.__call__, lambda: False)
     Module.__call__ = observed  # type: ignore[method-assign] # as in the program
     outer_ns = time_ns(outer) - plain[0]
@@ -271,11 +271,14 @@ class _Thread:
             source=_place(about.get("file"), about.get("line")),
             called_from=_short(about.get("called", "")),
             import_name=about.get("import", ""),
+            construction={key: about[key] for key in ("make", "forward", "parameters")}
+            if "make" in about
+            else {},
             calls=len(calls),
             skipped=min(skip_first, len(calls)),  # where there are fewer calls, all of them
             wall_ns=int(durations.sum()),
             inputs=tuple(
-                (json.loads(text), count)
+                (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
                 if of == root
             ),
@@ -638,6 +641,7 @@ class ProcessNotes:
         looks: shape (looks, 3) with thread, time and place, from ``--by line``.
         places: file, line and function by number.
         inputs: (root, text of what it was given) → how often.
+        values: the same → the first such call, with its values.
         full: why calls are missing, None if none are.
     """
 
@@ -650,6 +654,7 @@ class ProcessNotes:
     looks: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
     places: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     inputs: Counter[tuple[int, str]] = field(default_factory=Counter)
+    values: dict[tuple[int, str], Any] = field(default_factory=dict)
     full: str | None = None
 
 
@@ -717,7 +722,10 @@ def _name(found: ProcessNotes, known: dict[str, Any]) -> None:
         file, line, function = known["at"]
         found.places[known["place"]] = (file, line, function)
     elif "inputs" in known:
-        found.inputs[known["inputs"], json.dumps(known["seen"])] += 1
+        key = known["inputs"], json.dumps(known["seen"])
+        found.inputs[key] += 1
+        if "values" in known:
+            found.values[key] = known["values"]
     elif "observer" in known:
         found.observers.add(known["observer"])
     elif "full" in known:

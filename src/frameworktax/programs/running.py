@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from frameworktax.analysis.estimates import duration, percent
 from frameworktax.errors import UsageError
-from frameworktax.programs import launch, observed
+from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
@@ -27,7 +25,8 @@ def run_program(
     by: str = "module",
     skip_first: int = 0,
     only: str | None = None,
-    inputs: Path | None = None,
+    record: Path | None = None,
+    values: bool = False,
 ) -> Program:
     """Run a program as it would run, and return what was seen.
 
@@ -38,16 +37,19 @@ def run_program(
         by: ``module`` breaks calls down by layer, ``line`` also looks at lines of Python.
         skip_first: calls of each kind that are left out of its numbers.
         only: pattern that names of kinds are searched for.
-        inputs: takes a function that makes the module that pays most with inputs as they were
+        record: takes a function that makes the module that pays most with inputs as they were
             seen; must end in ``.py``.
+        values: of those inputs too, in an ``.npz`` file beside it; shapes and types alone if not.
 
     Raises:
         UsageError: there is no such program, it is not Python, or an argument is wrong.
     """
     if by not in BY:
         raise UsageError(f"no --by {by}; choose {', '.join(BY)}")
-    if inputs is not None and inputs.suffix != ".py":
-        raise UsageError(f"cannot write inputs to '{inputs}'; name a file that ends in .py")
+    if record is not None and record.suffix != ".py":
+        raise UsageError(f"cannot write inputs to '{record}'; name a file that ends in .py")
+    if values and record is None:
+        raise UsageError("--input-values goes with --record-inputs inputs.py")
     try:
         pattern = re.compile(only) if only is not None else None
     except re.error as error:
@@ -55,14 +57,17 @@ def run_program(
     command = launch.command(program, arguments, module=module)
     with tempfile.TemporaryDirectory(prefix="frameworktax-run-", ignore_cleanup_errors=True) as at:
         folder = Path(at)
-        ended = launch.run(command, folder, by=by, inputs=inputs is not None)
+        noting = "" if record is None else "values" if values else "shapes"
+        ended = launch.run(command, folder, by=by, inputs=noting)
         noted = observed.read_notes(folder)
         with tempfile.TemporaryDirectory() as other:
             cost = observed.measure_cost(Path(other))
-    samples = observed.samples_of(ended)
-    sections = observed.sections(
-        noted, ended, samples, skip_first=skip_first, only=pattern, cost=cost
-    )
+        samples = observed.samples_of(ended)
+        sections = observed.sections(
+            noted, ended, samples, skip_first=skip_first, only=pattern, cost=cost
+        )
+        top = most_tax(sections)
+        advice = _advice(top, record, folder)
     said = [Note("sampling-refused", ended.refused)] if ended.refused else []
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
@@ -72,7 +77,6 @@ def run_program(
         said.append(Note("samples-lost", f"{lost} samples were lost"))
     wall_ns = ended.end_ns - ended.begin_ns
     name = f"-m {program}" if module else Path(program).name
-    top = most_tax(sections)
     return Program(
         verb="run",
         command=tuple(command),
@@ -82,7 +86,7 @@ def run_program(
         cpu_ns=len(ended.samples.pid) * ended.period_ns if ended.samples else None,
         period_ns=ended.period_ns or None,
         sections=tuple(sections),
-        advice=_advice(top, inputs),
+        advice=advice,
         notes=tuple(said),
     )
 
@@ -127,67 +131,24 @@ def _no_calls(noted: Sequence[observed.ProcessNotes], only: str | None) -> str:
 # --- advice ---------------------------------------------------------------------------------------
 
 
-def _advice(top: Kind | None, inputs: Path | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _advice(
+    top: Kind | None, path: Path | None, folder: Path
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if top is None:
         return ()
     paid = f"{top.name}, called {top.calls:,} times, pays most"
     if top.tax_share is not None:
         paid += f": {percent(top.tax_share.value)} of its {duration(top.wall_ns)}"
-    if inputs is None:
+    if path is None:
         text = f"{paid}. To measure and replace it, run again with --record-inputs inputs.py"
         return ((text, ()),)
     if not top.inputs:
         return ((f"{paid}; what it was called with was not seen", ()),)
-    inputs.write_text(builder(top), encoding="utf-8")
-    at = shlex.quote(f"{inputs}:build")
-    text = f"{paid}. Look through {inputs}, then measure it by itself, and replace it"
+    said = inputs.write(top, path, folder)
+    at = shlex.quote(f"{path}:build")
+    text = f"{paid}. Look through {path}"
+    text += f" ({'; '.join(said)})" if said else ""
+    text += ", then measure it by itself, and replace it"
+    size = inputs.batch(top)
+    at += f" --batch {size}" if size else ""
     return ((text, (f"frameworktax measure {at}", f"frameworktax optimize {at} -o deploy")),)
-
-
-def builder(kind: Kind) -> str:
-    """Return Python source with a function ``build`` for ``measure`` and ``optimize``.
-
-    It makes the module without arguments and inputs of the shapes and types that were seen most.
-    """
-    module, _, name = kind.import_name.partition(":")
-    script = module in ("__main__", "__mp_main__")
-    source = Path(kind.source.rpartition(":")[0]).resolve()
-    (args, kwargs), count = kind.inputs[0]
-    if script:
-        module = source.stem
-    path = f"sys.path.insert(0, {json.dumps(str(source.parent))})" if script else ""
-    made = f"kwargs = {_source(kwargs)}\n    " if kwargs else ""
-    return f'''"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""
-
-import sys
-
-import torch
-
-{path}
-
-
-def build():
-    from {module} import {name.partition(".")[0]}
-
-    module = {name}()  # give it the arguments and weights that the program gives it
-    args = {_source(tuple(args))}
-    {made}return module.eval(), {"kwargs" if kwargs else "args"}
-'''
-
-
-def _source(value: Any) -> str:
-    """Return source for a value of which shape and type are known."""
-    if isinstance(value, dict) and set(value) == {"shape", "dtype"}:
-        shape, dtype = value["shape"], value["dtype"]
-        if "float" in dtype:
-            return f"torch.randn({shape}, dtype={dtype})"
-        return f"torch.ones({shape}, dtype={dtype})"
-    if isinstance(value, dict) and set(value) == {"type"}:
-        return json.dumps(f"put a value of type {value['type']} here")
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)}: {_source(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_source(one)}, " for one in value) + ")"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_source, value)) + "]"
-    return repr(value)

@@ -1,0 +1,189 @@
+"""What a module was called with, as a Python file that ``measure`` and ``optimize`` take."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frameworktax.programs.document import Kind
+
+SCRIPT = ("__main__", "__mp_main__")
+WIDTH = 80
+"""Columns that a call takes in one line."""
+
+
+def batch(kind: Kind) -> int | None:
+    """Return the first dimension of the first tensor that was given, None without any."""
+    shapes = [one["shape"] for one in _leaves(kind.inputs[0][0]) if one.get("shape")]
+    return shapes[0][0] if shapes else None
+
+
+def write(kind: Kind, path: Path, folder: Path) -> list[str]:
+    """Write a file with a function ``build``: the module, and inputs as they were seen most.
+
+    Tensors have the shapes and types that were seen. Where values were noted they are in an
+    ``.npz`` file beside it, as arrays that are read without pickle.
+
+    Args:
+        kind: calls of the module.
+        path: of the file.
+        folder: has the bytes of values, ``PID.values``.
+
+    Returns:
+        What is not as in the program, and has to be filled in or known; empty if nothing is.
+    """
+    (args, kwargs), count = kind.inputs[0]
+    names = kind.construction.get("forward", [])
+    said = [
+        f"a tensor of {one['left_out']:,} bytes was too large to be kept: drawn at random"
+        for one in _leaves([args, kwargs])
+        if "left_out" in one
+    ]
+    given: Any = tuple(args)
+    if kwargs or any(map(_is_unknown, args)):
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        said += [
+            f"{name}, of type {one['type']}, is left out"
+            for name, one in given.items()
+            if _is_unknown(one)
+        ]
+        given = {name: one for name, one in given.items() if not _is_unknown(one)}
+    arrays: dict[str, np.ndarray] = {}
+    inputs = _source(given, arrays, folder)
+    values = path.with_suffix(".npz")
+    if arrays:
+        np.savez(values, **arrays)  # type: ignore[arg-type] # allow_pickle is no array of ours
+    script = Path(kind.source.rpartition(":")[0]).resolve()
+    made = kind.construction.get("make") or {"class": kind.import_name, "missing": ["..."]}
+    imports = {module for module in _modules(made) if not module.startswith("torch.nn.")}
+    lines = [f"import {_imported(module, script)}" for module in sorted(imports)]
+    said += _missing(made)
+    lines += [*([""] if lines else []), *(f"# {one}" for one in said)]
+    lines.append(f"module = {_made(made, script)}")
+    if "parameters" in kind.construction:
+        lines += [
+            "parameters = sum(one.numel() for one in module.parameters())",
+            f"if parameters != {kind.construction['parameters']}:",
+            "    raise ValueError(",
+            '        f"the module has {parameters} parameters, the one that ran "',
+            f'        "{kind.construction["parameters"]}: give it the same arguments here"',
+            "    )",
+        ]
+    if arrays:
+        load = 'values = numpy.load(Path(__file__).with_suffix(".npz"), allow_pickle=False)'
+        lines.append(load)
+    lines.append(f"return module.eval(), {inputs}")
+    head = ["from pathlib import Path", "", "import numpy"] if arrays else []
+    if imports & {*SCRIPT}:
+        head = ["import sys", *head]
+    head += ["import torch"] if arrays else ["", "import torch"]
+    if imports & {*SCRIPT}:
+        head += ["", f"sys.path.insert(0, {json.dumps(str(script.parent))})"]
+    text = f'"""{kind.name} with inputs as in {count} of {kind.detailed} calls looked at."""\n\n'
+    text += "\n".join(head).lstrip("\n") + "\n\n\ndef build():\n"
+    text += textwrap.indent("\n".join(lines) + "\n", "    ")
+    path.write_text(text, encoding="utf-8")
+    return said
+
+
+def _is_unknown(value: Any) -> bool:
+    """Return whether something has no source: an object of which only the type is known."""
+    return isinstance(value, dict) and set(value) == {"type"}
+
+
+def _is_leaf(value: Any) -> bool:
+    """Return whether this is what is known of a tensor or object, and not a dict of the program."""
+    if not isinstance(value, dict):
+        return False
+    shaped = isinstance(value.get("shape"), list) and isinstance(value.get("dtype"), str)
+    return shaped or isinstance(value.get("type"), str)
+
+
+def _leaves(value: Any) -> Iterator[dict[str, Any]]:
+    if _is_leaf(value):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+
+
+def _source(value: Any, arrays: dict[str, np.ndarray], folder: Path) -> str:
+    """Return source for a value; ``arrays`` gets what was kept of tensors."""
+    if _is_leaf(value):
+        return _leaf(value, arrays, folder)
+    if isinstance(value, dict):
+        items = (f"{json.dumps(k)}: {_source(v, arrays, folder)}" for k, v in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_source(one, arrays, folder)}, " for one in value) + ")"
+    if isinstance(value, list):
+        return "[" + ", ".join(_source(one, arrays, folder) for one in value) + "]"
+    return repr(value)
+
+
+def _leaf(value: Mapping[str, Any], arrays: dict[str, np.ndarray], folder: Path) -> str:
+    if "type" in value:
+        known = value.get("value", f"put a value of type {value['type']} here")
+        if isinstance(known, float) and not math.isfinite(known):
+            return f'float("{known}")'
+        return repr(known)
+    shape, dtype = value["shape"], value["dtype"]
+    if "kept" not in value:
+        return f"torch.{'randn' if 'float' in dtype else 'ones'}({shape}, dtype={dtype})"
+    pid, at, size = value["kept"]
+    try:
+        kind = np.dtype(dtype.removeprefix("torch."))
+    except TypeError:  # bfloat16 and others that numpy does not have, as integers of their size
+        kind = np.dtype(f"i{size // max(1, math.prod(shape))}")  # an empty tensor has no elements
+    name = str(len(arrays))
+    data = np.fromfile(folder / f"{pid}.values", np.uint8, size, offset=at)
+    arrays[name] = data.view(kind).reshape(shape)
+    view = "" if kind.name == dtype.removeprefix("torch.") else f".view({dtype})"
+    return f'torch.from_numpy(values["{name}"]){view}'
+
+
+# --- the module -----------------------------------------------------------------------------------
+
+
+def _nested(made: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what makes an object, and what makes its arguments."""
+    yield made
+    for one in (*made.get("args", ()), *made.get("kwargs", {}).values()):
+        if isinstance(one, dict) and "class" in one:
+            yield from _nested(one)
+
+
+def _modules(made: Mapping[str, Any]) -> Iterator[str]:
+    return (one["class"].partition(":")[0] for one in _nested(made))
+
+
+def _missing(made: Mapping[str, Any]) -> list[str]:
+    return [
+        f"fill in {name} of {one['class'].rpartition(':')[2]}"
+        for one in _nested(made)
+        for name in one.get("missing", ())
+    ]
+
+
+def _imported(module: str, script: Path) -> str:
+    return script.stem if module in SCRIPT else module
+
+
+def _made(made: Any, script: Path) -> str:
+    """Return the source of a call that makes an object."""
+    if not (isinstance(made, dict) and "class" in made):
+        return repr(made)
+    module, _, name = made["class"].partition(":")
+    called = "torch.nn" if module.startswith("torch.nn.") else _imported(module, script)
+    arguments = [_made(one, script) for one in made.get("args", ())]
+    arguments += [f"{key}={_made(one, script)}" for key, one in made.get("kwargs", {}).items()]
+    line = f"{called}.{name}({', '.join(arguments)})"
+    if len(line) < WIDTH:
+        return line
+    return f"{called}.{name}(\n" + textwrap.indent(",\n".join(arguments), "    ") + ",\n)"
