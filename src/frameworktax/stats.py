@@ -35,6 +35,8 @@ LINEAR = 0.9
 """Elasticity d log L / d log n above which latency grows as the batch does (METHOD, section 5)."""
 BY_PROCESS, BY_BLOCK = "process-medians-of-block-medians", "block-medians-of-one-process"
 """Methods of ``process_interval``: over processes, or over the blocks of the only one."""
+ONE_PROCESS = ", one process"
+"""End of the method of what else was estimated in one process alone."""
 
 
 def block_median(values: Iterable[float]) -> float:
@@ -95,6 +97,12 @@ def process_interval(
     return mean_interval([median(blocks) for blocks in filled], BY_PROCESS, confidence)
 
 
+def within_one_process(*estimates: Estimate | None) -> bool:
+    """Return whether an interval is of one process: how processes differ is not in it."""
+    names = (e.method.replace("-", " ") for e in estimates if e is not None)
+    return any("one process" in name for name in names)
+
+
 def ratio_interval(
     a: Mapping[tuple[K, int], float],
     b: Mapping[tuple[K, int], float],
@@ -123,7 +131,7 @@ def ratio_interval(
         low=math.exp(log_ratio.low),
         high=math.exp(log_ratio.high),
         confidence=confidence,
-        method="paired-block-ratios",
+        method="paired-block-ratios" + ONE_PROCESS * (len(by_process) == 1),
         n=log_ratio.n,
     )
 

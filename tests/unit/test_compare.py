@@ -277,7 +277,7 @@ def test_a_document_without_blocks_is_compared_by_its_samples_with_more_doubt():
     )
     found = compare(bare, after(), gate=0.05)
     assert found.exit_code == 3  # the host's own drift is not known
-    assert [n.code for n in found.notes] == ["no-calibrator"]
+    assert [n.code for n in found.notes] == ["no-calibrator", "constants-of-another-host"]
     assert compare(bare, after(factors={"eager": 1.3}), gate=0.05).exit_code == 1
 
 
@@ -295,7 +295,7 @@ def test_another_machine_is_refused_for_timings_unless_across(field):
     assert name in str(refused.value)
     found = compare(OLD, other, across=True)
     assert found.environment[0].field == name and found.environment[0].machine
-    assert [n.code for n in found.notes] == ["across-machines"]
+    assert found.notes[0].code == "across-machines"
     assert compare(gpu(60), gpu(60), metric="launches").environment == ()
 
 
@@ -364,3 +364,14 @@ def test_an_impossible_gate(gate):
 def test_an_unknown_metric():
     with pytest.raises(UsageError, match="did you mean 'latency'"):
         ft.compare(OLD, OLD, metric="latancy")
+
+
+def test_constants_of_another_host_are_named_where_an_interval_has_them():
+    """Between sessions, and in one with too few processes; not where all was measured here."""
+    within = {"renames": Renames(runtimes={"eager": "inference-mode"}, models={})}
+    (between,) = compare(OLD, after()).notes
+    assert between.code == "constants-of-another-host" and "sessions" in between.text
+    assert compare(OLD, OLD, **within).notes == ()
+    one = build([r for r in made.session() if getattr(r, "process", 0) == 0])
+    (few,) = compare(one, one, **within).notes
+    assert few.code == between.code and "--processes" in few.text

@@ -24,7 +24,7 @@ from frameworktax.analysis.estimates import (
     share_interval,
 )
 from frameworktax.records import BILL, Attribution, Block, Estimate, Note
-from frameworktax.stats import block_median, mean_interval
+from frameworktax.stats import ONE_PROCESS, block_median, mean_interval
 
 K = TypeVar("K", bound=Hashable)
 SAMPLING = "program-counter-sampling"
@@ -166,7 +166,7 @@ def _share_of(
     totals = [sum(s.values()) for s in processes[0].stretches]
     if len(counts[0]) == 1:
         totals = [sum(totals)]
-    found = share_interval(counts[0], totals, f"{method}, one process")
+    found = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")
     return scaled(found, 1 - processes[0].wait)
 
 

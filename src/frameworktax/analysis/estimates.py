@@ -160,3 +160,15 @@ def times_range(factor: Estimate) -> str:
 def percent(share: float) -> str:
     """Return a share as whole per cent."""
     return f"{100 * share:.0f} %"
+
+
+def share_texts(share: Estimate) -> tuple[str, str]:
+    """Return a share and half of its interval in per cent, with the digits that it has.
+
+    ``59`` and ``2``, ``0.42`` and ``0.03``; no half where there is no interval.
+    """
+    half = 50 * (share.high - share.low)
+    if half == 0:
+        return f"{100 * share.value:.0f}", ""
+    digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
+    return f"{100 * share.value:.{digits}f}", f"{half:.{digits}f}"

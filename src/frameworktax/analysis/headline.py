@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.bill import TWIN
-from frameworktax.analysis.estimates import duration, times, times_range
+from frameworktax.analysis.estimates import duration, share_texts, times, times_range
 from frameworktax.records import FLOOR, REFERENCE, Curve, Estimate, Measurement, device_of
+from frameworktax.stats import within_one_process
 
 UNDETERMINED = 0.2
 """Half-width of the interval of a tax share from which on the headline gives no number for it."""
@@ -34,8 +35,9 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
 
 def _place(m: Measurement) -> str:
     if m.platform == "cpu":
-        return f"on this machine ({m.threads} thread{'s' if m.threads != 1 else ''})"
-    return f"on {m.platform}"
+        alone = ", one process" if within_one_process(m.latency_ns) else ""
+        return f"on this machine ({m.threads} thread{'s' if m.threads != 1 else ''}{alone})"
+    return f"on {m.platform}{' (one process)' if within_one_process(m.latency_ns) else ''}"
 
 
 def _tax(m: Measurement) -> str:
@@ -50,7 +52,7 @@ def _tax(m: Measurement) -> str:
         low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
         return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
     least = "at least " if m.bill_method == TWIN else ""
-    return f"{m.runtime} pays {least}{_share(m.tax_share)} framework tax {where}"
+    return f"{m.runtime} pays {least}{_tax_text(m.tax_share)} framework tax {where}"
 
 
 def determined(share: Estimate) -> bool:
@@ -58,13 +60,9 @@ def determined(share: Estimate) -> bool:
     return (share.high - share.low) / 2 < UNDETERMINED
 
 
-def _share(share: Estimate) -> str:
-    """Return ``59 ±2 %``, with as many digits as the interval has."""
-    half = 50 * (share.high - share.low)
-    if half == 0:
-        return f"{100 * share.value:.0f} %"
-    digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
-    return f"{100 * share.value:.{digits}f} ±{half:.{digits}f} %"
+def _tax_text(share: Estimate) -> str:
+    value, half = share_texts(share)
+    return f"{value} ±{half} %" if half else f"{value} %"
 
 
 def _free(m: Measurement, curves: Sequence[Curve]) -> str:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from frameworktax.analysis.estimates import product, share_interval
 from frameworktax.records import BILL, By, Estimate, Layer, Module, Operator, Places, SourceLine
+from frameworktax.stats import ONE_PROCESS
 
 K = TypeVar("K", bound=Hashable)
 Counts = Mapping[K, Mapping[str, int]]
@@ -47,6 +48,7 @@ def layers(
         called[one.path] += one.calls
         known.setdefault(one.path, one)
     stretches = _counted((value, path, line, n) for value, path, _, line, n in _samples(runs))
+    method = _method("module", runs)
     parts = _parts(bill, _pooled(stretches))
     operators: dict[str | None, list[tuple[Hashable, str, str, int]]] = defaultdict(list)
     for value, path, operator, bucket, count in _samples(inside):
@@ -54,7 +56,7 @@ def layers(
     found: list[Layer] = []
     for path in [*(path for path in known if called[path]), None]:
         own = parts.get(path, {}) if path is not None else _rest(bill, parts)
-        time = _estimate(latency, own, path, stretches, METHODS["module"])
+        time = _estimate(latency, own, path, stretches, method)
         module = known.get(path) if path is not None else None
         found.append(
             Layer(
@@ -65,7 +67,7 @@ def layers(
                 calls=called[path] / calls if path is not None else 0.0,
                 time_ns=time,
                 bill_ns=own,
-                operators=_split(time, own, _counted(operators[path])),
+                operators=_split(time, own, _counted(operators[path]), _method("operator", inside)),
             )
         )
     return tuple(found)
@@ -75,10 +77,10 @@ def source_lines(
     latency: Estimate, bill: Mapping[str, float], places: Sequence[Places]
 ) -> tuple[SourceLine, ...]:
     """Return what lines of Python cost, most tax first; arguments as for ``layers``."""
+    chosen = [run for run in places if run.method == "line"]
     runs = _counted(
         (number, (file, line, function) if file else None, bucket, count)
-        for number, run in enumerate(places)
-        if run.method == "line"
+        for number, run in enumerate(chosen)
         for file, line, function, bucket, count in run.lines
     )
     found = [
@@ -86,7 +88,7 @@ def source_lines(
             file=key[0],
             line=key[1],
             function=key[2],
-            time_ns=_estimate(latency, own, key, runs, METHODS["line"]),
+            time_ns=_estimate(latency, own, key, runs, _method("line", chosen)),
             bill_ns=own,
         )
         for key, own in _parts(bill, _pooled(runs)).items()
@@ -97,6 +99,11 @@ def source_lines(
         return sum(ns for line, ns in one.bill_ns.items() if line != "kernel")
 
     return tuple(sorted(found, key=tax_ns, reverse=True))
+
+
+def _method(by: By, runs: Sequence[Places]) -> str:
+    """Return the name of a method, and whether one process alone is behind it."""
+    return METHODS[by] + ONE_PROCESS * (len({run.process for run in runs}) == 1)
 
 
 def _counted(samples: Iterable[tuple[Hashable, K, str, int]]) -> list[Counts[K]]:
@@ -122,7 +129,7 @@ def _samples(runs: Sequence[Places]) -> Iterator[tuple[Hashable, str | None, str
 
 
 def _split(
-    time: Estimate, bill: Mapping[str, float], stretches: Sequence[Counts[str]]
+    time: Estimate, bill: Mapping[str, float], stretches: Sequence[Counts[str]], method: str
 ) -> tuple[Operator, ...]:
     """Return the operators of a layer, which add up to it, most time first."""
     if not stretches:
@@ -135,7 +142,7 @@ def _split(
     found = [
         Operator(
             name=name,
-            time_ns=_estimate(time, own, name, stretches, METHODS["operator"]),
+            time_ns=_estimate(time, own, name, stretches, method),
             bill_ns=own,
         )
         for name, own in parts.items()

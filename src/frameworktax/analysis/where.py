@@ -17,6 +17,7 @@ from statistics import median
 from frameworktax.analysis.estimates import difference
 from frameworktax.errors import UsageError, nearest
 from frameworktax.records import Estimate, Layer, Operator
+from frameworktax.stats import ONE_PROCESS, within_one_process
 
 MOST = 8
 """Places that are shown at most."""
@@ -340,7 +341,8 @@ def _half(layers: Sequence[Layer | Operator]) -> float:
 def _estimate(layers: Sequence[Layer | Operator]) -> Estimate:
     value, half = sum(map(tax_ns, layers)), _half(layers)
     n = min((layer.time_ns.n for layer in layers), default=0)
-    return Estimate(value=value, low=value - half, high=value + half, method=METHOD, n=n)
+    method = METHOD + ONE_PROCESS * within_one_process(*(layer.time_ns for layer in layers))
+    return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 
 def most_of(*bills: Mapping[str, float]) -> str:

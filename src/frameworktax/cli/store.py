@@ -65,10 +65,12 @@ def list_points(
 def _row(line: PointSummary) -> list[str]:
     from frameworktax.records import point_name
     from frameworktax.report.words import plus_minus, time_text
+    from frameworktax.stats import within_one_process
 
     latency = "–"
     if line.latency_ns is not None:
         latency = f"{time_text(line.latency_ns.value)} {plus_minus(line.latency_ns)}"
+        latency += " within one process" * within_one_process(line.latency_ns)
     status = line.status if line.reason is None else f"{line.status}: {line.reason}"
     counts = [f"{line.blocks}", f"{line.sessions}"]
     return [point_name(line.point, runtime=False), line.point.runtime, latency, *counts, status]

@@ -43,6 +43,7 @@ from frameworktax.report.render_markdown import markdown
 from frameworktax.report.stacks import Box
 from frameworktax.report.vega import LINE_COLOURS
 from frameworktax.report.words import duration, label, percent, plus_minus, tax, time_text
+from frameworktax.stats import within_one_process
 from frameworktax.version import __version__
 
 SCRIPTS = ("page.js", "charts.js", "tables.js", "flame.js", "whatif.js")
@@ -189,7 +190,8 @@ def _tiles(family: Family) -> list[tuple[str, str, str]]:
     made = []
     if focus := family.at(runtime, batch):
         latency = latency_of(focus)
-        about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}"
+        alone = ", within one process" * within_one_process(latency)
+        about = f"{runtime}, batch {batch}, {plus_minus(latency) or 'no interval'}{alone}"
         made.append(("Latency", time_text(latency.value), about))
         if focus.tax_share is not None:
             low, high = focus.tax_share.low, focus.tax_share.high

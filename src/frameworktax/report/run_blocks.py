@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from frameworktax.analysis.estimates import inverse, scaled, times, times_range
+from frameworktax.analysis.estimates import inverse, scaled, share_texts, times, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
 from frameworktax.records import (
     BILL,
@@ -61,15 +61,18 @@ from frameworktax.report.words import (
     tax,
     time_text,
 )
+from frameworktax.stats import within_one_process
 
 CHANGING = frozenset(
     {
-        *("calls-not-blocks", "clock-jump", "last-try-failed", "no-interval", "not-ranked"),
+        *("calls-not-blocks", "clock-jump", "few-processes", "last-try-failed", "no-interval"),
+        "not-ranked",
         *("own-environment", "process-lost", "quantised-reference", "samples-lost"),
     }
 )
 """Codes of a point's notes that change the answer, or how far it may be believed."""
 REUSED = "set-up-reused"
+ONE_PROCESS = "intervals are within one process: how processes differ is not in them"
 OUTSIDE_OPERATORS = "outside operators"
 PATH = 24
 """Width to which the path of a layer is cut at its head where space is short."""
@@ -139,8 +142,9 @@ def latencies(family: Family) -> Table:
     regimes = {m.regime for m in measured}
     marks = {parity_mark(m) for m in measured} if has_outputs else set()
     free = "free: up to this batch size a call takes at most 10 % longer than at batch 1"
+    alone = " within one process" * within_one_process(*(m.latency_ns for m in measured))
     return table(
-        "Latency of one call, ms (± half of its 95 % interval)",
+        f"Latency of one call, ms (± half of its 95 % interval{alone})",
         columns,
         rows,
         hint=free if has_free else "",
@@ -244,8 +248,13 @@ def breakdown(family: Family) -> Table:
         f"Where the time goes at batch {family.batches[0]}",
         ["runtime", *BREAKDOWN],
         [[Cell(p.runtime), *breakdown_cells(p)] for p in points],
-        hint=f"method: {'; '.join(hints)}",
+        hint=_said(f"method: {'; '.join(hints)}", *(m.tax_share for m in points)),
     )
+
+
+def _said(hint: str, *shown: Estimate | None) -> str:
+    """Return a hint, and where intervals are of one process that too."""
+    return "; ".join(filter(None, (hint, ONE_PROCESS * within_one_process(*shown))))
 
 
 def breakdown_cells(m: Measurement) -> list[Cell]:
@@ -268,10 +277,8 @@ def share_cell(share: Estimate | None, style: str = "", least: str = "") -> Cell
     """Return a tax share with its interval, a dash where it is not known."""
     if share is None:
         return UNKNOWN
-    if not has_interval(share):
-        return Cell(f"{least}{percent(share.value)}", style=style)
-    half = max(0.1, 50 * (share.high - share.low))  # at this width 0.0 would read as exact
-    return Cell(f"{least}{100 * share.value:.0f}", style, f"±{half:.1f} %")
+    value, half = share_texts(share)
+    return Cell(f"{least}{value}{'' if half else ' %'}", style, f"±{half} %" if half else "")
 
 
 def every_breakdown(family: Family) -> Table:
@@ -319,7 +326,10 @@ def place_table(subject: str, rows: Sequence[Where], *, folded: bool) -> Table:
             Column("mostly"): lambda p: label(p.line),
             Column("source"): lambda p: Cell(p.source.rpartition("/")[2], exact=p.source),
         },
-        hint="* without the modules inside it" if any(p.alone for p in rows) else "",
+        hint=_said(
+            "* without the modules inside it" if any(p.alone for p in rows) else "",
+            *(p.tax_ns for p in rows),
+        ),
         folded=folded,
     )
 
@@ -505,7 +515,7 @@ def advice_blocks(advice: Iterable[Advice]) -> list[Block]:
         Item(
             f"≤ {times(a.gain.high)}" if a.kind == "bound" else times_range(a.gain),
             a.action,
-            f"{a.kind}; {a.evidence}",
+            f"{a.kind}{', within one process' * within_one_process(a.gain)}; {a.evidence}",
             style="strong" if a.kind == "measured" else "",
         )
         for a in advice

@@ -16,7 +16,10 @@ from statistics import fmean
 from typing import Literal
 
 from frameworktax.analysis.compare.contrasts import (
+    CONSTANTS_FROM,
     COUNTS,
+    PAIRED,
+    TOO_FEW,
     Contrast,
     contrast,
     holm,
@@ -254,7 +257,7 @@ def compare(
         unpaired_before=tuple(point_name(p) for p in old if p not in new),
         unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
         environment=tuple(differences),
-        notes=tuple(_notes(machines, same_calibrator, pairs)),
+        notes=(*_notes(machines, same_calibrator, pairs), *_constants(changes)),
     )
 
 
@@ -456,6 +459,21 @@ def _notes(
         text = "no calibrator on both sides: the host's drift is not known, intervals are wider"
         found.append(Note("no-calibrator", text))
     return found
+
+
+def _constants(changes: Sequence[Change]) -> list[Note]:
+    """Return a note where an interval is widened by constants, which are another host's."""
+    methods = {c.method for c in changes if c.ratio is not None and c.p_value is not None}
+    from_elsewhere = [m for m in methods if m and (not m.startswith(PAIRED) or TOO_FEW in m)]
+    if not from_elsewhere:
+        return []
+    what = "sessions" if any(not m.startswith(PAIRED) for m in from_elsewhere) else "processes"
+    text = (
+        f"how far {what} of one program differ was not measured here but on another host "
+        f"({CONSTANTS_FROM}); "
+    )
+    more = "more sessions before (--baseline)" if what == "sessions" else "three --processes"
+    return [Note("constants-of-another-host", f"{text}{more} make it matter less")]
 
 
 def _judged(

@@ -30,6 +30,8 @@ from frameworktax.stats import MIN_PROCESSES, t_quantile
 Blocks = Mapping[tuple[int, int], float]
 """(process, round) → block median, ns."""
 
+CONSTANTS_FROM = "AMD EPYC, 2 processors, a virtual machine"
+"""The host whose recordings ``PROCESS_SD``, ``SESSION_SD`` and ``BLOCK_NOISE`` are from."""
 PROCESS_SD = 0.012
 """Between processes of one program, where too few were measured for an estimate."""
 LEAST_SD = 0.001
@@ -60,6 +62,7 @@ NORMAL_MAD = 1.4826
 MAD_EFFICIENCY = 0.37
 """Of the median absolute deviation: it is worth this share of its values (Hampel 1974)."""
 
+PAIRED, TOO_FEW = "paired blocks of one session", ", too few processes"
 LOADED = "wall-over-cpu"
 """The note of a point whose calls took longer than their thread was running."""
 COUNTS = ("launches", "operators", "flops", "parameters")
@@ -120,11 +123,11 @@ def paired(before: Blocks, after: Blocks) -> Contrast | None:
         return None
     values = [median(found) for found in ratios.values()]
     parts = []
-    method = "paired blocks of one session"
+    method = PAIRED
     if len(ratios) < MIN_PROCESSES:
         values = [value for found in ratios.values() for value in found]
         parts.append((2 * PROCESS_SD**2 / len(ratios), math.inf))
-        method += ", too few processes"
+        method += TOO_FEW
     return Contrast(
         value=fmean(values),
         spread=variance(values),
