@@ -17,12 +17,12 @@ help: ## this list
 install: $(STAMP) ## a virtual environment with everything; the command is .venv/bin/frameworktax
 
 # torch first and by the constraints file: asked for by another package, pip may take a CUDA build.
-# Compiled to bytecode afterwards, on all cores; some packages hold files that are no Python.
+# Compiled to bytecode afterwards, on all cores, but for their tests; some hold files that are no Python.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[all,dev]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib src || true
 	touch $(STAMP)
 
 demo: install ## measure a small BERT in five runtimes: store, JSON and report in demo/

@@ -13,6 +13,8 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 if "FRAMEWORKTAX_NO_BROWSER" in os.environ:
     CHROMIUM = None
 DESK = {"width": 1280, "height": 900}
+LIMIT_MS = 600_000
+"""Of a step in the page: no outcome depends on how long one takes."""
 
 
 def needed():
@@ -46,12 +48,13 @@ def visit(browser, run, path, **options):
     write_report(run, path)
     options = {"color_scheme": "light", "viewport": DESK, **options}
     page = browser.new_context(accept_downloads=True, **options).new_page()
+    page.set_default_timeout(LIMIT_MS)
     said, asked = [], []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
-    page.wait_for_selector("body[data-drawn=yes]", timeout=20_000)
+    page.wait_for_selector("body[data-drawn=yes]")
     return page, said, asked
 
 

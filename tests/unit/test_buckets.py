@@ -31,114 +31,18 @@ FLASH = (
     "at::native::(anonymous namespace)::cpu_flash_attention<float, float, 32l, 512l, false>"
     "(at::Tensor const&, double)::{lambda(long, long)#2}::operator()(long, long) const"
 )
-PLACES = [
-    (TORCH, "mkl_blas_def_sgemm_kernel_0_zen", "kernel", "gemm"),
-    (TORCH, "mkl_blas_def_sgemm_pst", "kernel", "gemm"),
-    (TORCH, "mkl_blas_def_xsgemv", "kernel", "gemm"),
-    (TORCH, "mkl_blas_def_sgemm_scopy_right16_bdz", "kernel", "packing"),
-    (TORCH, "mkl_blas_avx512_sgemm_copyan_bdz", "kernel", "packing"),
-    (TORCH, "mkl_serv_cbwr_get", "dispatch", ""),
-    (TORCH, "mkl_serv_allocate", "allocator", ""),
-    (TORCH, "mm_account_ptr_by_tid", "allocator", ""),
-    (TORCH, "mkl_vml_kernel_sTanh_EXHAynn", "kernel", "libm"),
-    (TORCH, "Sleef_expf16_u10", "kernel", "libm"),
-    (TORCH, LOOP, "kernel", "vectorised"),
-    (TORCH, FLASH, "kernel", "vectorised"),
-    (TORCH, "std::pair<float, float> at::native::AVX2::RowwiseMomentsImpl<float, 4l>(long)",
-     "kernel", "vectorised"),
-    (TORCH, "at::native::(anonymous namespace)::LayerNormKernelImpl(at::Tensor const&)",
-     "kernel", "vectorised"),
-    (TORCH, "at::internal::invoke_parallel<int>(long, long) [clone ._omp_fn.0]",
-     "kernel", "vectorised"),
-    (TORCH, "at::native::(anonymous namespace)::unfolded2d_copy<float>(float const*)",
-     "kernel", "convolution"),
-    (TORCH, "dnnl::impl::cpu::x64::jit_avx512_common_convolution_fwd_t<(dnnl_data_type_t)3>::"
-     "execute_forward_2d(dnnl::impl::exec_ctx_t const&) const", "kernel", "convolution"),
-    (TORCH, "dnnl::impl::cpu::x64::jit_uni_reorder_t::execute(int) const", "kernel", "packing"),
-    (TORCH, "dnnl::impl::primitive_hashing::get_md_hash(dnnl_memory_desc const&)", "dispatch", ""),
-    (TORCH, "dnnl::impl::cpu::x64::jit_uni_eltwise_fwd_t<3>::pd_t::init(dnnl_engine*)",
-     "dispatch", ""),
-    (TORCH, "dnnl_primitive_attr_create", "dispatch", ""),
-    (TORCH, "ideep::tensor::get_desc() const", "dispatch", ""),
-    # What takes a loop as an argument is not the loop, and attention's wrapper is no dot product.
-    (TORCH, "at::TensorIteratorBase::serial_for_each(c10::function_ref<void (char**, long const*,"
-     " long, long)>, at::Range) const", "dispatch", ""),
-    (TORCH, "at::native::scaled_dot_product_attention(at::Tensor const&)", "dispatch", ""),
-    (TORCH, "at::native::addmm_impl_cpu_(at::Tensor&, c10::Scalar const&)", "dispatch", ""),
-    (TORCH, "c10::impl::OperatorEntry::lookup(c10::DispatchKeySet) const", "dispatch", ""),
-    (TORCH, "at::_ops::transpose_int::call(at::Tensor const&, long, long)", "dispatch", ""),
-    (TORCH, "std::_Hashtable<at::native::AVX2::Key, int>::find(int)", "dispatch", ""),
-    (TORCH, "torch::jit::InterpreterStateImpl::runTemplate<false>(int)", "runtime", ""),
-    (TORCH, "torch::inductor::_reinterpret_tensor(at::Tensor const&)", "runtime", ""),
-    (TORCH, "aoti_torch_cpu_addmm_out", "runtime", ""),
-    (TORCH, "", "remainder", ""),
-    (TORCH, "sub_1234", "remainder", ""),
-    ("libtorch_python.so", "torch::FunctionSignature::parse(_object*)", "dispatch", ""),
-    ("libtorch_python.so", "torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind"
-     "(_object*)", "runtime", ""),
-    ("libc10.so", "c10::alloc_cpu(unsigned long)", "allocator", ""),
-    ("libc10.so", "c10::TensorImpl::compute_contiguous() const", "dispatch", ""),
-    ("c4btb33th76zjjyhuef6autfkjqdks32kb6oq73wp6vm4bw2ccza.main.so", "kernel",
-     "kernel", "compiled"),
-    ("c3xp4uqbkwpjosodzb632p4mwqb7w62vy5jv7rzzq2rxzyisyvfc.wrapper.so", "cpp_fused_gelu_view_3",
-     "kernel", "compiled"),
-    ("c3xp4uqbkwpjosodzb632p4mwqb7w62vy5jv7rzzq2rxzyisyvfc.wrapper.so",
-     "torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**)", "runtime", ""),
-    ("c3xp4uqbkwpjosodzb632p4mwqb7w62vy5jv7rzzq2rxzyisyvfc.wrapper.so", "_init", "runtime", ""),
-    ("libc.so.6", "__libc_malloc", "allocator", ""),
-    ("libc.so.6", "cfree", "allocator", ""),
-    ("libc.so.6", "malloc-internal", "allocator", ""),
-    ("libc.so.6", "madvise", "allocator", ""),
-    ("libc.so.6", "memcpy", "kernel", "memory"),
-    ("libc.so.6", "__pthread_mutex_lock", "dispatch", ""),
-    ("libc.so.6", "sub_8dc50", "dispatch", ""),
-    ("libc-2.31.so", "malloc", "allocator", ""),
-    ("libc.so.6", "sched_yield", "system", ""),
-    ("libm.so.6", "sub_72db0", "kernel", "libm"),
-    ("libstdc++.so.6.0.30", "operator new(unsigned long)", "allocator", ""),
-    ("libstdc++.so.6.0.30", "__dynamic_cast", "dispatch", ""),
-    ("ld-linux-x86-64.so.2", "__tls_get_addr", "dispatch", ""),
-    ("libjemalloc.so.2", "", "allocator", ""),
-    ("libgomp.so.1", "sub_1d0", "threading", ""),
-    ("libiomp5.so", "__kmp_wait", "threading", ""),
-    ("libpython3.11.so.1.0", "_PyEval_EvalFrameDefault", "python", ""),
-    ("python3.11", "", "python", ""),
-    ("python3.13t", "", "python", ""),
-    ("_json.cpython-311-x86_64-linux-gnu.so", "", "python", ""),
-    ("_sha256.cpython-311-x86_64-linux-gnu.so", "", "remainder", ""),
-    ("libz.so.1.2.13", "crc32_z", "remainder", ""),
-    ("my_operator.cpython-311-x86_64-linux-gnu.so", "spin", "remainder", ""),
-    ("my_operator.so", "c10::intrusive_ptr<int>::retain_()", "dispatch", ""),
-    ("_multiarray_umath.cpython-311-x86_64-linux-gnu.so", "FLOAT_add", "remainder", ""),
-    ("libscipy_openblas64_-ff651d7f.so", "sgemm_kernel_ZEN", "kernel", "gemm"),
-    ("onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so", "sub_12", "remainder", ""),
-    ("libopenvino_intel_cpu_plugin.so", "", "remainder", ""),
-    ("libcuda.so.550.54", "cuLaunchKernel", "launch", ""),
-    ("libcublas.so.13", "", "dispatch", ""),
-    ("libcublasLt.so.13", "sgemm_heuristic", "dispatch", ""),
-    ("libcudnn_graph.so.9", "", "dispatch", ""),
-    ("libnvrtc.so.13", "", "dispatch", ""),
-    ("librocblas.so.5", "", "dispatch", ""),
-    ("libMIOpen.so.1", "", "dispatch", ""),
-    ("[jit]", "", "kernel", "jit"),
-    ("[kernel]", "", "system", ""),
-    ("[vdso]", "", "python", ""),
-    ("[unknown]", "", "remainder", ""),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("library", "symbol", "bucket", "detail"), PLACES)
-def test_every_leaf_has_its_place(library, symbol, bucket, detail):
-    assert classify(Leaf(library, symbol)) == (bucket, detail)
-    assert bucket in BILL
-    assert detail in ("", *DETAILS)
 
 
 def test_symbols_of_real_libraries_are_placed_as_by_hand():
-    """The list was placed by reading it: torch, MKL on four processors, OpenBLAS, engines."""
+    """The list was placed by reading it: torch, MKL on four processors, OpenBLAS, engines.
+
+    At its end are names for every rule, and such as a rule must not take.
+    """
     lines = (Path(__file__).parent / "symbols.tsv").read_text().splitlines()
     placed = [line.split("\t") for line in lines]
-    assert len(placed) >= 300
+    assert len(placed) >= 380
+    assert {bucket for _, _, bucket, _ in placed} <= set(BILL)
+    assert {detail for *_, detail in placed} <= {"", *DETAILS}
     wrong = {
         (library, symbol): classify(Leaf(library, symbol))
         for library, symbol, bucket, detail in placed

@@ -124,13 +124,12 @@ def test_a_crash_has_a_code_that_no_verdict_has(run, monkeypatch):
     assert "Traceback" in err and "a fault of ours" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_signs_that_the_output_cannot_show_are_replaced(encoding, tmp_path):
+def test_signs_that_the_output_cannot_show_are_replaced(tmp_path):
     trace = Path(__file__).parents[1] / "data" / "h100-bert-small-step.json"
     done = subprocess.run(
         [sys.executable, "-m", "frameworktax", "explain", str(trace), "--json", "run.json"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
         capture_output=True,
         check=False,
     )
