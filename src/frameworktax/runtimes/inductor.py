@@ -239,7 +239,6 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
     """A static package for batch 1 (torch specialises 1), a dynamic one for all others."""
 
     name = "aot-inductor"
-    has_symbols = True
     serves_with = ("torch",)
     loaded = _Loaded
     tunings = ("static",)

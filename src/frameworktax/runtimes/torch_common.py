@@ -39,6 +39,7 @@ class TorchRuntime(Runtime):
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str] = "torch"
     imports: ClassVar[tuple[str, ...]] = ("torch",)
+    has_symbols: ClassVar[bool] = True
 
 
 def configure(target: Target) -> None:

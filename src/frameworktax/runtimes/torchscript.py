@@ -63,7 +63,6 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     name = "torchscript"
     paradigm = "deferred"
     places = ("operator",)
-    has_symbols = True
     serves_with = ("torch",)
     options: ClassVar[Mapping[str, str]] = variants.options(
         "autograd", "autograd-unfused", "bfloat16", "nhwc"
