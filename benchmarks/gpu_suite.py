@@ -283,10 +283,10 @@ def judged(
 
     It is never ok without kernel time: each point with a latency must have one, from the device.
     """
-    timed = [p for p in points if p["status"] == "ok" and p.get("latency_ns")]
-    timed = [p for p in timed if p["runtime"] != "null"]
+    asked = [p for p in points if p["runtime"] != "null"]
+    timed = [p for p in asked if p["status"] == "ok" and p.get("latency_ns")]
     seen = [p for p in timed if p.get("kernel_ns") and p.get("bill_method") == ON_DEVICE]
-    said = f"{len(timed)} of {len(points)} points in {took:.0f} s"
+    said = f"{len(timed)} of {len(asked)} points in {took:.0f} s"
     said += f", kernel time of {len(seen)}" if seen else f"; {NO_KERNEL_TIME}"
     if trouble:
         said += f"; {trouble}"
@@ -438,6 +438,7 @@ def executor(site: Path) -> Execute:
     """Return what runs commands with the source and the packages set aside on the path."""
     paths = [str(ROOT / "src"), str(site), os.environ.get("PYTHONPATH", "")]
     added = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "HF_HUB_OFFLINE": "1"}
+    added["COLUMNS"] = "160"  # of doctor's table
     scripts = f"{site / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     env = {**os.environ, **added, "PATH": scripts, "PYTHONUNBUFFERED": "1"}
     return lambda command, limit_s, log: run_part(command, limit_s, log, env)

@@ -179,6 +179,8 @@ def test_no_part_is_ok_without_kernel_time_of_every_point(points, ok):
     row, cells = judged("measure m", points, 5.0)
     assert row["ok"] is ok
     assert len(cells) == len(points)
+    asked = sum(point["runtime"] != "null" for point in points)
+    assert f" of {asked} points" in row["result"]
 
 
 def test_a_dry_run_says_that_no_kernel_time_was_read_and_fails(tmp_path, monkeypatch, capsys):
