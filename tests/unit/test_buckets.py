@@ -144,6 +144,16 @@ def test_a_note_says_where_machine_code_decided():
     assert codes(5, 95) == []
 
 
+def test_a_note_says_where_nothing_is_known():
+    def codes(unknown, named):
+        leaves = {Leaf("libengine.so", ""): unknown, GEMM: named}
+        run = SampleRun("perf-event", 1000, (stretch(leaves, 0, cpu_ns=1, wall_ns=1),), 1)
+        return [code for code, _ in itemise(run)["notes"]]
+
+    assert codes(6, 94) == ["unplaced"]
+    assert codes(5, 95) == []
+
+
 def test_missing_ticks_are_the_operating_system_and_stay_signed():
     more = stretch({GEMM: 6}, None, cpu_ns=10_000, wall_ns=10_000, lost=1)
     fewer = stretch({GEMM: 11}, None, cpu_ns=10_000, wall_ns=10_000)

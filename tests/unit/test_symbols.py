@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import shutil
 import struct
+import subprocess
 
 import numpy as np
 import pytest
 
-from frameworktax.attribution import symbols
+from frameworktax.attribution import operators, symbols
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.symbols import (
     JIT,
@@ -289,6 +290,70 @@ def test_code_made_while_running_has_the_names_of_a_perf_map_as_it_grows(other, 
     assert resolver.resolve([0x50204])[0x50204] == Leaf(JIT, "partial")
     assert classify(Leaf(JIT, "py::f:/app/a b.py")) == ("python", "")
     assert classify(Leaf(JIT, "partial")) == ("kernel", "jit")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A function that compiles a small library with arithmetic in it, and strips it."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "spin.c").write_text(
+        "#include <string.h>\n"
+        "void copy(char *a, char *b, long n) { for (long i = 0; i < n; i++) memcpy(a + i, b, n); }"
+        "double spin(long n) { double x = 1; for (long i = 0; i < n; i++) x = x * 0.999 + 1e-9;"
+        " return x; }"
+    )
+
+    def build(name, *options):
+        options = ("-O2", "-shared", "-fPIC", "-fno-builtin", "-nostdlib", "-s", *options)
+        subprocess.run([compiler, *options, "-o", folder / name, folder / "spin.c"], check=True)
+        return folder / name
+
+    return build
+
+
+def leaf_of(library):
+    """Load a library and return where the function in it is, as sampled code is placed."""
+    function = ctypes.CDLL(str(library)).spin
+    address = ctypes.cast(function, ctypes.c_void_p).value + 4
+    return lambda **more: Resolver(hidden=lambda name: True, **more).resolve([address])[address]
+
+
+def test_a_library_without_an_unwind_table_is_the_remainder(built):
+    file = built("bare.so", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+    assert not len(SymbolTable(file).functions)
+    leaf = leaf_of(file)()
+    assert (leaf.library, leaf.work) == ("bare.so", None)
+    assert classify(leaf) == ("remainder", "")
+
+
+def test_a_library_replaced_while_it_is_mapped_is_known_by_its_name(built):
+    file = built("replaced.so")
+    leaf = leaf_of(file)
+    other = file.with_name("new.so")
+    other.write_bytes(b"no library")
+    other.replace(file)
+    assert leaf() == Leaf("replaced.so", "")  # not what lies there now
+
+
+def test_bytes_that_are_wrong_anywhere_cost_no_more_than_the_answer(built, tmp_path, monkeypatch):
+    """A stripped library with bytes of its own exchanged: places are found, or nothing is."""
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "cache"))
+    whole = built("whole.so").read_bytes()
+    generator = np.random.default_rng(3)
+    maps = "7f0000000000-7f0000010000 r-xp 00000000 08:01 7 {}"
+    addresses = [0x7F0000000000 + at for at in range(0x1000, 0x1100, 16)]  # of its code
+    for number in range(80):
+        data = bytearray(whole)
+        for at in generator.integers(4, len(data) if number % 2 else 0x400, 1 + number % 40):
+            data[at] = generator.integers(256)
+        file = tmp_path / f"{number}.so"
+        file.write_bytes(data)
+        found = Resolver(maps.format(file), hidden=lambda name: True).resolve(addresses)
+        assert {leaf.library for leaf in found.values()} == {file.name}
+        assert operators.engine(str(file)).functions == {}
 
 
 def test_a_damaged_library_is_known_by_its_name(tmp_path):

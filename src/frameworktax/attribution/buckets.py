@@ -31,7 +31,7 @@ only move data, both in libraries of which nothing is known by name."""
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
 _NOTED = 0.05
-"""Share of samples placed by machine code above which a note says so."""
+"""Share of samples placed by machine code, or not at all, above which a note says so."""
 
 
 def _rules(*rules: tuple[str, str, str]) -> list[tuple[re.Pattern[str], Place]]:
@@ -251,6 +251,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
     samples: list[dict[str, int]] = []
     detail: Counter[str] = Counter()
     leaders: Counter[tuple[str, Leaf]] = Counter()
+    unplaced: Counter[str] = Counter()
     notes: list[tuple[str, str]] = []
     for stretch in run.stretches:
         buckets: Counter[str] = Counter()
@@ -258,6 +259,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             bucket, part = classify(leaf)
             buckets[bucket] += count
             leaders[bucket, leaf] += count
+            unplaced[leaf.library] += count * (bucket == "remainder")
             if part:
                 detail[part] += count
         if stretch.ticks.system is not None:
@@ -280,6 +282,10 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             ("machine-code", "kernels without symbols are placed by their machine code; loops that "
              "only move data (copying) count as kernels, and intervals reach to where they do not")
         )  # fmt: skip
+    if unplaced.total() > _NOTED * total:
+        libraries = ", ".join(name for name, count in unplaced.most_common(3) if count)
+        text = f"nothing is known of code in {libraries}: its time counts as tax, an upper bound"
+        notes.append(("unplaced", text))
     off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
     queued = [stretch.queued_ns for stretch in run.stretches]
     known = [ns for ns in queued if ns is not None]

@@ -51,7 +51,7 @@ from frameworktax.attribution.layers import (
     refused_as_unavailable,
 )
 from frameworktax.attribution.sampler import Call, sample
-from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver, SymbolTable, demangle
+from frameworktax.attribution.symbols import DAMAGED, KERNEL, Leaf, Resolver, SymbolTable, demangle
 from frameworktax.errors import WorkerError
 
 PERIOD_NS = 737_000
@@ -297,7 +297,7 @@ def engine(path: str) -> Engine:
     """
     try:
         return _engine(SymbolTable(path))
-    except (OSError, ValueError, IndexError, KeyError):
+    except (OSError, *DAMAGED):
         return Engine({}, {})
 
 

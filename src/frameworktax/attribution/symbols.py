@@ -46,6 +46,8 @@ _NOTYPE, _FUNC, _IFUNC = 0, 2, 10
 _RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
 _SYMTAB, _RELA, _DYNSYM = 2, 4, 11
 _GLOBAL_DATA, _JUMP_SLOT = 6, 7  # of x86-64
+DAMAGED = (struct.error, IndexError, KeyError, OverflowError, ValueError)
+"""What reading a damaged file may raise."""
 _LOAD, _EH_FRAME = 1, 0x6474E550
 _UNDEFINED, _LOCAL = 0, 0
 _PAGE = 4096
@@ -461,7 +463,7 @@ class SymbolTable:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
             self._read(path)
-        except (struct.error, IndexError, OverflowError) as error:
+        except DAMAGED as error:
             raise ValueError(f"{path} is a damaged ELF file: {error}") from error
 
     def _read(self, path: str | Path) -> None:
@@ -609,12 +611,16 @@ class SymbolTable:
         if offset is None:
             return False
         if self._movers is None:
-            self._movers = {
-                int(slot["offset"])
-                for table, symbol in self.relocations()
-                for slot in table[np.isin(table["info"] & 0xFFFFFFFF, (_JUMP_SLOT, _GLOBAL_DATA))]
-                if symbol(int(slot["info"] >> 32))[0] in MOVERS
-            }
+            self._movers = set()
+            with suppress(*DAMAGED):
+                self._movers.update(
+                    int(slot["offset"])
+                    for table, symbol in self.relocations()
+                    for slot in table[
+                        np.isin(table["info"] & 0xFFFFFFFF, (_JUMP_SLOT, _GLOBAL_DATA))
+                    ]
+                    if symbol(int(slot["info"] >> 32))[0] in MOVERS
+                )
         return jump_slot(self._data[offset : offset + 16], address) in self._movers
 
     def _offset(self, address: int) -> int | None:
