@@ -49,6 +49,23 @@ def pip(*words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+RUN_EACH = """
+import contextlib, io, json, os, sys
+from frameworktax import cli
+found = []
+for words in json.loads(sys.argv[1]):
+    out, err, before = io.StringIO(), io.StringIO(), sorted(os.listdir())
+    sys.argv = ["frameworktax", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main() or 0
+        except SystemExit as left:
+            code = left.code or 0
+    found.append([code, out.getvalue(), err.getvalue(), sorted(os.listdir()) == before])
+print(json.dumps(found))
+"""
+
+
 class Clean:
     """An environment that holds the wheel and the closure of what it needs."""
 
@@ -75,6 +92,15 @@ class Clean:
             text=True,
             check=False,
         )
+
+    def each(self, lines: list[list[str]]) -> list[tuple[int, str, str, bool]]:
+        """Run commands one after the other in one process, which imports what they share once.
+
+        Return of each its exit code, output, errors, and whether it left the folder as it was.
+        """
+        ran = self("python", "-c", RUN_EACH, json.dumps(lines))
+        assert ran.returncode == 0, ran.stderr
+        return [tuple(found) for found in json.loads(ran.stdout)]
 
 
 def closure(names: list[str]) -> list[importlib.metadata.Distribution]:
@@ -174,28 +200,26 @@ def test_a_plain_module_is_measured(plain):
     assert "net.py:build on this machine" in " ".join(plain.measured.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--version"],
-        ["list", "runtimes"],
-        ["list", "studies"],
-        ["doctor"],
-        ["schema"],
-        ["report", "frameworktax-results"],
-        ["report", "frameworktax-results", "-o", "report.md"],
-        ["report", "frameworktax-results", "-o", "report.csv"],
-        ["explain", "frameworktax-results", "--host-speed", "2"],
-        ["compare", "frameworktax-results", "--runtime", "eager=inference-mode"],
-        ["store", "check", "frameworktax-results"],
-        ["init", "study.toml"],
-    ],
-    ids=" ".join,
-)
-def test_what_needs_no_extra_works(plain, words):
-    ran = plain("frameworktax", *words)
-    assert ran.returncode in (0, 3), ran.stderr
-    assert "Traceback" not in ran.stderr
+WORK = [
+    ["--version"],
+    ["list", "runtimes"],
+    ["list", "studies"],
+    ["doctor"],
+    ["schema"],
+    ["report", "frameworktax-results"],
+    ["report", "frameworktax-results", "-o", "report.md"],
+    ["report", "frameworktax-results", "-o", "report.csv"],
+    ["explain", "frameworktax-results", "--host-speed", "2"],
+    ["compare", "frameworktax-results", "--runtime", "eager=inference-mode"],
+    ["store", "check", "frameworktax-results"],
+    ["init", "study.toml"],
+]
+
+
+def test_what_needs_no_extra_works(plain):
+    for words, (code, _, err, _) in zip(WORK, plain.each(WORK), strict=True):
+        assert code in (0, 3), (words, err)
+        assert "Traceback" not in err, words
 
 
 def test_models_and_runtimes_name_what_they_miss(plain):
@@ -237,37 +261,31 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("where", "words", "extra"),
-    MISSING,
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_what_is_missing_names_itself(request, where, words, extra):
+@pytest.mark.parametrize("where", ["bare", "plain"])
+def test_what_is_missing_names_itself(request, where):
     environment = request.getfixturevalue(where)
     (environment.work / "net.onnx").write_bytes(b"no model")
     (environment.work / "ray.toml").write_text('[grid]\nmodels = ["mlp"]\nruntimes = ["eager"]\n')
-    before = sorted(environment.work.iterdir())
-    ran = environment("frameworktax", *words)
-    assert ran.returncode == 2, ran.stdout + ran.stderr
-    (line,) = ran.stderr.splitlines()
-    assert extra_of(line) == extra and line.count("install") < 3, line
-    assert ran.stdout == ""
-    assert sorted(environment.work.iterdir()) == before  # refused before anything is begun
+    asked = [(words, extra) for place, words, extra in MISSING if place == where]
+    ran = environment.each([words for words, _ in asked])
+    for (words, extra), (code, out, err, is_unchanged) in zip(asked, ran, strict=True):
+        assert code == 2, (words, out, err)
+        (line,) = err.splitlines()
+        assert extra_of(line) == extra and line.count("install") < 3, line
+        assert out == ""
+        assert is_unchanged, words  # refused before anything is begun
 
 
-@pytest.mark.parametrize(
-    ("method", "extra"),
-    [
-        ("to_pandas", "pandas"),
-        ("to_mlflow", "mlflow"),
-        ("to_wandb", "wandb"),
-    ],
-)
-def test_python_names_what_is_missing(plain, method, extra):
+def test_python_names_what_is_missing(plain):
+    extras = ["pandas", "mlflow", "wandb"]
     code = (
         "import frameworktax as ft\n"
-        f"try: ft.explain('frameworktax-results').{method}()\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
+        "found = ft.explain('frameworktax-results')\n"
+        f"for name in {extras}:\n"
+        "    try: getattr(found, f'to_{name}')()\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
     )
-    ran = plain("python", "-c", code)
-    assert ran.stdout.startswith("UsageError") and extra_of(ran.stdout) == extra, ran.stderr
+    lines = plain("python", "-c", code).stdout.splitlines()
+    assert [(line.split()[0], extra_of(line)) for line in lines] == [
+        ("UsageError", extra) for extra in extras
+    ]

@@ -82,11 +82,6 @@ def share(record, *buckets):
     return sum(stretch.get(b, 0) for stretch in record["samples"] for b in buckets) / total
 
 
-def cpu_per_call(record):
-    """CPU time of a sampled call, ns."""
-    return (record["wall_ns"] - record["off_cpu_ns"]) / record["calls"]
-
-
 @pytest.fixture(scope="module")
 def products():
     torch = pytest.importorskip("torch")

@@ -165,17 +165,6 @@ def test_null_imports_nothing(tmp_path: Path) -> None:
     assert outputs == {1: [], 3: []}
 
 
-@pytest.mark.parametrize("name", compared(prepares=True))
-def test_a_batch_that_was_not_prepared_is_an_error(name: str, prepared, tmp_path: Path) -> None:
-    if runtimes.get(name).compiles:
-        pytest.skip("same reader; compiling takes long")
-    runtime = runnable(name)
-    with pytest.raises(WorkerError, match="nothing prepared"):
-        runtime.load(None, TARGET, tmp_path)
-    with pytest.raises(WorkerError, match="batch 2 was not prepared"):
-        runtime.load(None, TARGET, prepared(name, "mlp")).bind(2)
-
-
 @pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
 def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_path: Path) -> None:
     runtime = runnable(name)
