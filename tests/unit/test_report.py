@@ -334,6 +334,21 @@ def test_page_carries_the_document_and_the_rows(run, page):
     ]
 
 
+def test_no_curve_is_drawn_through_one_batch_size(run, tmp_path):
+    """The second family has one batch size; pictures of the third keep their numbers."""
+    others = [replace(m, threads=2) for m in run.measurements if m.workload.batch == 1]
+    third = [replace(m, threads=4) for m in run.measurements]
+    path = tmp_path / "page.html"
+    html.write_report(replace(run, measurements=(*run.measurements, *others, *third)), path)
+    block = re.search(
+        r'<script type="application/json" id="ft-data">(.*?)</script>', path.read_text(), re.S
+    )
+    found = json.loads(block[1])
+    drawn = {name: at for name, at in found["charts"].items() if name.startswith("latency")}
+    assert drawn == {"latency-0": 0, "latency-2": 2}
+    assert "4 threads" in found["lines"][2]["title"]
+
+
 def test_page_tells_the_verdict_in_words_and_tables(page):
     assert "<h1>Eager pays 61.8 ±0.7\u00a0% framework tax at batch 1</h1>" in page
     assert page.count("<caption>") == 5

@@ -215,9 +215,9 @@ def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts
     found: dict[str, charts.Picture | int | None] = {}
     line = 0
     for i, family in enumerate(contents.in_full):
-        if family.measured:
+        if len(family.batches) > 1:
             found[f"latency-{i}"] = line
-            line += 1
+        line += bool(family.measured)
         found |= {f"{name}-{i}": charts.BARS[name](family) for name in charts.bars(family)}
     points = [m for family in contents.kept for m in family.measurements]
     found["operations"] = charts.operations_chart(points, contents.step)
@@ -227,7 +227,7 @@ def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts
 
 def _section(family: Family, number: int) -> dict[str, Any]:
     """Return one family: its pictures, then the same numbers as tables."""
-    names = (["latency"] if family.measured else []) + charts.bars(family)
+    names = ["latency"] * (len(family.batches) > 1) + charts.bars(family)
     return {
         "title": family.title,
         "charts": [(name, f"{name}-{number}") for name in names],
