@@ -16,7 +16,7 @@ from frameworktax import api, store
 from frameworktax.analysis.compare.comparison import Comparison, Metric, Renames
 from frameworktax.analysis.compare.comparison import compare as compare_runs
 from frameworktax.analysis.grouping import gather
-from frameworktax.errors import StoreError, UsageError, nearest
+from frameworktax.errors import StoreError, UsageError, nearest, write_text
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import DEPLOYED, FLOOR, Record, Run
@@ -218,11 +218,7 @@ def save_baseline(source: Source, path: Path) -> Run:
     rows = [json.dumps(m, ensure_ascii=False, allow_nan=False) for m in data.pop("measurements")]
     head = json.dumps(data, ensure_ascii=False, allow_nan=False)
     text = head[:-1] + ',\n"measurements": [\n' + ",\n".join(rows) + "\n]}\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    write_text(path, text)
     return kept
 
 

@@ -13,9 +13,10 @@ FrameworktaxError            one line, names what to do next; carries the exit c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
 Fault = Literal["failed", "unavailable", "timeout", "out-of-memory", "crashed"]
@@ -90,6 +91,33 @@ def needs(what: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise UsageError(f"{what}; pip install 'frameworktax[{extra}]'") from error
+
+
+def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise UsageError if a file to write has none of these suffixes."""
+    if path is not None and not path.name.endswith(tuple(suffixes)):
+        raise UsageError(f"cannot write '{path.name}'; choose {', '.join(suffixes)}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text that people asked for; what could not be written whole is removed.
+
+    Raises:
+        UsageError: the disk is full, or the file cannot be written.
+    """
+    begun = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            begun = path.is_file()  # and no pipe or device
+            file.write(text)
+    except OSError as error:
+        if begun:
+            path.unlink()
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; what was measured is kept: "
+            "free space, or name another file, and run the same command again"
+        ) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

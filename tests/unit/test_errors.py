@@ -1,6 +1,10 @@
 """Foreign errors in one line: their cause is not lost, their colours are."""
 
-from frameworktax.errors import one_line
+from pathlib import Path
+
+import pytest
+
+from frameworktax.errors import UsageError, one_line, write_text
 
 
 def chained(*texts: str) -> BaseException:
@@ -24,3 +28,15 @@ def test_an_error_by_itself_is_told_up_to_a_length() -> None:
     assert one_line(ValueError("a\n\tb")) == "ValueError: a b"
     assert one_line(KeyError()) == "KeyError"
     assert len(one_line(ValueError("y" * 1000))) == len("ValueError: ") + 400
+
+
+def test_a_text_that_cannot_be_written_whole_leaves_nothing(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("before")
+    with pytest.raises(UsageError, match="cannot write"):
+        write_text(kept / "below", "text")
+    assert kept.read_text() == "before"
+    device = Path("/dev/full")
+    with pytest.raises(UsageError, match="No space left"):
+        write_text(device, "text")
+    assert device.exists()

@@ -393,8 +393,12 @@ def test_without_the_package_the_extra_is_named(run, monkeypatch):
 
 def test_a_report_that_cannot_be_written(run, tmp_path):
     pytest.importorskip("vl_convert", reason="pip install 'frameworktax[report]'")
+    (tmp_path / "none").write_text("kept")
     with pytest.raises(UsageError, match="cannot write"):
         html.write_report(run, tmp_path / "none" / "report.html")
+    assert (tmp_path / "none").read_text() == "kept"
+    html.write_report(run, tmp_path / "made" / "report.html")
+    assert (tmp_path / "made" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("name", ["latency", "bill", "shares"])

@@ -315,5 +315,4 @@ def write_figure(ablation: Ablation, path: Path) -> None:
     Raises:
         UsageError: another suffix, nothing measured, or no plotting package.
     """
-    vega.check(path)
     vega.write(waterfall(ablation), path)

@@ -10,7 +10,8 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, check_suffix
+from frameworktax.cli.deliver import PAGES, Output
+from frameworktax.errors import check_suffix
 from frameworktax.sweep.values import words
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import Output, check_suffix, console
+from frameworktax.cli.deliver import Output, console
 from frameworktax.cli.endings import ended_softly
 from frameworktax.cli.options import HtmlReport, JsonFile, Quiet, Verbose
+from frameworktax.errors import check_suffix
 from frameworktax.sweep.values import seconds
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output
 from frameworktax.cli.options import JsonFile, Quiet, Verbose, parse_pairs
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, write_text
 from frameworktax.sweep.values import share
 
 
@@ -95,7 +95,7 @@ def compare_command(
         )
     out.document(found.to_json())
     for path, name in zip(files, forms, strict=True):
-        path.write_text(found.text(name), encoding="utf-8")
+        write_text(path, found.text(name))
     if form is None or files:
         out.blocks(compare_blocks.compare_blocks(found.comparison))
     elif json_file != "-":  # asked for by name: not silenced by --quiet

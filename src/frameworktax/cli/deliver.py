@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from frameworktax.cli.endings import ENDINGS, Ended, ends_once, writable
-from frameworktax.errors import NothingMeasuredError, UsageError, flat, shortened
+from frameworktax.errors import NothingMeasuredError, UsageError, flat, shortened, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,29 +60,6 @@ def check_writable(*files: str | Path | None) -> None:
             )
 
 
-def check_suffix(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Raise UsageError if a file to write has none of these suffixes."""
-    if path is not None and path.suffix not in suffixes:
-        raise UsageError(f"cannot write '{path.name}'; choose {', '.join(suffixes)}")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a document completely or not at all.
-
-    Raises:
-        UsageError: the disk is full, or the file cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        if path.is_file():
-            path.unlink()
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}; what was measured is kept: "
-            "free space, or name another file, and run the same command again"
-        ) from error
-
-
 class Output:
     """What a verb does with its result: files are checked before anything is measured.
 
@@ -115,7 +92,7 @@ class Output:
         if self._json_file == "-":
             print(json.dumps(data, allow_nan=False))
         elif self._json_file:
-            write_whole(Path(self._json_file), json.dumps(data, allow_nan=False) + "\n")
+            write_text(Path(self._json_file), json.dumps(data, allow_nan=False) + "\n")
 
     def blocks(self, blocks: Iterable[Block]) -> None:
         """Print blocks."""

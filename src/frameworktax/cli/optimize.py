@@ -9,7 +9,8 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, check_suffix, this_command
+from frameworktax.cli.deliver import PAGES, Output, this_command
+from frameworktax.errors import check_suffix
 
 
 @app.command("optimize")

@@ -10,7 +10,7 @@ import typer
 from frameworktax.cli.app import app
 from frameworktax.cli.deliver import Output
 from frameworktax.cli.options import Conditions, JsonFile, Quiet, Verbose
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_suffix
 
 
 @app.command("report")
@@ -50,12 +50,11 @@ def report_command(
       frameworktax report before/ after/ -o report.html
     """
     from frameworktax import api, comparing
-    from frameworktax.report.export import check, write
+    from frameworktax.report.export import SUFFIXES, write
     from frameworktax.report.vega import PICTURES
     from frameworktax.store import Where
 
-    if output is not None:
-        check(output)
+    check_suffix(output, SUFFIXES)
     out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output, check_suffix, console, this_command
+from frameworktax.cli.deliver import PAGES, Output, console, this_command
 from frameworktax.cli.options import DryRun, JsonFile, Quiet, Redraw, Store, Verbose, arguments
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_suffix
 from frameworktax.sweep.values import duration
 
 if TYPE_CHECKING:

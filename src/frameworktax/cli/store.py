@@ -12,7 +12,7 @@ import typer
 from frameworktax.cli.app import group
 from frameworktax.cli.deliver import check_writable, console
 from frameworktax.cli.options import AsJson, Conditions, DryRun, parse_age, parse_size
-from frameworktax.errors import UsageError, flat, nearest
+from frameworktax.errors import UsageError, check_suffix, flat, nearest
 
 if TYPE_CHECKING:
     from frameworktax.analysis.summary import PointSummary
@@ -200,7 +200,7 @@ def export(
         results = api.read_store(store, conditions)
         print(f"logged to {to}: {len(results)} points in {TRACKERS[to](results.run)}")
         return
-    tables.check_suffix(output)
+    check_suffix(output, tables.SUFFIXES)
     check_writable(None, output)
     if table == "blocks":
         count, notes = tables.export(store, output, conditions)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax.analysis.compare.comparison import Change, Comparison
-from frameworktax.errors import UsageError, nearest
+from frameworktax.errors import UsageError, check_suffix, nearest
 from frameworktax.records import BILL, Measurement, Point, Run, point_name
 from frameworktax.report import compare_blocks, vega
 from frameworktax.report.families import Family, families, latency_of
@@ -375,7 +375,7 @@ def figure(run: Run, name: str, path: Path) -> None:
     """
     if name not in FIGURES:
         raise UsageError(f"no figure '{name}'{nearest(name, FIGURES)}; have {', '.join(FIGURES)}")
-    vega.check(path)
+    check_suffix(path, vega.PICTURES)
     shown = families(run)
     picture = _figure(shown, name)
     if picture is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from frameworktax.analysis.compare.comparison import Comparison
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_suffix, write_text
 from frameworktax.records import Run
 from frameworktax.report import charts, html, json_document, stacks, vega
 from frameworktax.report.render_markdown import markdown
@@ -14,12 +14,6 @@ from frameworktax.report.run_blocks import run_blocks
 from frameworktax.store import export as store_export
 
 SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, stacks.SUFFIX)
-
-
-def check(path: Path) -> None:
-    """Raise UsageError where no format has this file's suffix."""
-    if not path.name.endswith(SUFFIXES):
-        raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
 
 
 def write(run: Run, path: Path, beside: Comparison | None = None, picture: str = "latency") -> None:
@@ -34,7 +28,7 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
     Raises:
         UsageError: no format has this suffix, or what it needs is not installed.
     """
-    check(path)
+    check_suffix(path, SUFFIXES)
     if beside is not None and path.suffix != ".html":
         raise UsageError(
             f"two results stand side by side in an .html page, not in {path.name}; "
@@ -43,13 +37,13 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
     if path.suffix == ".html":
         html.write_report(run, path, beside)
     elif path.suffix == stacks.SUFFIX:
-        path.write_text(stacks.collapsed(run), encoding="utf-8")
+        write_text(path, stacks.collapsed(run))
     elif path.suffix == ".json":
-        path.write_text(json_document.text(run), encoding="utf-8")
+        write_text(path, json_document.text(run))
     elif path.suffix == ".md":
-        path.write_text(markdown(run_blocks(run)), encoding="utf-8")
+        write_text(path, markdown(run_blocks(run)))
     elif path.suffix == ".csv":
-        path.write_text(csv_text(run), encoding="utf-8")
+        write_text(path, csv_text(run))
     elif path.suffix == ".parquet":
         store_export.measurements(csv_rows(run), CSV_FIELDS, path)
     else:

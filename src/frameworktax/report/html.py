@@ -24,7 +24,7 @@ from frameworktax.analysis.advice import either, recommend
 from frameworktax.analysis.compare.comparison import Comparison
 from frameworktax.analysis.estimates import times_range
 from frameworktax.analysis.headline import determined
-from frameworktax.errors import UsageError, flat
+from frameworktax.errors import UsageError, flat, write_text
 from frameworktax.host.cache import cache_folder, is_own, private_file
 from frameworktax.records import Run
 from frameworktax.report import (
@@ -64,7 +64,7 @@ def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None
         UsageError: the package that carries the plotting scripts is not installed, or the file
             cannot be written.
     """
-    _write(path, page(run, beside))
+    write_text(path, page(run, beside))
 
 
 def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
@@ -73,14 +73,7 @@ def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
     Raises:
         UsageError: it cannot be written, or the package that draws is not installed.
     """
-    _write(path, markdown(blocks) if path.suffix == ".md" else document_html(title, blocks))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another") from error
+    write_text(path, markdown(blocks) if path.suffix == ".md" else document_html(title, blocks))
 
 
 def page(run: Run, beside: Comparison | None = None) -> str:

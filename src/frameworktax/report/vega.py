@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from frameworktax.errors import UsageError
+from frameworktax.errors import UsageError, check_suffix
 
 Spec = dict[str, Any]
 PICTURES = (".svg", ".png", ".pdf")
@@ -71,12 +71,6 @@ def svg(spec: Spec) -> str:
     return drawn
 
 
-def check(path: Path) -> None:
-    """Raise UsageError where the suffix is none of ``PICTURES``."""
-    if path.suffix not in PICTURES:
-        raise UsageError(f"cannot draw a '{path.suffix}' file; choose {', '.join(PICTURES)}")
-
-
 def write(spec: Spec, path: Path) -> None:
     """Write the picture; the suffix chooses ``.svg``, ``.png`` or ``.pdf``.
 
@@ -85,7 +79,7 @@ def write(spec: Spec, path: Path) -> None:
     Raises:
         UsageError: another suffix, or the package that draws is not installed.
     """
-    check(path)
+    check_suffix(path, PICTURES)
     spec = {"config": {**fill(template("look"), PAPER), "padding": PADDING}, **spec}
     if path.suffix == ".svg":
         path.write_text(svg(spec), encoding="utf-8")

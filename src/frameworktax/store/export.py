@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from frameworktax.errors import StoreError, UsageError, needs
+from frameworktax.errors import StoreError, check_suffix, needs
 from frameworktax.host.cache import atomic_path
 from frameworktax.records import Block, Note, Point, Session, Subject, Workload
 from frameworktax.stats import block_median
@@ -39,12 +39,6 @@ TYPES: dict[str, type] = {
 it."""
 
 
-def check_suffix(path: Path) -> None:
-    """Raise UsageError where no format has this file's suffix."""
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"cannot write '{path.name}'; choose one of {', '.join(SUFFIXES)}")
-
-
 def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, list[Note]]:
     """Write the blocks of a store as a table; the suffix names the format.
 
@@ -57,7 +51,7 @@ def export(folder: Path, path: Path, where: Where | None = None) -> tuple[int, l
         UsageError: no format has this suffix, or what it needs is not installed.
         StoreError: there is no store, or no writing.
     """
-    check_suffix(path)
+    check_suffix(path, SUFFIXES)
     write = _parquet if path.suffix == ".parquet" else _csv
     faults: list[Fault] = []
     try:
