@@ -83,10 +83,18 @@ class Rounds:
         placing_s = sum(ns for *_, ns in self._unplaced()) / 1e9
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
-    def first(self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS) -> None:
-        """Make the first rounds of runs, sampled; the first is made in order."""
+    def first(
+        self,
+        runs: Runs,
+        rounds: int = schedule.FIRST_ROUNDS,
+        beside: Sequence[tuple[Series, PointRun]] = (),
+    ) -> None:
+        """Make the first rounds of runs, sampled; the first is made in order.
+
+        ``beside`` are timed before them, for ratios, and not sampled again.
+        """
         for number in range(rounds):
-            self._make(runs, in_order=number == 0)
+            self._make(runs, beside, in_order=number == 0)
 
     def all_processes(self) -> None:
         """Make the first rounds of every process, as far as the budget goes.
@@ -247,13 +255,15 @@ class Rounds:
 
     # --- one round ------------------------------------------------------------------------------
 
-    def _make(self, runs: Runs, *, in_order: bool = False) -> None:
+    def _make(
+        self, runs: Runs, beside: Sequence[tuple[Series, PointRun]] = (), *, in_order: bool = False
+    ) -> None:
         """Make one round of a group.
 
         Each block is followed by a sample of the same process, so that latency and tax are of one
         state and time: processes differ, and one can change its state in between.
         """
-        order = [*runs, *self._smallest(runs)]
+        order = [*beside, *runs, *self._smallest([*beside, *runs])]
         asked = {run for _, run in runs}
         if not in_order:
             order = self._drawn(order)

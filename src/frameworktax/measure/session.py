@@ -255,7 +255,7 @@ class MeasuringSession:
         if not self._rounds.begun:
             self._reporter.phase("measuring")
         if runs:
-            self._rounds.first([*self._beside(points), *runs], self._first_rounds(points))
+            self._rounds.first(runs, self._first_rounds(points), self._beside(points))
         if self._plan.stop_when_linear:
             schedule.stop_linear(self._series, self._recorder)
 

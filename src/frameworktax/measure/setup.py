@@ -1,22 +1,26 @@
 """Makes every series ready to be timed, or records why it is not; runs beside measuring.
 
 One thread reads the models and exports them for one runtime after another, the slow compilers last,
-in one set-up process, in which nothing is timed: the model's library is imported once. Others load
-each runtime in its first measuring process as soon as its files are there. Each step has a time
-limit of its own, and all of them pass the gate: nothing here runs while a block is timed.
+in a set-up process, in which nothing is timed. A second process exports beside it where there is
+room. Other threads load each runtime in its first measuring process once its files are there. Each
+step has a time limit of its own, and all of them pass the gate: nothing here runs while a block is
+timed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import shutil
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from frameworktax import host
 from frameworktax.attribution import separates_kernels
 from frameworktax.errors import StoreError, WorkerError
 from frameworktax.measure import orphans
@@ -31,6 +35,8 @@ DESCRIBE_S = 3.0
 """After this time no larger batch size is run to count its operations."""
 DESCRIBE_LIMIT_S = 60.0
 """After this time a description is given up: nothing that is measured needs it."""
+SECOND_BYTES, SECOND_COPIES = 4 << 30, 8
+"""Memory that must be free for a second process that exports, and copies of the float32 weights."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 
@@ -40,7 +46,7 @@ Start = Callable[[Path | None, Path], AnyWorker]
 
 
 class SetupProcess:
-    """At most one set-up process, for memory.
+    """At most one set-up process at a time.
 
     It ends with the set-up, and with it everything that the model or a compiler has begun there.
 
@@ -77,6 +83,10 @@ class SetupProcess:
         self._process, self._python = self._start(python, self._temporary), python
         return self._process
 
+    def another(self) -> SetupProcess:
+        """Return a further one, begun in the same way."""
+        return SetupProcess(self._scratch, self._start)
+
     def close(self) -> None:
         """End the process, what it has left running, and remove its temporary files."""
         if self._process is not None:
@@ -105,7 +115,7 @@ class Setup:
         self._bench = bench
         self._plan, self._series, self._gate = bench.plan, bench.series, bench.gate
         self._spawn = spawn
-        self._process = process
+        self._process, self._second = process, process.another()
         self._pool = pool
         self._described: dict[Workload, Described] = {}
         self._is_described = False
@@ -166,6 +176,7 @@ class Setup:
         """End what still runs; nothing new can be started any more."""
         if any(not thread.done() for thread in list(self._threads)):
             self._process.close()
+            self._second.close()
 
     # --- in threads -----------------------------------------------------------------------------
 
@@ -186,11 +197,33 @@ class Setup:
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
-            for series in sorted(exports, key=_export_order):
-                if self._prepare(series):
-                    self._submit(self._make_ready, series)
+            ordered = sorted(exports, key=_export_order)
+            waiting = deque(series for series in ordered if not series.runtime.compiles)
+            if len(waiting) > 1 and self._has_room_for_two():
+                self._submit(self._export, waiting, self._second)
+            self._export(waiting, self._process)
+            # One compiler at a time: it begins processes of its own.
+            self._export(deque(one for one in ordered if one.runtime.compiles), self._process)
         finally:
             self._process.close()
+
+    def _export(self, waiting: deque[Series], process: SetupProcess) -> None:
+        """Export what another thread has not begun with, for one runtime after another."""
+        try:
+            while (series := _next(waiting)) is not None:
+                if self._prepare(series, process):
+                    self._submit(self._make_ready, series)
+        finally:
+            if process is self._second:
+                process.close()
+
+    def _has_room_for_two(self) -> bool:
+        """Return whether two processes may export at once: no more for a model of unknown size."""
+        facts = [facts for known in self._described.values() for facts in known.facts.values()]
+        needed = [SECOND_BYTES + SECOND_COPIES * 4 * (one.parameters or math.inf) for one in facts]
+        room = host.memory_available_bytes()
+        is_room = max(needed, default=math.inf) < room and len(host.usable_cpus()) > 1
+        return is_room and not self._plan.in_place
 
     def _describe(self, series: Series) -> Described:
         point = series.points[min(series.points)]
@@ -221,21 +254,21 @@ class Setup:
         self._bench.known.keep_description(point, found)
         return found
 
-    def _prepare(self, series: Series) -> bool:
+    def _prepare(self, series: Series, process: SetupProcess) -> bool:
         """Export for one runtime; where that fails, once more in a fresh process."""
         python, gate, limit_s = series.runtime.python(), self._gate, self._plan.setup_limit_s
         self._news.put((series.label, "compiling" if series.runtime.compiles else "exporting"))
 
-        def process(*, fresh: bool = False) -> Any:
-            return gate.start(lambda: self._process.get(python, fresh=fresh))
+        def get(*, fresh: bool = False) -> AnyWorker:
+            return gate.start(lambda: process.get(python, fresh=fresh))
 
         try:
             try:
-                series.prepare(process, gate, limit_s)
+                series.prepare(get, gate, limit_s)
             except WorkerError as error:
                 if error.status == "timeout":
                     raise
-                series.prepare(lambda: process(fresh=True), gate, limit_s)
+                series.prepare(lambda: get(fresh=True), gate, limit_s)
         except WorkerError as error:
             self._fail(series, error)
             return False
@@ -333,6 +366,14 @@ class Setup:
                 twins += series_of(points, self._plan.folder, self._bench.scratch, None)
         self._series += twins
         return twins
+
+
+def _next(waiting: deque[Series]) -> Series | None:
+    """Take the first of what waits, also where another thread takes the last; None for none."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 def _is_asked_floor(series: Series) -> bool:
