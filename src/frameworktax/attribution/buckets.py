@@ -115,6 +115,8 @@ _LIBRARIES = _rules(
     (r"^lib(stdc\+\+|gcc_s|pthread|dl|c\+\+)|^ld-(linux|musl)", "", "support"),
     (r"onnxruntime|^libopenvino|^openvino|^_pyopenvino", "", "engine"),
     (r"^lib(cuda|cudart|amdhip64|hsa-runtime64)(\.|-)", "launch", ""),
+    # What Triton compiles for the host: one of the first for each kernel, which launches it.
+    (r"^(__triton_launcher|cuda_utils|hip_utils)\.", "launch", ""),
     # What these compute runs on the device: on the host they choose kernels and prepare launches.
     (
         r"^lib(cu(blas|dnn|fft|rand|solver|sparse|pti|dss|tensor)|nv(rtc|JitLink|infer)|nccl|rccl"
