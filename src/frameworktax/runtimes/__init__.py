@@ -7,11 +7,10 @@ a runtime by an entry point in the group ``frameworktax.runtimes``: name → ``m
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 
 from frameworktax import models
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.registry import with_plugins
+from frameworktax.models.registry import entry_points, with_plugins
 from frameworktax.runtimes.base import Runtime
 from frameworktax.runtimes.environments import Recipe
 
@@ -126,5 +125,5 @@ def distributions() -> tuple[str, ...]:
     for name in BUILT_IN:
         found |= get(name).distributions()
     for group in (GROUP, models.GROUP):
-        found |= {point.dist.name for point in entry_points(group=group) if point.dist}
+        found |= {point.dist.name for point in entry_points(group) if point.dist}
     return tuple(sorted(found))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
-from frameworktax.models.generate import clock_cost_ns, last_only
+from frameworktax.models.generate import last_only
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.artifacts import ArtifactLoaded
 from frameworktax.runtimes.base import Call
@@ -114,7 +114,6 @@ class DecodingLoaded(ArtifactLoaded):
     """The loop around a step; an engine says how it starts anew and what a step is."""
 
     _first_ns = 0
-    _hook_ns: int | None = None
 
     @abstractmethod
     def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
@@ -128,8 +127,6 @@ class DecodingLoaded(ArtifactLoaded):
         prompt = self._artifact.inputs(batch)[manifest.names.index(IDS)]
         start, is_cached = self.starts(batch), bool(manifest.cache)
         number = range(manifest.new_tokens or 0)
-        if self._hook_ns is None:
-            self._hook_ns = clock_cost_ns()
 
         def call() -> np.ndarray:
             step = start()
@@ -154,6 +151,6 @@ class DecodingLoaded(ArtifactLoaded):
         return self._first_ns
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return the notes of the export, what decodes, and what watching costs."""
+        """Return the notes of the export, and what decodes."""
         cache = "its keys and values handed on" if self._artifact.manifest.cache else "no cache"
-        return super().notes() + decoding_notes(f"{HOW}, {cache}", self._hook_ns)
+        return super().notes() + decoding_notes(f"{HOW}, {cache}")

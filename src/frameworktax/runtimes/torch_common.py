@@ -219,7 +219,7 @@ class TorchLoaded(OnTorch):
         return notes
 
 
-def decoding_notes(how: str, hook_ns: int | None) -> list[tuple[str, str]]:
+def decoding_notes(how: str, hook_ns: int | None = None) -> list[tuple[str, str]]:
     """Return the notes on what decodes, and on what noting the first token costs a call."""
     notes = [("decoded-by", f"decoded by {how}")]
     if hook_ns is not None:
