@@ -23,12 +23,19 @@ from frameworktax.analysis.whatif.predict import WhatIf, predict, predict_steps
 from frameworktax.errors import UsageError
 from frameworktax.records import Run
 
-NO_ERRORS = {}
+
+@pytest.fixture(autouse=True)
+def shown(request, monkeypatch):
+    """The errors that formulas have shown: what a test puts in, or the committed ones."""
+    errors = {}
+    if "committed" not in request.node.name:
+        monkeypatch.setattr(predicting, "errors_shown", lambda: errors)
+    return errors
 
 
 def ask(asked, *measurements, **more):
     run = Run(measurements=measurements)
-    return predict(asked, run, table=more.pop("table", NO_ERRORS), **more)
+    return predict(asked, run, **more)
 
 
 def one(asked, *measurements, **more):
@@ -126,11 +133,10 @@ def test_what_was_measured_is_not_said_to_be_unchecked():
     assert measured == "measured"
 
 
-def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(monkeypatch):
+def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(shown):
     other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
     own = point(warm_overhead_ns=estimate(200, 5))
-    shown = {cpu.RUNTIME: {"median": 0.03, "p95": 0.1, "n": 9}}
-    monkeypatch.setattr(predicting, "errors_shown", lambda: shown)
+    shown[cpu.RUNTIME] = {"median": 0.03, "p95": 0.1, "n": 9}
     found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
     assert found[0].formula == cpu.RUNTIME
     # the tax is 400 × 100 / 200 if all of it is the runtime's own, 400 − 200 + 100 if none is
@@ -160,8 +166,8 @@ def test_depth_needs_two_depths():
         (WhatIf(host_speed=2), point(bill_method="width-shrunk-twin"), "not known by sampling"),
         (WhatIf(host_speed=2), point(tax_share=None, bill_method=None), "not known by sampling"),
         (WhatIf(depth=2), point(macs=10, parameters=10), "each weight is used 1 times"),
-        (WhatIf(batch=8), point(), "measure it"),
-        (WhatIf(width=2), point(), "measure it"),
+        (WhatIf(batch=8), point(), "may run other kernels"),
+        (WhatIf(width=2), point(), "may run other kernels"),
         (WhatIf(device_speed=2), device_point(launches=None), "needed"),
         (WhatIf(device_speed=2), device_point(latency=200_000.0), "neither queue"),
         (WhatIf(graphs=True), device_point(runtime="cuda-graph"), "already"),
@@ -177,15 +183,15 @@ def test_refusals_name_their_reason(asked, measured, reason):
     assert reason in found.reason
 
 
-def test_a_formula_that_was_too_far_off_is_refused_with_its_error():
-    table = {cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 12}}
-    found = one(WhatIf(host_speed=2), point(), table=table)
+def test_a_formula_that_was_too_far_off_is_refused_with_its_error(shown):
+    shown[cpu.HOST] = {"median": 0.06, "p95": 0.09, "n": 12}
+    found = one(WhatIf(host_speed=2), point())
     assert found.latency_ns is None
     assert "6.0% at the median" in found.reason and "12 checks" in found.reason
-    few = {cpu.HOST: {"median": 0.06, "p95": 0.09, "n": 4}}
-    assert one(WhatIf(host_speed=2), point(), table=few).latency_ns is not None
-    fine = {cpu.HOST: {"median": 0.05, "p95": 0.15, "n": 12}}
-    assert one(WhatIf(host_speed=2), point(), table=fine).shown_error == fine[cpu.HOST]
+    shown[cpu.HOST] = {"median": 0.06, "p95": 0.09, "n": 4}
+    assert one(WhatIf(host_speed=2), point()).latency_ns is not None
+    shown[cpu.HOST] = {"median": 0.05, "p95": 0.15, "n": 12}
+    assert one(WhatIf(host_speed=2), point()).shown_error == shown[cpu.HOST]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +277,7 @@ def test_steps_of_a_trace_are_replayed():
     rng = np.random.default_rng(4)
     programs = [random_program(rng, launches=80, host_ns=9_000, kernel_ns=3_000) for _ in range(5)]
     steps = [play(p) for p in programs]
-    found = predict_steps(WhatIf(host_speed=2, batch=8), steps, "step", NO_ERRORS)
+    found = predict_steps(WhatIf(host_speed=2, batch=8), steps, "step")
     assert [p.formula for p in found] == ["two-queue replay"] * 2
     truth = np.mean([play(p, host_speed=2).end_ns for p in programs])
     assert found[0].latency_ns.low < truth < found[0].latency_ns.high
@@ -284,15 +290,13 @@ def test_a_step_without_launches_is_refused_in_words():
     rng = np.random.default_rng(4)
     step = play(random_program(rng, launches=5, host_ns=9_000, kernel_ns=3_000))
     blind = replace(step, launch_start_ns=np.full(5, -1))
-    (found,) = predict_steps(WhatIf(host_speed=2), [blind], "step", NO_ERRORS)
+    (found,) = predict_steps(WhatIf(host_speed=2), [blind], "step")
     assert "no kernel with its launch" in found.reason
 
 
 def test_the_sample_session_answers_every_change():
     run = build(data.sample_records())
-    found = predict(
-        WhatIf(host_speed=2, batch=32, width=2, runtime="inference-mode"), run, table={}
-    )
+    found = predict(WhatIf(host_speed=2, batch=32, width=2, runtime="inference-mode"), run)
     subjects = {p.subject.split(",")[1].strip() for p in found}
     assert subjects == set(data.LATENCY_NS)
     for p in found:

@@ -73,16 +73,13 @@ def distrust(shown: Mapping[str, float] | None) -> str | None:
     )
 
 
-def predict(
-    asked: WhatIf, run: Run, table: Table | None = None, *, alone: bool = True
-) -> tuple[Prediction, ...]:
+def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction, ...]:
     """Return one prediction for each change asked and each point it can start from.
 
     Args:
         asked: the changes; each is answered alone, and those that are replayed also together.
         run: a document: it starts from one measured point a model and runtime, at the smallest
             batch.
-        table: errors that formulas have shown; default: the committed table.
         alone: whether each of several changes is answered; otherwise all of them at once only.
 
     Returns:
@@ -102,7 +99,7 @@ def predict(
         if m.workload.batch < smallest.workload.batch:
             first[family, m.runtime] = m
     found = (
-        predict_from(m, families[family], measured, one, table)
+        predict_from(m, families[family], measured, one)
         for (family, _), m in first.items()
         for one in (changes(asked) if alone else [asked])
     )
@@ -114,7 +111,6 @@ def predict_from(
     relatives: Sequence[Measurement],
     everything: Sequence[Measurement],
     asked: WhatIf,
-    table: Table | None = None,
 ) -> Prediction | None:
     """Return the prediction of one change from one measured point.
 
@@ -123,7 +119,6 @@ def predict_from(
         relatives: measured points that differ from it in runtime and batch alone, itself included.
         everything: measured points, among which the one that is asked for may be.
         asked: the change.
-        table: errors that formulas have shown; default: the committed table.
 
     Returns:
         None where the change leaves the point as it is.
@@ -146,7 +141,7 @@ def predict_from(
             answer = cpu.answer(m, relatives, everything, asked)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
-    return _prediction(made, answer, m.latency_ns, table)
+    return _prediction(made, answer, m.latency_ns)
 
 
 def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
@@ -171,11 +166,9 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
     return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
 
 
-def _prediction(
-    made: Prediction, answer: Answer, before: Estimate | None, table: Table | None
-) -> Prediction:
+def _prediction(made: Prediction, answer: Answer, before: Estimate | None) -> Prediction:
     """Return an answer with the errors that its formula has shown, or why it is refused."""
-    errors = (errors_shown() if table is None else table).get(answer.formula)
+    errors = errors_shown().get(answer.formula)
     made = replace(made, formula=answer.formula, shown_error=errors)
     if reason := distrust(errors):
         return replace(made, reason=reason)
@@ -185,16 +178,13 @@ def _prediction(
     return replace(made, latency_ns=answer.latency, factor=factor)
 
 
-def predict_steps(
-    asked: WhatIf, steps: Sequence[Step], subject: str, table: Table | None = None
-) -> tuple[Prediction, ...]:
+def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[Prediction, ...]:
     """Return one prediction for each change asked, from steps of a trace.
 
     Args:
         asked: the changes, as for ``predict``.
         steps: all of one kind: together they give one interval.
         subject: what the steps are called.
-        table: errors that formulas have shown; default: the committed table.
 
     Raises:
         UsageError: a factor or batch at or below zero, or nothing asked.
@@ -221,7 +211,7 @@ def predict_steps(
             found.append(replace(made, reason=reason))
         else:
             before, after = replay.steps_latency(queues, gpu.change_of(one))
-            found.append(_prediction(made, Answer(replay.RECORDED, after), before, table))
+            found.append(_prediction(made, Answer(replay.RECORDED, after), before))
     return tuple(found)
 
 
