@@ -56,7 +56,10 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(2)
-        fail(replacement(sys.argv[1:]) or error.format_message(), 2)
+        said = error.format_message()
+        if said.startswith("Missing argument") and error.ctx is not None:
+            said = f"{said.rstrip('.')}; see '{error.ctx.command_path} --help'"
+        fail(replacement(sys.argv[1:]) or said, 2)
     except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", INTERRUPTED)
     except BrokenPipeError:

@@ -109,7 +109,8 @@ def load(process: Process) -> str:
     wall = process.wall_ns or 1
     least, most = (percent(ns / wall) for ns in process.idle_ns)
     idle = least if least == most else f"{least} to {most}"
-    return f"{percent(process.cpu_ns / wall)} of a processor; idle for {idle} of the time"
+    text = f"{percent(process.cpu_ns / wall)} of a processor; idle for {idle} of the time"
+    return text + "; it has ended" if process.ended else text
 
 
 def _process(process: Process, sections: Sequence[Section]) -> list[Table]:

@@ -64,6 +64,8 @@ def write(kind: Kind, path: Path, folder: Path) -> list[str]:
     imports = {module for module in _modules(made) if not module.startswith("torch.nn.")}
     lines = [f"import {_imported(module, script)}" for module in sorted(imports)]
     said += _missing(made)
+    if imports & {*SCRIPT} and "__name__" not in script.read_text(encoding="utf-8"):
+        said.append(f"importing {script.name} runs it: put what runs under __name__ == '__main__'")
     lines += [*([""] if lines else []), *(f"# {one}" for one in said)]
     lines.append(f"module = {_made(made, script)}")
     if "parameters" in kind.construction:
