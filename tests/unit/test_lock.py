@@ -3,9 +3,11 @@
 import errno
 import multiprocessing
 import os
+import queue
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -72,32 +74,24 @@ def test_processes_that_are_started_do_not_hold_it(folder):
     child.communicate(b"\n")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff", b'{"pid": 1, "command": "", "since": 1e99}'],
-)
-def test_what_the_file_says_is_only_for_messages(folder, text):
-    first, to_first = start(_hold)
-    assert to_first.recv() == "held"
-    (folder / NAME).write_bytes(text)
-    second, to_second = start(_wait)
-    assert "waiting for another measurement on this host" in to_second.recv()
-    to_first.send("go")
-    assert to_second.recv() == "mine"
-    first.join()
-    second.join()
+def test_what_the_file_says_is_only_for_messages(folder):
+    """Threads wait as processes do: each opens the file anew."""
+    unnamed = "waiting for another measurement on this host"
+    texts = dict.fromkeys([b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"], unnamed)
+    texts[b'{"pid": 1, "command": "", "since": 1e99}'] = unnamed
+    texts[b'{"pid": 1, "command": "a\\u001b[31m", "since": 0}'] = "(frameworktax a [31m, since"
+    said = queue.SimpleQueue()
 
+    def wait():
+        with host_lock(["measure"], said.put):
+            pass
 
-def test_control_characters_of_a_command_are_not_printed(folder):
-    first, to_first = start(_hold)
-    assert to_first.recv() == "held"
-    (folder / NAME).write_text('{"pid": 1, "command": "a\\u001b[31m", "since": 0}')
-    second, to_second = start(_wait)
-    assert "\x1b" not in to_second.recv()
-    to_first.send("go")
-    assert to_second.recv() == "mine"
-    first.join()
-    second.join()
+    with ThreadPoolExecutor(len(texts)) as pool, host_lock(["x"]):
+        for text, expected in texts.items():
+            (folder / NAME).write_bytes(text)
+            waiting = pool.submit(wait)
+            assert expected in said.get(timeout=600)
+            assert not waiting.done()
 
 
 def test_the_folder_is_private(folder):
