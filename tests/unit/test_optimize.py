@@ -374,7 +374,7 @@ def test_the_page_of_a_race_has_every_candidate_its_reason_and_a_picture(tmp_pat
     document = blocks.document(found)["candidates"]
     assert [one["breakdown_ns"] for one in document if one["won"]] == [bill]
     with pytest.raises(UsageError, match="name another"):
-        blocks.write_page(found, tmp_path / "absent" / "race.md")
+        blocks.write_page(found, tmp_path / "race.md" / "below.md")
 
 
 # --- faults ---------------------------------------------------------------------------------------
