@@ -28,6 +28,8 @@ from frameworktax.stats import mean_interval
 
 STRETCHES = 20
 """Consecutive calls make so many values at most: neighbours are not independent."""
+LEAST = 5
+"""Samples without which nothing is said of where time goes: their interval would be too narrow."""
 HELPED = 0.05
 """Samples of other threads' kernels, over a call's own, from which its tax is not known."""
 TRIALS, INNER = 200, 10
@@ -307,7 +309,7 @@ class _Thread:
         if self.ended.samples is None:
             return replace(known, reason=self.ended.refused)
         bill = None
-        if len(samples.time_ns):
+        if len(samples.time_ns) >= LEAST:
             run = _sample_run(samples, stretch_of, counts, sums, details, int(np.median(kept)))
             found = attribution(itemise(run))
             own_ns = found.wall_ns - (found.queued_ns or 0)

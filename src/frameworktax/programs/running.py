@@ -15,6 +15,8 @@ from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
 BY = ("module", "line", "none")
+MANY = 32
+"""Threads with calls from which it is said that each is by itself."""
 
 
 def run_program(
@@ -72,6 +74,11 @@ def run_program(
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
         said.append(Note("no-calls", _no_calls(noted, only)))
+    calling = sum(bool(section.kinds) for section in sections)
+    if calling > MANY:
+        text = f"{calling} threads called modules, and each is by itself here; of a server that "
+        text += "begins a thread for each request, frameworktax attach shows the whole"
+        said.append(Note("many-threads", text))
     lost = ended.samples.lost if ended.samples else 0
     if lost:
         said.append(Note("samples-lost", f"{lost} samples were lost"))
