@@ -1,0 +1,236 @@
+"""Known answers on a CPU: time put into a call comes back as what it is, within 5 %.
+
+Host time in Python, in native code and in a second thread, and kernel time by further products, 0.1
+to 10 ms. The call with it and the call without are sampled in turn; what the line of the breakdown
+has more is compared with what clocks of the thread's processor time say of what was put in.
+
+Then mixtures in ONNX Runtime: 0 to 8 products beside 200 additions of one number. Kernel time has
+to grow by what a product takes in a graph of products alone, within 10 %.
+
+    python benchmarks/known_answers.py           six rounds, 5 minutes
+    python benchmarks/known_answers.py --quick   two rounds, proves nothing
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from common import Bench, Row, options
+from frameworktax.attribution import attribute_cpu
+from frameworktax.stats import t_quantile
+
+MS = (0.1, 1.0, 10.0)
+WITHIN, SLOPE_WITHIN = 0.05, 0.10
+SAMPLED_NS = 1_500_000_000
+PRODUCTS = (0, 2, 4, 8)
+SPIN_C = """
+void spin(long n) {
+    unsigned long x = 1;
+    for (long i = 0; i < n; i++) {
+        x = x * 6364136223846793005ul + 1;
+        __asm__ volatile("" :: "r"(x));
+    }
+}
+"""
+Part = Callable[[], Any]
+
+
+def lines(call: Part, threads: int = 1) -> tuple[Counter[str], int]:
+    """Return processor time of a call by line of the breakdown, ns, and how many calls there were.
+
+    Time in the operating system is left out: nothing here calls it, a hypervisor's ticks are there.
+    """
+    found = attribute_cpu(call, method="perf-event", threads=threads, duration_ns=SAMPLED_NS)
+    counts = sum(map(Counter, found["samples"]), Counter())
+    each = (found["wall_ns"] - found["off_cpu_ns"]) / found["calls"] / counts.total()
+    del counts["system"]
+    return Counter({line: count * each for line, count in counts.items()}), found["calls"]
+
+
+class Timed:
+    """A part of a call that notes its thread's processor time."""
+
+    def __init__(self, part: Part) -> None:
+        self.part, self.spent_ns = part, 0
+
+    def __call__(self) -> None:
+        begin = time.thread_time_ns()
+        self.part()
+        self.spent_ns += time.thread_time_ns() - begin
+
+
+class Second:
+    """Runs a part in a second thread and waits for it."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._begin, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._begin.acquire()
+            self._part()
+            self._done.release()
+
+    def __call__(self) -> None:
+        self._begin.release()
+        self._done.acquire()
+
+
+def python_loop(count: int) -> None:
+    """Keep the interpreter busy."""
+    for _ in range(count):
+        pass
+
+
+def lasting(function: Callable[[int], Any], ms: float, count: int) -> Part:
+    """Return a call of a function that takes so long."""
+    function(count)
+    begin = time.thread_time_ns()
+    function(count)
+    return partial(function, round(count * ms * 1e6 / (time.thread_time_ns() - begin)))
+
+
+def products(count: int) -> None:
+    """Compute products of about 30 µs."""
+    for _ in range(count):
+        torch.mm(A, A, out=OUT)
+
+
+A, OUT = torch.randn(128, 128), torch.empty(128, 128)
+
+
+def put_in(kind: str, ms: float, spin: Callable[[int], Any], rounds: int) -> list[float]:
+    """Return, for each round, what came back of what was put in, as a ratio."""
+    part = {
+        "python": lambda: lasting(python_loop, ms, 1_000_000),
+        "native": lambda: lasting(spin, ms, 10_000_000),
+        "second thread": lambda: lasting(python_loop, ms, 1_000_000),
+        "product": lambda: lasting(products, ms, 1_000),
+    }[kind]()
+    nothing = partial(products if kind == "product" else python_loop, 0)
+    line = {"native": "remainder", "product": "kernel"}.get(kind, "python")
+    threads = 2 if kind == "second thread" else 1
+    found = []
+    calls: list[tuple[Part, Timed]] = []
+    for one in (nothing, part):
+        timed = Timed(one)
+        calls.append((Second(timed) if threads == 2 else timed, timed))
+    for _ in range(rounds):
+        back, known = [], []
+        for inner, timed in calls:
+            timed.spent_ns = 0
+
+            def call(inner: Part = inner) -> None:
+                products(10)
+                inner()
+
+            spent, count = lines(call, threads)
+            back.append(spent[line])
+            known.append(timed.spent_ns / count)
+        found.append((back[1] - back[0]) / (known[1] - known[0]))
+    return found
+
+
+def mixture(count: int, small: bool, folder: Path) -> Part:
+    """Return a call of a graph of products, and of 200 additions beside them if ``small``."""
+    import onnxruntime
+
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(count))
+            self.bias = torch.nn.Parameter(torch.randn(200, 1))
+
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            for layer in self.layers:
+                x = layer(x)
+            for at in range(200 if small else 1):
+                z = z + self.bias[at]
+            return x * 1.0, z
+
+    given = (torch.randn(64, 512), torch.zeros(1, 1))
+    path = str(folder / f"{count}-{small}.onnx")
+    torch.onnx.export(Mixed().eval(), given, path, dynamo=False)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, settings, ["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    feed = {name: one.numpy() for name, one in zip(names, given, strict=True)}
+    return partial(session.run, None, feed)
+
+
+def mixtures(rounds: int) -> Row:
+    """Return slope of kernel time over products, by time of a product alone, of each round."""
+    with tempfile.TemporaryDirectory() as folder:
+        mixed = {count: mixture(count, True, Path(folder)) for count in PRODUCTS}
+        alone = {count: mixture(count, False, Path(folder)) for count in (2, 8)}
+        slopes, tax = [], []
+        for _ in range(rounds):
+            found = {count: lines(call)[0] for count, call in mixed.items()}
+            apart = {count: lines(call)[0]["kernel"] for count, call in alone.items()}
+            middle = fmean(PRODUCTS)
+            slope = sum((n - middle) * one["kernel"] for n, one in found.items()) / sum(
+                (n - middle) ** 2 for n in PRODUCTS
+            )
+            slopes.append(slope / ((apart[8] - apart[2]) / 6))
+            tax.append([one.total() - one["kernel"] for one in found.values()])
+    return {"slopes": slopes, "tax_us": [fmean(column) / 1e3 for column in zip(*tax, strict=True)]}
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Return the mean and the half-width of its 95 % interval."""
+    half = t_quantile(0.95, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values), half
+
+
+def judge(bench: Bench, name: str, values: list[float], within: float) -> None:
+    value, half = interval(values)
+    shown = f"{value:.3f} ± {half:.3f} of it"
+    bench.check(name, value, shown, f"within {within:.0%}", abs(value - 1) <= within)
+
+
+def main() -> int:
+    chosen = options(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
+    rounds = 2 if chosen.quick else 6
+    cases = [(kind, ms) for kind in ("python", "native", "second thread", "product") for ms in MS]
+    bench = Bench("known_answers", chosen, [*[rounds * 4] * len(cases), rounds * 12])
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "spin.c", Path(folder) / "libspin.so"
+        source.write_text(SPIN_C)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+        spin = ctypes.CDLL(str(library)).spin
+        spin.argtypes = [ctypes.c_long]
+        for kind, ms in cases:
+            name = f"{ms:g} ms, {kind}"
+            found = bench.part(
+                name, name, lambda k=kind, m=ms: {"ratios": put_in(k, m, spin, rounds)}
+            )
+            if found is not None:
+                judge(bench, name, found["ratios"], WITHIN)
+    found = bench.part("mixtures", "products beside additions", lambda: mixtures(rounds))
+    if found is not None:
+        judge(bench, "slope of mixtures in ONNX Runtime", found["slopes"], SLOPE_WITHIN)
+        shown = ", ".join(f"{us:.0f}" for us in found["tax_us"])
+        bench.row(f"tax of mixtures with {', '.join(map(str, PRODUCTS))} products", f"{shown} µs")
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
