@@ -342,7 +342,7 @@ def test_structures_are_built_again():
     for result in (a, (a, b), [a, (b, c)], {"p": a, "q": [b, None]}, Pair(a, (b, 3, "x"))):
         structure = through_json(tree(result))
         tensors = [t for t in (a, b, c) if len(dtypes_of(structure)) >= len(t)]
-        built = builder(structure)(tensors)
+        built = builder(structure)(iter(tensors))
         assert repr(built) == repr(result)
     assert dtypes_of(tree([a, (b, c)])) == ["float32", "int64", "float32"]
 
@@ -357,7 +357,7 @@ def test_a_library_s_output_is_stood_in_for():
     given = ModelOutput(last=torch.ones(1), states=(torch.ones(2), torch.ones(3)), cache=cache)
     structure = through_json(tree(given))
     structure["none"] = ["pooled"]
-    built = builder(structure)(["a", "b", "c"])
+    built = builder(structure)(iter(["a", "b", "c"]))
     assert isinstance(built, Outputs)
     assert built.last == built["last"] == built[0] == built.to_tuple()[0] == "a"
     assert built[1] == ("b", "c")

@@ -162,18 +162,13 @@ def _parts(structure: Any) -> list[Any]:
     return structure.get("tuple") or structure.get("list") or []
 
 
-def builder(structure: Any) -> Callable[[Sequence[Any]], Any]:
+def builder(structure: Any) -> Callable[[Iterator[Any]], Any]:
     """Return a function from tensors in order to the structure around them."""
-    build = _builder(structure)
-    return lambda tensors: build(iter(tensors))
-
-
-def _builder(structure: Any) -> Callable[[Iterator[Any]], Any]:
     if "tensor" in structure:
         return next
     if "value" in structure:
         return lambda _: structure["value"]
-    parts = [_builder(part) for part in _parts(structure)]
+    parts = [builder(part) for part in _parts(structure)]
     if "mapping" not in structure:
         made: Any = list if "list" in structure else tuple
         if "names" in structure:
