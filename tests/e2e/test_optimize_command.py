@@ -14,8 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import race_plugin
 
-OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "60s", "--until", "90%"]
+OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "20s", "--until", "90%"]
 OPTIONS += ["--processes", "1"]
+"""Blocks of one process lie a thirtieth of the budget apart: the test waits for that."""
 LOAD = """
 import sys
 import numpy as np
@@ -29,7 +30,7 @@ assert not {"torch", "slow_model"} & set(sys.modules)
 AGAIN = """
 from pathlib import Path
 from frameworktax.comparing import measure_again
-found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9).comparison
+found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9, time_budget=20).comparison
 assert {p.workload.batch for p in found.points} == {2, 4}, found
 assert all(p.before and p.after for p in found.points), found
 """
