@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c co
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo readme tables test check docs clean test-runtimes test-cluster cluster-demo \
-  bench bench-first-answer bench-calibration bench-peer bench-faults fuzz bench-simulation bench-intervals validate coverage reproduce \
+  bench bench-first-answer bench-calibration bench-peer bench-refund bench-faults fuzz bench-simulation bench-intervals validate coverage reproduce \
   ablate architectures operators trend questions gpu gpu-wheels gpu-results gpu-full ray
 
 help: ## this list
@@ -77,6 +77,10 @@ bench-first-answer: install ## how soon there is an answer, and the tool's own t
 
 bench-calibration: install ## how often compare is right
 	$(BIN)/python benchmarks/calibration.py
+
+bench-refund: install ## what `optimize` delivers over six models: 3 hours on an idle machine
+	$(BIN)/python benchmarks/refund.py
+	$(BIN)/python benchmarks/refund.py --page
 
 bench-peer: install ## the same grid with optimum-benchmark, in an environment of its own
 	$(BIN)/python benchmarks/peer.py

@@ -22,6 +22,7 @@ from typing import Any
 from frameworktax import host, runtimes, store
 from frameworktax.attribution import best_sampler
 from frameworktax.errors import FrameworktaxError
+from frameworktax.host.cache import atomic_path
 from frameworktax.records import Record
 from frameworktax.version import __version__
 
@@ -36,10 +37,19 @@ class BenchmarkError(Exception):
 
 
 class Bench:
-    """One benchmark: runs parts, holds checks against targets, writes the result file."""
+    """One benchmark: runs parts, holds checks against targets, writes the result file.
+
+    With ``resume`` the parts of a result file that was not finished are kept, if it is of the same
+    commit and grid.
+    """
 
     def __init__(
-        self, name: str, options: argparse.Namespace, estimates_s: Sequence[float]
+        self,
+        name: str,
+        options: argparse.Namespace,
+        estimates_s: Sequence[float],
+        *,
+        resume: bool = False,
     ) -> None:
         self.name = name
         self.quick: bool = options.quick
@@ -61,6 +71,7 @@ class Bench:
             "parts": {},
             "checks": [],
         }
+        self._kept = self._unfinished() if resume else {}
         print(f"{name}: about {sum(estimates_s):.0f} s, results in {self.out}", flush=True)
 
     def part(self, name: str, title: str, run: Callable[[], Row]) -> Row | None:
@@ -69,7 +80,13 @@ class Bench:
         self._parts += 1
         if self._only and name not in self._only:
             return None
-        say(f"[{self._parts}/{len(self._estimates)}] {title}, about {estimate:.0f} s")
+        place = f"[{self._parts}/{len(self._estimates)}] {title}"
+        if name in self._kept:
+            say(f"{place}, measured before")
+            self.data["parts"][name] = self._kept[name]
+            return self._kept[name]
+        left = sum(self._estimates[self._parts - 1 :]) / 60
+        say(f"{place}, about {estimate:.0f} s; {left:.0f} min to the end")
         begin = time.monotonic()
         found: Row | None
         try:
@@ -101,7 +118,18 @@ class Bench:
         """Write everything found so far."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.data, indent=1, ensure_ascii=False, allow_nan=False)
-        self.out.write_text(text + "\n", encoding="utf-8")
+        with atomic_path(self.out) as partial:
+            partial.write_text(text + "\n", encoding="utf-8")
+
+    def _unfinished(self) -> Row:
+        try:
+            earlier: Row = json.loads(self.out.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        is_same = all(earlier[key] == self.data[key] for key in ("benchmark", "commit", "quick"))
+        if "seconds" in earlier or not is_same:
+            return {}
+        return {name: part for name, part in earlier["parts"].items() if "error" not in part}
 
     def finish(self) -> int:
         """Print the table and return the exit code: 0 once the benchmark ran to its end."""

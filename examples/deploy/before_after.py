@@ -37,7 +37,7 @@ def server(**variables: str) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(600)
 
 
 def main() -> None:
