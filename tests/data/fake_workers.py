@@ -130,6 +130,9 @@ class FakeWorker:
         self.signals.append("go on")
         return self.alive
 
+    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
+        return 0
+
     def kill(self) -> None:
         self.alive = False
 

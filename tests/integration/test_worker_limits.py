@@ -36,5 +36,8 @@ def test_time_in_which_a_worker_is_stopped_does_not_count(monkeypatch):
         worker.go_on()
         now[0] = 53_000_000_000
         assert worker._left_s(10_000_000_000) == 3
+        assert worker.stopped_ns(0, now[0]) == 46_000_000_000
+        assert worker.stopped_ns(49_000_000_000, 51_000_000_000) == 1_000_000_000
+        assert worker.stopped_ns(50_000_000_000, 51_000_000_000) == 0
     finally:
         worker.kill()

@@ -38,8 +38,9 @@ def bound(first_ns):
 class FakeWorker:
     """Prepares in 41 s and leaves a file; its first call takes 30 s."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, stopped_share=0.0):
         self.folder = folder
+        self.stopped_share = stopped_share
         self.asked = []
         self.alive = True
         self.printed_bytes = 0
@@ -52,6 +53,9 @@ class FakeWorker:
         if method is Server.prepare:
             return 41_000_000_000
         return bound(first_ns=30_000_000_000)
+
+    def stopped_ns(self, begin_ns, end_ns):
+        return round(self.stopped_share * (end_ns - begin_ns))
 
     def kill(self):
         self.alive = False
@@ -94,6 +98,17 @@ def test_what_compiles_at_its_first_call_is_timed_by_it(tmp_path):
     later.bind(0, 1, Gate(Templates()), 1.0, 1.0)
     assert later.setup_ns == 30_000_000_000  # what it took when nothing was there
     assert [note.code for note in later.notes] == ["set-up-reused"]
+
+
+def test_time_in_which_blocks_of_others_are_timed_is_no_set_up(tmp_path):
+    """A process that sets up is stopped meanwhile, and its own clock goes on."""
+    exported, compiled = (series(tmp_path / kind.__name__, kind) for kind in (Prepares, Compiles))
+    worker = FakeWorker(exported.folder, stopped_share=0.5)
+    exported.prepare(lambda: worker, Gate(Templates()), 1.0)
+    assert exported.setup_ns == 20_500_000_000
+    compiled.workers[0] = FakeWorker(compiled.folder, stopped_share=0.5)
+    compiled.bind(0, 1, Gate(Templates()), 1.0, 1.0)
+    assert compiled.setup_ns == 15_000_000_000
 
 
 def test_what_neither_exports_nor_compiles_has_no_set_up(tmp_path):

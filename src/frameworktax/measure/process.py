@@ -107,7 +107,8 @@ class Worker:
         """Why it ended; raised again by a later request."""
         self._asking = threading.RLock()
         """Held while an answer is awaited: the descriptor is not closed under that thread."""
-        self._stopped_ns = 0
+        self._stops: list[tuple[int, int]] = []
+        """When it was stopped and went on, ns of the monotonic clock."""
         self._stopped_at: int | None = None
 
     def _begin(self) -> None:
@@ -159,7 +160,7 @@ class Worker:
                 raise WorkerError("crashed", f"{self.label}: the measuring process has ended")
             begin = time.monotonic_ns()
             try:
-                deadline_ns = begin - self._stopped_until(begin) + round(timeout_s * 1e9)
+                deadline_ns = begin - self.stopped_ns(0, begin) + round(timeout_s * 1e9)
                 line = self._exchange(pickle.dumps((step, given)), deadline_ns)
             except TimeoutError as error:
                 self.kill()
@@ -229,12 +230,14 @@ class Worker:
     def _left_s(self, deadline_ns: int) -> float:
         """Return the seconds to wait; none at all would mean not to wait, and to raise an error."""
         now = time.monotonic_ns()
-        return max(LEAST_S, (deadline_ns + self._stopped_until(now) - now) / 1e9)
+        return max(LEAST_S, (deadline_ns + self.stopped_ns(0, now) - now) / 1e9)
 
-    def _stopped_until(self, now_ns: int) -> int:
-        """Return for how long the process has been stopped, of all the time until now."""
-        since = self._stopped_at
-        return self._stopped_ns + (now_ns - since if since is not None else 0)
+    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
+        """Return for how long it was stopped between two moments of the monotonic clock."""
+        stopped_at = self._stopped_at
+        stops = [*self._stops, *([] if stopped_at is None else [(stopped_at, end_ns)])]
+        overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in stops)
+        return sum(overlap for overlap in overlaps if overlap > 0)
 
     def _cause(self, step: str) -> WorkerError:
         """Return why the process ended."""
@@ -267,8 +270,9 @@ class Worker:
 
     def go_on(self) -> bool:
         """Let it run again; False where it has ended meanwhile."""
-        now = time.monotonic_ns()
-        self._stopped_ns, self._stopped_at = self._stopped_until(now), None
+        if self._stopped_at is not None:
+            self._stops.append((self._stopped_at, time.monotonic_ns()))
+        self._stopped_at = None
         if not self._ended:
             self._process.go_on()
         return not self._process.is_over
@@ -317,6 +321,10 @@ class InPlace:
 
     def stop(self) -> None:
         """Do nothing: this process does nothing but what it is asked."""
+
+    def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
+        """Return 0: it is never stopped."""
+        return 0
 
     def go_on(self) -> bool:
         """Return True: it is still here."""

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,9 +194,12 @@ class Series:
             for litter in self.folder.iterdir():  # of a session killed while preparing
                 remove(litter)
             batches = tuple(sorted(self.points))
-            self._mark_ready(
-                gate.ask(worker(), Server.prepare, timeout_s, batches=batches, **self._made_of())
+            process = worker()
+            took_ns = gate.ask(
+                process, Server.prepare, timeout_s, batches=batches, **self._made_of()
             )
+            begin_ns = time.monotonic_ns() - took_ns  # a process may have begun after it was asked
+            self._mark_ready(took_ns - process.stopped_ns(begin_ns, begin_ns + took_ns))
 
     def _made_of(self) -> dict[str, Any]:
         """Return what ``Server.load`` and ``Server.prepare`` are given."""
@@ -238,15 +242,18 @@ class Series:
         """Make one batch size callable in one process and warm it up; a second time is free."""
         if (process, batch) in self.bound:
             return self.bound[process, batch]
-        limit_ns = round(warm_up_s * 1e9)
-        bound = gate.ask(
-            self.workers[process], Server.bind, timeout_s, batch=batch, limit_ns=limit_ns
+        worker, begin_ns, limit_ns = (
+            self.workers[process],
+            time.monotonic_ns(),
+            round(warm_up_s * 1e9),
         )
+        bound = gate.ask(worker, Server.bind, timeout_s, batch=batch, limit_ns=limit_ns)
         self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares
         if compiles_here and self.setup_ns is None and not self._is_ready():
-            self._mark_ready(bound.first_ns)
+            stopped_ns = worker.stopped_ns(begin_ns, begin_ns + bound.first_ns)
+            self._mark_ready(bound.first_ns - stopped_ns)
         self.bound[process, batch] = bound
         self._add(*bound.notes)
         return bound

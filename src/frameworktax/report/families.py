@@ -68,7 +68,8 @@ class Family:
         rows = []
         for (runtime, status, reason), batches in groups.items():
             sizes = ", ".join(map(str, batches))
-            whole = runtime not in self.runtimes or batches == every
+            alone = sum(other == runtime for other, _, _ in groups) == 1
+            whole = batches == every or (alone and runtime not in self.runtimes)
             rows.append((runtime if whole else f"{runtime}, batch {sizes}", status, reason))
         return rows
 

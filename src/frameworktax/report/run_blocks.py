@@ -444,7 +444,11 @@ def set_up(family: Family) -> Table:
 def not_measured(family: Family) -> list[Block]:
     """Return what has no latency, and why."""
     items = [
-        Item(f"{who} {status}", reason, style="dim" if status == "unavailable" else "bad")
+        Item(
+            f"{who}: no value" if status == "ok" else f"{who} {status}",
+            reason,
+            style="dim" if status == "unavailable" else "bad",
+        )
         for who, status, reason in family.lost
     ]
     return [Items("Not measured", tuple(items))] if items else []
