@@ -235,7 +235,9 @@ class Worker:
     def stopped_ns(self, begin_ns: int, end_ns: int) -> int:
         """Return for how long it was stopped between two moments of the monotonic clock."""
         stopped_at = self._stopped_at
-        stops = [*self._stops, *([] if stopped_at is None else [(stopped_at, end_ns)])]
+        stops = list(self._stops)
+        if stopped_at is not None and stopped_at not in dict(stops):  # else it went on just now
+            stops.append((stopped_at, end_ns))
         overlaps = (min(end_ns, end) - max(begin_ns, begin) for begin, end in stops)
         return sum(overlap for overlap in overlaps if overlap > 0)
 

@@ -242,11 +242,8 @@ class Series:
         """Make one batch size callable in one process and warm it up; a second time is free."""
         if (process, batch) in self.bound:
             return self.bound[process, batch]
-        worker, begin_ns, limit_ns = (
-            self.workers[process],
-            time.monotonic_ns(),
-            round(warm_up_s * 1e9),
-        )
+        worker, limit_ns = self.workers[process], round(warm_up_s * 1e9)
+        begin_ns = time.monotonic_ns()
         bound = gate.ask(worker, Server.bind, timeout_s, batch=batch, limit_ns=limit_ns)
         self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
