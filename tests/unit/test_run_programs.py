@@ -236,16 +236,13 @@ def program_of(watched_notes, samples, **more):
     pid = watched_notes.pid
     seen = TreeSamples(pid=array("i", [pid]))
     ended = launch.Ended(pid, 0, 0, 10_000 * MS, seen, True, MS, None)
-    found = {
-        (pid, tid): observed.Samples(
-            observed.np.array([t for t, _ in own], observed.np.int64),
-            observed.np.arange(len(own)),
-            [leaf for _, leaf in own],  # an entry for each address
-            MS,
-            True,
-        )
-        for tid, own in samples.items()
-    }
+    leaves = [leaf for own in samples.values() for _, leaf in own]  # an entry for each address
+    found, at = {}, 0
+    for tid, own in samples.items():
+        times = np.array([t for t, _ in own], np.int64)
+        places = np.arange(at, at + len(own))
+        found[pid, tid] = observed.Samples(times, places, leaves, MS, True)
+        at += len(own)
     return observed.sections([watched_notes], ended, found, **more)
 
 
@@ -303,6 +300,47 @@ def test_a_known_program_comes_back_as_it_was(watched):
     helper = [(time_ns, KERNEL_LEAF) for time_ns, _ in samples]
     one, _ = program_of(found, {tid: samples, tid + 1: helper})
     assert one.kinds[0].tax_share is None and "60%" in one.kinds[0].reason
+
+
+def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 6, timed(torch, clock, 4))
+    for _ in range(40):
+        net()
+    found = read()
+    (tid,) = found.threads
+    alone = found.threads.pop(tid)
+    alone.details = [
+        one._replace(cpu_ns=one.end_ns - one.begin_ns, queued_ns=0) for one in alone.details
+    ]
+    found.threads[tid] = alone
+    caught = [
+        (begin + at * MS + MS // 2, KERNEL_LEAF if at % 10 >= 6 else PYTHON_LEAF)
+        for begin in alone.rows[:, 0].tolist()
+        for at in range(10)
+    ]
+    (one,) = program_of(found, {tid: caught})
+
+    found.threads, samples = {}, {}
+    for number, row in enumerate(alone.rows):
+        move = number * 3 * MS - int(row[0])  # the next one begins while three of them run
+        found.threads[tid + 1 + number] = observed.ThreadNotes(
+            rows=row[None] + np.array([move, move, 0]),
+            details=[d.moved(move) for d in alone.details if d.begin_ns == row[0]],
+        )
+        samples[tid + 1 + number] = [
+            (time_ns + move, leaf) for time_ns, leaf in caught[10 * number : 10 * number + 10]
+        ]
+    (many,) = program_of(found, samples)
+    assert (many.tid, many.name, many.kinds) == (None, "40 threads", one.kinds)
+    assert len(many.kinds[0].layers) > 1 and many.kinds[0].tax_share.value == pytest.approx(0.6)
+    assert many.wall_ns == 40 * 10 * MS + 39
+
+    # What another thread computes meanwhile is said of these as of one.
+    helper = {tid + 100: [(at * MS, KERNEL_LEAF) for at in range(120)]}
+    sections = program_of(found, samples | helper)
+    assert [len(section.kinds) for section in sections] == [1, 0]
+    assert sections[0].kinds[0].tax_share is None and "60%" in sections[0].kinds[0].reason
 
 
 def test_time_in_a_closure_is_not_the_steps(watched):

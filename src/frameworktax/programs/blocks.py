@@ -249,9 +249,9 @@ def _calling(sections: Sequence[Section]) -> list[Block]:
 
 
 def _title(section: Section) -> str:
-    """Return how a thread is called."""
+    """Return how a thread, or many that are one section, is called."""
     name = f" ({section.name})" if section.name else ""
-    main = section.pid == section.tid
+    main = section.tid in (section.pid, None)
     return f"Process {section.pid}" + ("" if main else f", thread {section.tid}") + name
 
 

@@ -93,7 +93,7 @@ class Section(HtmlRepr):
     """A thread.
 
     Attributes:
-        pid, tid: as the operating system counts; ``tid`` None for many threads that have ended.
+        pid, tid: as the operating system counts; ``tid`` None for many threads together.
         name: of the thread, and of the process where it was run.
         wall_ns: between its first call's begin and its last one's end; without calls while it
             was seen.

@@ -40,6 +40,10 @@ METHOD = "medians of consecutive calls, one process"
 LINES = "lines seen by a thread of the program"
 COSTLY = 0.03
 """Share of a call from which it is said what noting it takes."""
+MANY = 32
+"""Threads with calls from which all but the main one are one section."""
+JOINED = 0
+"""Stands for the number of threads that are one section."""
 OPEN = ("step", "data")
 """Kinds of calls in which calls of modules are calls of their own."""
 
@@ -57,6 +61,10 @@ class Samples:
     def only(self, which: np.ndarray) -> Samples:
         """Return some of them, by a mask or indices."""
         return replace(self, time_ns=self.time_ns[which], leaf=self.leaf[which])
+
+    def moved(self, ns: int) -> Samples:
+        """Return them as if they had been taken later."""
+        return replace(self, time_ns=self.time_ns + ns)
 
     def by_leaf(self) -> Counter[Leaf]:
         """Return how many there are of each place."""
@@ -165,19 +173,82 @@ def sections(
         only: a compiled pattern that names of kinds are searched for; None for all.
         cost: of noting calls, which is said where it is much of a call.
     """
-    known = {notes.pid: notes for notes in processes}
-    threads = {(pid, tid) for pid, notes in known.items() for tid in notes.threads}
-    observers = {(pid, tid) for pid, notes in known.items() for tid in notes.observers}
     found = []
-    for pid, tid in sorted({*threads, *samples} - observers):
-        others = [
-            one for (p, t), one in samples.items() if p == pid and t != tid
-            and not (p in known and t in known[p].threads)
-        ]  # fmt: skip
-        process = known.get(pid, ProcessNotes(pid))
-        thread = _Thread(process, tid, ended, samples.get((pid, tid)), cost)
-        found.append(thread.section(others, skip_first, only))
+    for process, own in _by_process(processes, samples):
+        # Not those of the program's threads: they compute for themselves.
+        helpers = {t: one for t, one in own.items() if t not in process.threads}
+        calling = [
+            t for t, notes in process.threads.items() if len(notes.rows) and t != process.pid
+        ]
+        if len(calling) > MANY:
+            process, own, helpers = _joined(process, calling, own, helpers, ended.begin_ns)
+        for tid in sorted({*process.threads, *own} - process.observers):
+            others = [one for t, one in helpers.items() if t != tid]
+            thread = _Thread(process, tid, ended, own.get(tid), cost)
+            found.append(thread.section(others, skip_first, only))
     return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
+
+
+def _by_process(
+    processes: Sequence[ProcessNotes], samples: Mapping[tuple[int, int], Samples]
+) -> Iterator[tuple[ProcessNotes, dict[int, Samples]]]:
+    """Yield each process with the samples of its threads."""
+    known = {notes.pid: notes for notes in processes}
+    for pid in sorted({*known, *(pid for pid, _ in samples)}):
+        own = {tid: one for (number, tid), one in samples.items() if number == pid}
+        yield known.get(pid) or ProcessNotes(pid), own
+
+
+def _joined(
+    process: ProcessNotes,
+    calling: Sequence[int],
+    samples: Mapping[int, Samples],
+    helpers: Mapping[int, Samples],
+    begin_ns: int,
+) -> tuple[ProcessNotes, dict[int, Samples], dict[int, Samples]]:
+    """Return a process in which many threads are one: a server may begin one for each request.
+
+    Their times are moved so that each begins where the one before ended, from ``begin_ns`` on.
+    ``helpers`` are what others computed meanwhile, moved alike.
+    """
+    notes, own = ThreadNotes(), []
+    computed: dict[int, list[Samples]] = {tid: [] for tid in helpers}
+    rows, looks, at = [], [], begin_ns
+    for tid in calling:
+        thread, seen = process.threads[tid], samples.get(tid)
+        times = [thread.rows[:, :2].ravel(), *([] if seen is None else [seen.time_ns])]
+        begin, end = (int(edge(np.concatenate(times))) for edge in (np.min, np.max))
+        move = at - begin
+        at += end - begin + 1
+        rows.append(thread.rows + np.array([move, move, 0]))
+        notes.details += [detail.moved(move) for detail in thread.details]
+        own += [seen.moved(move)] if seen is not None else []
+        for helper, one in helpers.items():
+            during = (one.time_ns >= begin) & (one.time_ns <= end)
+            computed[helper].append(one.only(during).moved(move))
+        mine = process.looks[process.looks[:, 0] == tid]
+        looks.append(np.column_stack((np.full(len(mine), JOINED), mine[:, 1] + move, mine[:, 2])))
+    notes.rows = np.concatenate(rows)
+    others = process.threads.keys() - set(calling)
+    kept = process.looks[~np.isin(process.looks[:, 0], calling)]
+    together = replace(
+        process,
+        threads={tid: process.threads[tid] for tid in others} | {JOINED: notes},
+        names=process.names | {JOINED: f"{len(calling)} threads"},
+        looks=np.concatenate([kept, *looks]),
+    )
+    left = {tid: one for tid, one in samples.items() if tid not in calling}
+    return (
+        together,
+        left | ({JOINED: _one_after_another(own)} if own else {}),
+        {tid: _one_after_another(parts) for tid, parts in computed.items()},
+    )
+
+
+def _one_after_another(parts: Sequence[Samples]) -> Samples:
+    """Return samples of one process in one; none begin before the ones ahead of them end."""
+    times, leaves = ([getattr(one, name) for one in parts] for name in ("time_ns", "leaf"))
+    return replace(parts[0], time_ns=np.concatenate(times), leaf=np.concatenate(leaves))
 
 
 class _Thread:
@@ -237,7 +308,7 @@ class _Thread:
         process = "" if self.process.name == "MainProcess" else self.process.name
         return Section(
             pid=self.process.pid,
-            tid=self.tid,
+            tid=None if self.tid == JOINED else self.tid,
             parent=seen.parents.get(self.process.pid) if seen else None,
             name=", ".join(part for part in (process, name) if part),
             wall_ns=wall_ns,
@@ -622,6 +693,12 @@ class Detail(NamedTuple):
     cpu_ns: int
     queued_ns: int
     notes: np.ndarray
+
+    def moved(self, ns: int) -> Detail:
+        """Return it as if it had been later."""
+        notes = self.notes.copy()
+        notes[::2] += ns
+        return self._replace(begin_ns=self.begin_ns + ns, end_ns=self.end_ns + ns, notes=notes)
 
 
 @dataclass

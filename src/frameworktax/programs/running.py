@@ -15,8 +15,6 @@ from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
 BY = ("module", "line", "none")
-MANY = 32
-"""Threads with calls from which it is said that each is by itself."""
 
 
 def run_program(
@@ -74,11 +72,6 @@ def run_program(
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
         said.append(Note("no-calls", _no_calls(noted, only)))
-    calling = sum(bool(section.kinds) for section in sections)
-    if calling > MANY:
-        text = f"{calling} threads called modules, and each is by itself here; of a server that "
-        text += "begins a thread for each request, frameworktax attach shows the whole"
-        said.append(Note("many-threads", text))
     lost = ended.samples.lost if ended.samples else 0
     if lost:
         said.append(Note("samples-lost", f"{lost} samples were lost"))
@@ -114,10 +107,14 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
     calling = [section for section in sections if section.kinds]
     if not calling:
         return f"{name}: no calls of torch modules were seen in {duration(wall_ns)}"
-    calls_ns = max(sum(kind.wall_ns for kind in section.kinds) for section in calling)
-    text = f"{name}: calls took {duration(calls_ns)} of {duration(wall_ns)}"
-    if len(calling) > 1:
-        text += f" in one of {len(calling)} threads"
+    most = max(calling, key=lambda section: sum(kind.wall_ns for kind in section.kinds))
+    calls_ns = sum(kind.wall_ns for kind in most.kinds)
+    text = f"{name}: calls took {duration(calls_ns)}"
+    if most.tid is None:  # of threads that ran side by side: it may be more than the program took
+        text += f" in {most.name}"
+    else:
+        text += f" of {duration(wall_ns)}"
+        text += f" in one of {len(calling)} threads" if len(calling) > 1 else ""
     if top is None:
         return text
     if top.tax_share is None:
