@@ -331,7 +331,10 @@ def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):
         samples[tid + 1 + number] = [
             (time_ns + move, leaf) for time_ns, leaf in caught[10 * number : 10 * number + 10]
         ]
+        samples[tid + 1 + number].append((1_000 * MS, PYTHON_LEAF))  # before it ends
     (many,) = program_of(found, samples)
+    assert [part.time_ns for part in many.between] == [39]  # an ns from one to the next
+    assert many.cpu_ns == 40 * 11 * MS
     assert (many.tid, many.name, many.kinds) == (None, "40 threads", one.kinds)
     assert len(many.kinds[0].layers) > 1 and many.kinds[0].tax_share.value == pytest.approx(0.6)
     assert many.wall_ns == 40 * 10 * MS + 39

@@ -208,21 +208,27 @@ def _joined(
 ) -> tuple[ProcessNotes, dict[int, Samples], dict[int, Samples]]:
     """Return a process in which many threads are one: a server may begin one for each request.
 
-    Their times are moved so that each begins where the one before ended, from ``begin_ns`` on.
+    Their times are moved so that each one's first call begins where the last call of the one before
+    ended, from ``begin_ns`` on; samples before and after its calls are moved before that.
     ``helpers`` are what others computed meanwhile, moved alike.
     """
-    notes, own = ThreadNotes(), []
+    notes = ThreadNotes()
+    own: list[Samples] = []
+    beside: list[Samples] = []
     computed: dict[int, list[Samples]] = {tid: [] for tid in helpers}
     rows, looks, at = [], [], begin_ns
     for tid in calling:
         thread, seen = process.threads[tid], samples.get(tid)
-        times = [thread.rows[:, :2].ravel(), *([] if seen is None else [seen.time_ns])]
-        begin, end = (int(edge(np.concatenate(times))) for edge in (np.min, np.max))
+        begin, end = int(thread.rows[:, 0].min()), int(thread.rows[:, 1].max())
         move = at - begin
         at += end - begin + 1
         rows.append(thread.rows + np.array([move, move, 0]))
         notes.details += [detail.moved(move) for detail in thread.details]
-        own += [seen.moved(move)] if seen is not None else []
+        if seen is not None:
+            during = (seen.time_ns >= begin) & (seen.time_ns <= end)
+            own.append(seen.only(during).moved(move))
+            outside = seen.only(~during)
+            beside.append(replace(outside, time_ns=np.full(len(outside.leaf), begin_ns - 1)))
         for helper, one in helpers.items():
             during = (one.time_ns >= begin) & (one.time_ns <= end)
             computed[helper].append(one.only(during).moved(move))
@@ -240,7 +246,7 @@ def _joined(
     left = {tid: one for tid, one in samples.items() if tid not in calling}
     return (
         together,
-        left | ({JOINED: _one_after_another(own)} if own else {}),
+        left | ({JOINED: _one_after_another([*beside, *own])} if own else {}),
         {tid: _one_after_another(parts) for tid, parts in computed.items()},
     )
 
