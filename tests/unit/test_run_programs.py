@@ -457,6 +457,13 @@ def test_values_are_arrays_without_pickle_and_what_is_left_out_is_said(tmp_path)
         assert values["0"].tolist() == [[1, 2], [3, 4]]
 
 
+def test_a_type_that_a_package_gives_numpy_is_kept_as_integers():
+    pytest.importorskip("ml_dtypes")  # numpy.save would write it as bytes without a type
+    assert inputs._numpy_type("torch.bfloat16", 2) == np.int16
+    assert inputs._numpy_type("torch.float16", 2) == np.float16
+    assert inputs._numpy_type("torch.float8_e5m2", 0) == np.int8
+
+
 def test_values_are_kept_within_a_bound(watched, tmp_path, monkeypatch):
     torch, *_ = watched
     data = (ctypes.c_char * 24)(*b"abcdefghijklmnopqrstuvwx")

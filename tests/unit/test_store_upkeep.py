@@ -415,7 +415,7 @@ def test_text_from_a_store_is_no_formula(tmp_path):
 
 def test_no_other_suffix_and_no_pyarrow(tmp_path, monkeypatch):
     fill(tmp_path / "s", 10)
-    with pytest.raises(UsageError, match="choose one of"):
+    with pytest.raises(UsageError, match=r"choose \.parquet, \.csv"):
         export(tmp_path / "s", tmp_path / "x.xlsx")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"frameworktax\[parquet\]"):

@@ -139,15 +139,24 @@ def _leaf(value: Mapping[str, Any], arrays: dict[str, np.ndarray], folder: Path)
     if "kept" not in value:
         return f"torch.{'randn' if 'float' in dtype else 'ones'}({shape}, dtype={dtype})"
     pid, at, size = value["kept"]
-    try:
-        kind = np.dtype(dtype.removeprefix("torch."))
-    except TypeError:  # bfloat16 and others that numpy does not have, as integers of their size
-        kind = np.dtype(f"i{size // max(1, math.prod(shape))}")  # an empty tensor has no elements
+    kind = _numpy_type(dtype, size // max(1, math.prod(shape)))  # an empty tensor has no elements
     name = str(len(arrays))
     data = np.fromfile(folder / f"{pid}.values", np.uint8, size, offset=at)
     arrays[name] = data.view(kind).reshape(shape)
     view = "" if kind.name == dtype.removeprefix("torch.") else f".view({dtype})"
     return f'torch.from_numpy(values["{name}"]){view}'
+
+
+def _numpy_type(dtype: str, element_bytes: int) -> np.dtype[Any]:
+    """Return numpy's own type; integers for bfloat16 and others, which files cannot hold."""
+    try:
+        found = np.dtype(dtype.removeprefix("torch."))
+    except TypeError:
+        pass
+    else:
+        if found.isbuiltin == 1:  # else a package has registered it
+            return found
+    return np.dtype(f"i{element_bytes or 1}")
 
 
 # --- the module -----------------------------------------------------------------------------------

@@ -470,10 +470,10 @@ def _constants(changes: Sequence[Change]) -> list[Note]:
     what = "sessions" if any(not m.startswith(PAIRED) for m in from_elsewhere) else "processes"
     text = (
         f"how far {what} of one program differ was not measured here but on another host "
-        f"({CONSTANTS_FROM}); "
+        f"({CONSTANTS_FROM})"
     )
     more = "more sessions before (--baseline)" if what == "sessions" else "three --processes"
-    return [Note("constants-of-another-host", f"{text}{more} make it matter less")]
+    return [Note("constants-of-another-host", f"{text}; {more} make it matter less")]
 
 
 def _judged(
