@@ -80,9 +80,7 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
         return ""
     low, high = (math.floor(end + 1e-9) for end in (curve.free_batch.low, curve.free_batch.high))
     if curve.free_is_lower_bound:
-        return (
-            f"batch {low} is free" if low > 1 else "how much of a batch is free is not determined"
-        )
+        return f"batch {low} is free" if low > 1 else "the largest free batch is not determined"
     if low != high:
         return f"the largest free batch is between {max(low, 1)} and {high}"
     return f"batch {low} is free" if low > 1 else "no larger batch is free"
