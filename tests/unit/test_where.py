@@ -61,6 +61,12 @@ def test_a_spread_within_the_intervals_does_not_separate_layers():
     assert [one.name for one in where(found)] == ["l.0–5"]
 
 
+def test_nodes_of_a_graph_that_differ_in_a_number_are_one_place():
+    found = [layer(f"/Add_{i}", 20.0, name="Add") for i in range(200)]
+    found.append(layer("/MatMul_0", 20.0, name="MatMul"))
+    assert [one.name for one in where(found)] == ["/Add_0–199", "/MatMul_0"]
+
+
 def test_the_rest_is_one_place():
     found = where([layer(name, 100.0 - i, name=name) for i, name in enumerate("abcdefghijkl")])
     assert len(found) == MOST
@@ -74,6 +80,8 @@ def test_no_layers_no_places():
 
 def test_paths_with_several_numbers():
     assert numbered(["a.0.b.1", "a.1.b.1", "a.3.b.1"]) == "a.0,1,3.b.1"
+    assert numbered(["/conv2d/Add_9", "/conv2d/Add_10"]) == "/conv2d/Add_9–10"
+    assert numbered([f"Add_{number}" for number in range(0, 20, 2)]) == "Add_0…18"
 
 
 def test_where_the_tax_changed_between_two_results():

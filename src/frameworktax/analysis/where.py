@@ -27,6 +27,10 @@ STANDS_OUT = 1.5
 """Times the median of its siblings from which a layer is a place of its own."""
 METHOD = "sum over layers"
 OUTSIDE = "outside the model"
+NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
+"""A number that a dot or an underscore keeps apart: modules in a list, nodes of a graph."""
+NAMED = 6
+"""Numbers that are all named where some between them are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ def moved(before: Sequence[Layer], after: Sequence[Layer]) -> list[Moved]:
 
 def _shape(layer: Layer) -> tuple[str, str]:
     """Return what layers that are put together share: path without numbers, and class."""
-    path = OUTSIDE if layer.path is None else re.sub(r"\b\d+\b", "#", layer.path)
+    path = OUTSIDE if layer.path is None else NUMBER.sub("#", layer.path)
     return path, layer.class_
 
 
@@ -360,16 +364,19 @@ def source(layer: Layer) -> str:
 
 
 def numbered(paths: Sequence[str]) -> str:
-    """Return paths that differ in numbers as one: ``layer.0–11.attention``, ``block.0,3``."""
+    """Return paths that differ in numbers as one: ``layer.0–11.attention``, ``Add_0,3``."""
     if len(paths) == 1:
         return paths[0]
-    parts = []
-    for column in zip(*(path.split(".") for path in paths), strict=True):
-        if len(set(column)) == 1:
-            parts.append(column[0])
-            continue
-        numbers = sorted({int(number) for number in column})
-        first, last = numbers[0], numbers[-1]
-        whole = numbers == list(range(first, last + 1))
-        parts.append(f"{first}–{last}" if whole else ",".join(map(str, numbers)))
-    return ".".join(parts)
+    texts = NUMBER.split(paths[0])
+    columns = zip(*(NUMBER.findall(path) for path in paths), strict=True)
+    numbers = [_range(sorted(set(map(int, column)))) for column in columns]
+    return "".join(part for pair in zip(texts, [*numbers, ""], strict=True) for part in pair)
+
+
+def _range(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return str(first)
+    if len(numbers) == last - first + 1:
+        return f"{first}–{last}"
+    return ",".join(map(str, numbers)) if len(numbers) <= NAMED else f"{first}…{last}"
