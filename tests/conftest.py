@@ -7,6 +7,7 @@ No example of a property fails because it takes long.
 import gc
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import settings
 pytest_plugins = ["pytester"]
 settings.register_profile("frameworktax", deadline=None)
 settings.load_profile("frameworktax")
+
+# A shell that starts this in the background has it ignored, and so would every process begun here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 made: list[str] = []
 is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
