@@ -13,9 +13,7 @@ to grow by what a product takes in a graph of products alone, within 10 %.
 
 from __future__ import annotations
 
-import ctypes
 import math
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +27,10 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
+
+import native_code
+
 from common import Bench, Row, options
 from frameworktax.attribution import attribute_cpu
 from frameworktax.stats import t_quantile
@@ -37,15 +39,6 @@ MS = (0.1, 1.0, 10.0)
 WITHIN, SLOPE_WITHIN = 0.05, 0.10
 SAMPLED_NS = 1_500_000_000
 PRODUCTS = (0, 2, 4, 8)
-SPIN_C = """
-void spin(long n) {
-    unsigned long x = 1;
-    for (long i = 0; i < n; i++) {
-        x = x * 6364136223846793005ul + 1;
-        __asm__ volatile("" :: "r"(x));
-    }
-}
-"""
 Part = Callable[[], Any]
 
 
@@ -212,11 +205,7 @@ def main() -> int:
     cases = [(kind, ms) for kind in ("python", "native", "second thread", "product") for ms in MS]
     bench = Bench("known_answers", chosen, [*[rounds * 4] * len(cases), rounds * 12])
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "spin.c", Path(folder) / "libspin.so"
-        source.write_text(SPIN_C)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
-        spin = ctypes.CDLL(str(library)).spin
-        spin.argtypes = [ctypes.c_long]
+        spin = native_code.load(native_code.SPIN, "spin", Path(folder))
         for kind, ms in cases:
             name = f"{ms:g} ms, {kind}"
             found = bench.part(

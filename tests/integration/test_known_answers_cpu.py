@@ -7,17 +7,19 @@ spin are up to 12 % slower on some processors, because vector units and caches c
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import shutil
-import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from functools import partial, wraps
+from pathlib import Path
 from statistics import median
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import native_code
 
 from frameworktax.attribution import attribute_cpu, available_samplers, machine_code, perf_event
 from frameworktax.attribution.buckets import classify
@@ -33,15 +35,6 @@ pytestmark = [
 
 ROUNDS = 5
 
-SPIN_C = """
-void spin(long n) {
-    unsigned long x = 1;
-    for (long i = 0; i < n; i++) {
-        x = x * 6364136223846793005ul + 1;
-        __asm__ volatile("" :: "r"(x));
-    }
-}
-"""
 ARITHMETIC_C = """
 void arithmetic(long n) {
     double x = 1;
@@ -145,22 +138,8 @@ class Spin:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A function that compiles C and loads one function of it; None without a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return None
     folder = tmp_path_factory.mktemp("operators")
-
-    def build(code, name):
-        source, library = folder / f"{name}.c", folder / f"lib{name}_operator.so"
-        source.write_text(code)
-        subprocess.run(
-            [compiler, "-O2", "-fno-builtin", "-shared", "-fPIC", "-o", library, source], check=True
-        )
-        function = getattr(ctypes.CDLL(str(library)), name)
-        function.argtypes = [ctypes.c_long]
-        return function
-
-    return build
+    return native_code.COMPILER and partial(native_code.load, folder=folder)
 
 
 MS = 1_000_000
@@ -220,7 +199,7 @@ def timed_loops(compiled):
         pace = 10_000_000 / (time.thread_time_ns() - begin)
         return lambda ns: partial(function, round(ns * pace))
 
-    spin, arithmetic = compiled(SPIN_C, "spin"), compiled(ARITHMETIC_C, "arithmetic")
+    spin, arithmetic = compiled(native_code.SPIN, "spin"), compiled(ARITHMETIC_C, "arithmetic")
     spent = Counter()
     for _ in range(3000):  # what a call into C takes is no work of the loop
         Timed(partial(arithmetic, 0), spent, "empty")()
@@ -422,7 +401,7 @@ def test_ticks_follow_the_cpu_time_of_the_thread(products):
 def test_a_call_that_overruns_the_ring_counts_what_it_lost(compiled):
     if compiled is None:
         pytest.skip("no C compiler")
-    spin = compiled(SPIN_C, "spin")
+    spin = compiled(native_code.SPIN, "spin")
     # a ring for a millisecond: eight pages
     with PerfEventSampler(1_000_000, period_ns=100_000) as sampler:
         run = sample(lambda: spin(300_000_000), sampler, stretches=1, duration_ns=1, min_calls=1)

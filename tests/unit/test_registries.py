@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import subprocess
 import sys
@@ -16,7 +15,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import tables
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError, WorkerError
-from frameworktax.models.libraries import deferred
 from frameworktax.records import Workload
 from frameworktax.runtimes import artifacts, torch_common
 from frameworktax.runtimes.base import Loaded, Runtime, Target
@@ -213,19 +211,3 @@ def test_a_row_of_the_table_follows_from_the_class():
         "`iree`", "ahead-of-time", "cpu", "f32", "`frameworktax env create iree`",
         "iree-base-compiler 3.1, onnx 1.2", "–",
     ]  # fmt: skip
-
-
-def test_a_deferred_function_imports_its_module_when_it_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "late_package").mkdir()
-    (tmp_path / "late_package/__init__.py").touch()
-    (tmp_path / "late_package/part.py").write_text("def twice(x): return 2 * x\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with deferred("late_package.part", "twice"):
-        from late_package.part import twice
-    assert "late_package.part" not in sys.modules
-    assert twice(4) == 8
-    assert "late_package.part" in sys.modules
-    with deferred("no_such_package.part", "f"), pytest.raises(ModuleNotFoundError):
-        importlib.import_module("no_such_package.part")

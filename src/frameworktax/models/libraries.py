@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import types
-from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from frameworktax.models.torchvision_operators import declare
 
@@ -44,31 +41,9 @@ def import_library(name: str) -> None:
     """
     if name != "torch":
         declare()
-    # transformers imports it for losses of detectors alone: 0.6 s that each session waits for.
-    with deferred("scipy.optimize", "linear_sum_assignment"):
-        for module in MODULES[name]:
-            with contextlib.suppress(ModuleNotFoundError):  # what needs it says so
-                importlib.import_module(module)
-
-
-@contextlib.contextmanager
-def deferred(module: str, function: str) -> Iterator[None]:
-    """Have what is imported inside import a function's module when the function is called first."""
-
-    def call(*arguments: Any, **given: Any) -> Any:
-        return getattr(importlib.import_module(module), function)(*arguments, **given)
-
-    if module in sys.modules or find_spec(module.partition(".")[0]) is None:
-        yield
-        return
-    stand_in = types.ModuleType(module)
-    setattr(stand_in, function, call)
-    sys.modules[module] = stand_in
-    try:
-        yield
-    finally:
-        if sys.modules.get(module) is stand_in:
-            del sys.modules[module]
+    for module in MODULES[name]:
+        with contextlib.suppress(ModuleNotFoundError):  # what needs it says so
+            importlib.import_module(module)
 
 
 def begun() -> tuple[int, int]:
