@@ -344,6 +344,8 @@ def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):
     sections = program_of(found, samples | helper)
     assert [len(section.kinds) for section in sections] == [1, 0]
     assert sections[0].kinds[0].tax_share is None and "60%" in sections[0].kinds[0].reason
+    later = {tid + 100: [(at * MS, KERNEL_LEAF) for at in range(130, 250)]}
+    assert program_of(found, samples | later)[0].kinds == one.kinds
 
 
 def test_time_in_a_closure_is_not_the_steps(watched):
