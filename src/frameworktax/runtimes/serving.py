@@ -290,7 +290,7 @@ def _conversions(
     The arguments are those of ``_runner``.
     """
     if not given and not taken:
-        return np.ascontiguousarray, _as
+        return _contiguous, _as
     import torch
 
     def typed(tensor: Any, kind: Any) -> Any:
@@ -311,7 +311,15 @@ def _conversions(
             tensor = tensor.to(device)
         return tensor if tensor.dtype is kind else tensor.to(kind)
 
-    return lambda tensor: _on(device, tensor).numpy(force=True), tensor_of
+    def array_of(tensor: Any) -> Any:
+        if on_cpu:
+            try:
+                return _contiguous(tensor.numpy())
+            except (RuntimeError, TypeError):  # with a gradient, a pending negation, on a device
+                pass
+        return _on(device, tensor).numpy(force=True)
+
+    return array_of, tensor_of
 
 
 def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> Run:
@@ -333,6 +341,11 @@ def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> 
         return run([grown(tensor, size, at[0]) for tensor, size, at in triples])
 
     return padded
+
+
+def _contiguous(array: Any) -> Any:
+    """Return it, or a copy in C's order; numpy's own function makes a number into a row."""
+    return np.asarray(array, order="C")
 
 
 def _as(array: Any, kind: np.dtype[Any]) -> Any:
