@@ -127,7 +127,7 @@ class _Loaded(_Compiling):
                 inputs = [request.get_input_tensor(i).data for i in range(len(arrays))]
                 outputs = [request.get_output_tensor(i).data for i in indices]
                 # The class below it: what it adds is for inputs that are given to the call.
-                infer = super(openvino.InferRequest, request).infer
+                infer = super(openvino.InferRequest, request).infer  # type: ignore[misc] # untyped
                 own.bound = infer, inputs, outputs
             for into, array in zip(inputs, arrays, strict=True):
                 np.copyto(into, array)
