@@ -42,7 +42,7 @@ from frameworktax.measure.parity import compare
 from frameworktax.measure.plan import Plan
 from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.proof import Prover
-from frameworktax.optimize.run import Optimized, optimize_model
+from frameworktax.optimize.run import Asked, Optimized, optimize_model
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Point
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import Artifact, write_manifest
@@ -165,8 +165,8 @@ def optimized(name: str, *, quick: bool) -> Row:
     budget_s = QUICK_S if quick else BUDGET_S
     with tempfile.TemporaryDirectory(prefix="frameworktax-refund-") as scratch:
         folder = Path(scratch)
-        found = optimize_model(
-            name,
+        asked = Asked(
+            model=name,
             **given,
             batch=QUICK_BATCHES if quick else BATCHES,
             runtimes=QUICK_RUNTIMES if quick else "all",
@@ -175,6 +175,7 @@ def optimized(name: str, *, quick: bool) -> Row:
             output=folder / "deploy",
             store=folder / "store",
         )
+        found = optimize_model(asked)
         row: Row = {"cells": cells_of(found), "call_ns": {}, "first": {}}
         if found.folder is not None:
             row["call_ns"] = call_ns(found.folder)

@@ -12,6 +12,7 @@ from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.protocol import Drawn
 from frameworktax.models.live import Live
 from frameworktax.optimize import blocks, delivery, proof, race, run
+from frameworktax.optimize.delivery import Delivery
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import (
     Effort,
@@ -195,28 +196,28 @@ def test_what_needs_the_model_does_not_race():
         deliverable("inductor", Target(), W1)
 
 
-def asked(tmp_path, **fields):
-    return Asked(
-        **{
-            "workloads": (W1, W4),
-            "names": ("openvino",),
-            "live": None,
-            "device": "cpu",
-            "threads": 1,
-            "output": tmp_path / "deploy",
-            "folder": tmp_path,
-            "budget_s": 1.0,
-            "setup_limit_s": 1.0,
-            "until": 0.1,
-            "processes": 1,
-            "draws": 32,
-            "aim": "latency",
-            "allowed": (),
-            "resume": True,
-            "command": "c",
-            **fields,
-        }
+def asked(tmp_path, **derived):
+    """Return what is asked of a made-up model; what is derived from its name is given."""
+    made = Asked(
+        model="mlp",
+        device="cpu",
+        output=tmp_path / "deploy",
+        store=tmp_path,
+        resume=True,
+        command="c",
     )
+    for name, value in ({"workloads": (W1, W4)} | derived).items():
+        setattr(made, name, value)
+    return made
+
+
+def test_shapes_are_every_length_with_every_batch_size(tmp_path):
+    made = Asked(model="bert-tiny", batch=[4, 1, 4], length=[32, 16], device="cpu")
+    shapes = [(w.model, w.length, w.batch) for w in made.workloads]
+    assert shapes == [("bert-tiny", n, b) for n in (16, 32) for b in (1, 4)]
+    for wrong in ({"batch": []}, {"batch": 0}, {"length": []}, {"aim": "fame"}, {"allow": "int1"}):
+        with pytest.raises(UsageError):
+            Asked(model="bert-tiny", device="cpu", **wrong)
 
 
 def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
@@ -289,20 +290,23 @@ def text_shapes():
     )
 
 
-def text_manifest(mine, names=("input_ids", "attention_mask")):
+def described(mine, folder, prover, names=("input_ids", "attention_mask")):
+    """Return a delivery that has its manifest."""
     interface = Interface(
         parameters=[(name, "KEYWORD_ONLY", False) for name in names],
         inputs=[f"kwargs.{name}" for name in names],
         dtypes=["int64"] * 2,
     )
-    return delivery._manifest(mine, interface, text_shapes(), mine.output)
+    made = Delivery(mine, folder, prover)
+    made._describe(interface, text_shapes())
+    return made
 
 
 def padded(tmp_path, prover, **fields):
     shapes = tuple(replace(W1, batch=s.batch, length=s.length) for s in text_shapes())
     mine = asked(tmp_path, workloads=shapes)
     mine.output.mkdir()
-    return delivery._padded(mine, text_manifest(mine, **fields), mine.output, prover).padding
+    return described(mine, mine.output, prover, **fields)._padded()
 
 
 def test_padding_is_proven_at_the_sizes_between(tmp_path):
@@ -449,9 +453,9 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
         assert (tmp_path / "deploy" / "kept").exists()
     mine = asked(tmp_path)
     monkeypatch.setattr(delivery.comparing, "save_baseline", lambda *_: None)
-    manifest = text_manifest(mine)
     folder = tmp_path / ".deploy-11ff00ff.partial"
     folder.mkdir()
+    made = described(mine, folder, Sizes())
     moved = Path.replace
 
     def full(path, to):
@@ -461,10 +465,10 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="space"):
-        delivery.finish(folder, mine, manifest, Run(measurements=()))
+        made.finish(Run(measurements=()))
     assert (tmp_path / "deploy" / "kept").exists()
     monkeypatch.setattr(Path, "replace", moved)
-    delivery.finish(folder, mine, manifest, Run(measurements=()))
+    made.finish(Run(measurements=()))
     assert (tmp_path / "deploy" / "README.md").exists()
     assert not (tmp_path / "deploy" / "kept").exists()
     assert list(tmp_path.iterdir()) == [tmp_path / "deploy"]

@@ -2,15 +2,17 @@
 
 Libraries are known by their basename, never by their path: ``python3.11`` is part of the path
 of every file of a virtual environment. Inside torch's libraries the demangled symbol decides.
-Rules are tried in order; what has no symbol where a symbol is needed is ``remainder``.
+The rules are tables in ``buckets.toml``; what has no symbol where one is needed is ``remainder``.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from frameworktax.attribution.machine_code import Work
@@ -34,97 +36,15 @@ _NOTED = 0.05
 """Share of samples placed by machine code, or not at all, above which a note says so."""
 
 
-def _rules(*rules: tuple[str, str, str]) -> list[tuple[re.Pattern[str], Place]]:
-    return [(re.compile(pattern), (bucket, detail)) for pattern, bucket, detail in rules]
+def _read_rules() -> dict[str, list[tuple[re.Pattern[str], Place]]]:
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        name: [(re.compile(pattern), (line, part)) for pattern, line, part in rows]
+        for name, rows in tables.items()
+    }
 
 
-# Tried on the whole demangled name, template and function arguments included: loops that live in
-# a callback are known by what they were made from.
-_BY_SIGNATURE = _rules(
-    (r"^(void )?c10::function_ref<void \((char\*\*|long, long)", "kernel", "vectorised"),
-    (r"\[clone \._omp_fn", "kernel", "vectorised"),  # the body of a parallel region
-    (r"^std::_Function_handler<.*dnnl::impl::.*::execute.*_M_invoke", "kernel", "convolution"),
-)
-
-# Tried on the qualified name alone ("at::native::AVX2::RowwiseMomentsImpl").
-_BY_NAME = _rules(
-    (r"^mkl_serv_(\w*alloc|free|de\w*)|^mm_\w*account", "allocator", ""),
-    (r"^mkl_serv_|^mkl_set_", "dispatch", ""),  # asks for threads, processor and settings
-    (r"^mkl_.*(_get_kernel_api|xerbla|errchk|get_size|_initialize_)|^mkl_vml_kernel_[GS]et",
-     "dispatch", ""),
-    # "nocopy" is the product that packs nothing; "acopied" one whose operand is packed already.
-    (r"^mkl_.*gem[mv].*(nocopy|copied|_kernel|_ker\d)", "kernel", "gemm"),
-    (r"^(mkl|cblas)_.*gem[mv].*(copy|pack)|^mkl_.*_copy[abnt]?_|^[sdcz]gem[mv]_pack",
-     "kernel", "packing"),
-    (r"^mkl_v[ms]|^vm?[sd][A-Z]", "kernel", "libm"),
-    (r"^mkl_|^cblas_|^[sdcz]gem[mv]", "kernel", "gemm"),
-    (r"^kai_get", "dispatch", ""),
-    (r"^kai_.*pack_", "kernel", "packing"),
-    (r"^kai_", "kernel", "gemm"),
-    (r"^fbgemm::(?!fbgemmPacked).*[Pp]ack", "kernel", "packing"),
-    (r"^fbgemm::|^xnn_.*ukernel|^pytorch_q8|^nnp_", "kernel", "gemm"),
-    (r"^Sleef_|^__svml", "kernel", "libm"),
-    # oneDNN: running a primitive is work; describing, hashing, looking up and making one is not.
-    (r"^dnnl.*(pd_t::|_desc|primitive_hashing|cache|_init|create|query|attr)", "dispatch", ""),
-    (r"^dnnl::impl::cpu::.*(reorder|copy|pack|transpose_dt)", "kernel", "packing"),
-    (r"^dnnl::impl::cpu::.*gem[mv]", "kernel", "gemm"),
-    (r"^dnnl::impl::cpu::.*::(execute|ker|compute|loop)", "kernel", "convolution"),
-    (r"^(dnnl|ideep|Xbyak)", "dispatch", ""),
-    # at::native: loops are compiled once per instruction set, in a namespace of that name.
-    (r"^at::native::(AVX2|AVX512|DEFAULT|SVE\w*|VSX|ZVECTOR)::", "kernel", "vectorised"),
-    (r"^at::native::(cpublas::({anon}::)?(gemm|use_blas_gemm)|.*shape_check)$", "dispatch", ""),
-    (r"^at::native::.*(_sum$|ApplyGridSample|upsample_\w+_(channels_last|linear|loop))",
-     "kernel", "vectorised"),
-    (r"^at::native::.*(im2col|col2im|unfolded|vol2col|slow_conv|winograd|depthwise)",
-     "kernel", "convolution"),
-    (r"^at::native::.*(gem[mv]\w*$)", "kernel", "gemm"),
-    (r"^at::native::.*({anon}|{lambda).*([kK]ernel|flash|loop|cpu_|_cpu|{lambda)",
-     "kernel", "vectorised"),
-    (r"^at::native::\w*(_kernel_impl|_loop\w*)$", "kernel", "vectorised"),
-    (r"^at::vec::|^at::parallel_for|^at::internal::invoke_parallel", "kernel", "vectorised"),
-    (r"^cpp_fused", "kernel", "compiled"),
-    (r"^c10::.*(alloc_cpu|free_cpu|DefaultCPUAllocator|MemoryReporter|CachingAllocator)"
-     r"|^c10::(Get(CPU)?Allocator|memoryProfilingEnabled)", "allocator", ""),
-    (r"^operator (new|delete)", "allocator", ""),
-    (r"^torch::(jit|inductor|aot_inductor|nativert|dynamo)::|^aoti_|AOTI", "runtime", ""),
-    (r"^(_?dynamo_|eval_frame|custom_eval_frame|set_eval_frame|get_extra_state)", "runtime", ""),
-    (r"^(onnxruntime|ov|openvino)::", "runtime", ""),
-    (r"^(Mlas|mlas)", "kernel", "gemm"),
-)  # fmt: skip
-
-_LIBC = _rules(
-    (r"^(__libc_)?(c|m|re|mem|v|pv|aligned_)?alloc$|^(__libc_)?(malloc|c?free|memalign)$"
-     r"|malloc|morecore", "allocator", ""),
-    (r"^(__)?s?brk$|^(__)?(mmap|munmap|mremap|madvise)(64)?$", "allocator", ""),
-    (r"mem(cpy|move|set|pcpy)", "kernel", "memory"),
-    (r"sched_yield|nanosleep|futex|^(__)?(syscall|read|write|poll|ioctl|p?select)$",
-     "system", ""),
-    (r"", "dispatch", ""),
-)  # fmt: skip
-
-_LIBRARIES = _rules(
-    (r"^libc(-2.*)?\.so", "", "libc"),
-    (r"^libtorch|^libc10|^_C\.|^libshm", "", "torch"),
-    (r"^libpython|^python\d?(\.\d+)?t?$", "python", ""),
-    (r"^c[a-z2-7]{40,}.*\.wrapper\.so$", "", "wrapper"),
-    (r"^c[a-z2-7]{40,}.*\.so$", "kernel", "compiled"),
-    (r"^lib(j|tc|mi|snm)e?malloc", "allocator", ""),
-    (r"^lib(gomp|iomp|omp|tbb)", "threading", ""),
-    (r"^lib(m|mvec|svml)(-2.*)?\.so", "kernel", "libm"),
-    (r"openblas|^libblas|^libblis|^libmkl", "kernel", "gemm"),
-    (r"^lib(stdc\+\+|gcc_s|pthread|dl|c\+\+)|^ld-(linux|musl)", "", "support"),
-    (r"onnxruntime|^libopenvino|^openvino|^_pyopenvino", "", "engine"),
-    (r"^lib(cuda|cudart|amdhip64|hsa-runtime64)(\.|-)", "launch", ""),
-    # What Triton compiles for the host: one of the first for each kernel, which launches it.
-    (r"^(__triton_launcher|cuda_utils|hip_utils)\.", "launch", ""),
-    # What these compute runs on the device: on the host they choose kernels and prepare launches.
-    (
-        r"^lib(cu(blas|dnn|fft|rand|solver|sparse|pti|dss|tensor)|nv(rtc|JitLink|infer)|nccl|rccl"
-        r"|(roc|hip)(blas|fft|rand|solver|sparse)|MIOpen)",
-        "dispatch",
-        "",
-    ),
-)
+_RULES = _read_rules()
 
 # Modules of the standard library whose time is work on buffers rather than the interpreter's.
 _WORKING_MODULES = {"_bz2", "_lzma", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3",
@@ -139,8 +59,8 @@ _BY_WORK: dict[Work, Place] = {
 }
 
 
-def _first(rules: list[tuple[re.Pattern[str], Place]], text: str) -> Place | None:
-    return next((place for pattern, place in rules if pattern.search(text)), None)
+def _first(rules: str, text: str) -> Place | None:
+    return next((place for pattern, place in _RULES[rules] if pattern.search(text)), None)
 
 
 def qualified(symbol: str) -> str:
@@ -177,20 +97,20 @@ def classify(leaf: Leaf) -> Place:
         return ("python", "") if symbol.startswith("py::") else ("kernel", "jit")
     if library == "[vdso]":
         return "python", ""  # clocks that the measuring loop reads
-    bucket, detail = _first(_LIBRARIES, library) or _extension_module(library)
+    bucket, detail = _first("library", library) or _extension_module(library)
     if bucket:
         return bucket, detail
     if detail == "libc":
         if made_by:
             return ("kernel", "copying") if made_by == "copying" else (made_by, "")
-        return _first(_LIBC, symbol) or ("dispatch", "")
+        return _first("libc", symbol) or ("dispatch", "")
     if not _is_named(symbol):
         if work is not None and detail not in ("support", "wrapper"):
             return _BY_WORK[work]
         missing = {"support": ("dispatch", ""), "wrapper": ("runtime", "")}
         return missing.get(detail, ("remainder", ""))
     name = qualified(symbol)
-    place = _first(_BY_SIGNATURE, symbol) or _first(_BY_NAME, name)
+    place = _first("signature", symbol) or _first("name", name)
     if place is not None:
         return place
     if detail in ("wrapper", "engine"):
@@ -220,7 +140,7 @@ def with_caller(copy: Leaf, caller: Leaf) -> Leaf:
 
 def is_judged(library: str, named: bool) -> bool:
     """Return whether machine code is to say what a library does at a place, named by a symbol."""
-    bucket, detail = _first(_LIBRARIES, library) or _extension_module(library)
+    bucket, detail = _first("library", library) or _extension_module(library)
     return not bucket and (not detail or (not named and detail in ("engine", "torch")))
 
 

@@ -299,9 +299,9 @@ class ProcessorEvents:
 
     def __init__(self, period_ns: int) -> None:
         self.period_ns = period_ns
+        self.threads: dict[int, _ThreadOfMany] = {}
         self.lost = 0
-        self._threads: dict[int, Drained] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._rings = _rings(-1, period_ns, perf.EXCLUDE_IDLE)
 
     def close(self) -> None:
@@ -309,15 +309,9 @@ class ProcessorEvents:
         for ring in self._rings:
             ring.close()
 
-    def begin(self, thread: int) -> None:
-        """Keep the samples of a thread from here on."""
-        self.read()  # what came before it was asked for
-        with self._lock:
-            self._threads[thread] = Drained([], [], 0)
-
     def read(self) -> None:
         """Read what the rings hold, so that they have room again."""
-        with self._lock:
+        with self.lock:
             found = TreeSamples()
             for ring in self._rings:
                 found.take(ring.take())
@@ -325,25 +319,11 @@ class ProcessorEvents:
             for thread, address, time_ns in zip(
                 found.tid, found.address, found.time_ns, strict=True
             ):
-                own = self._threads.get(thread)
-                if own is not None:
-                    if address:
-                        own.user.append((address, time_ns))
-                    else:
-                        own.kernel_ns.append(time_ns)
-
-    def take(self, thread: int) -> Drained:
-        """Return what was read of a thread since the last time."""
-        with self._lock:
-            found = self._threads.get(thread, Drained([], [], 0))
-            self._threads[thread] = Drained([], [], 0)
-            lost, self.lost = self.lost, 0
-            return found._replace(lost=lost)
-
-    def end(self, thread: int) -> None:
-        """Keep no more samples of a thread."""
-        with self._lock:
-            self._threads.pop(thread, None)
+                own = self.threads.get(thread)
+                if own is not None and address:
+                    own.seen.user.append((address, time_ns))
+                elif own is not None:
+                    own.seen.kernel_ns.append(time_ns)
 
 
 class _ThreadOfMany:
@@ -353,6 +333,7 @@ class _ThreadOfMany:
 
     Attributes:
         cpu_ns: CPU time since ``resume``, by the scheduler.
+        seen: what was read since it was drained.
     """
 
     kernel = True
@@ -363,12 +344,17 @@ class _ThreadOfMany:
         self._events, self._thread, self._scheduled = events, thread, scheduled
         self._ran_ns = scheduled()
         self.cpu_ns = 0
+        self.seen = Drained([], [], 0)
 
     def resume(self) -> None:
-        self._events.begin(self._thread)
+        self._events.read()  # what came before it was asked for
+        with self._events.lock:
+            self._events.threads[self._thread] = self
 
     def drain(self) -> Drained:
-        found = self._events.take(self._thread)
+        with self._events.lock:
+            found, self.seen = self.seen._replace(lost=self._events.lost), Drained([], [], 0)
+            self._events.lost = 0
         before, self._ran_ns = self._ran_ns, self._scheduled()
         if before is None or self._ran_ns is None:  # it has ended
             self.cpu_ns += (len(found.user) + len(found.kernel_ns)) * self._events.period_ns
@@ -377,7 +363,8 @@ class _ThreadOfMany:
         return found
 
     def close(self) -> None:
-        self._events.end(self._thread)
+        with self._events.lock:
+            self._events.threads.pop(self._thread, None)
 
 
 # --- a program and all that it starts -------------------------------------------------------------

@@ -60,15 +60,15 @@ def optimize_command(
     """
     given = dict(locals())
     from frameworktax.optimize.blocks import document, optimized_blocks, write_page
-    from frameworktax.optimize.run import optimize_model
+    from frameworktax.optimize.run import Asked, optimize_model
 
     out = Output(json_file, None, report, quiet=quiet, verbose=verbose)
     check_suffix(report, PAGES)
     command = this_command("--resume", options.QUIET, options.VERBOSE)
-    asked = options.arguments(optimize_model, given, command=command)
+    asked = Asked(**options.arguments(Asked, given, command=command))
     then = f"Go on: {command} --resume"
-    with out.measuring(store, then, budget_s=asked["time_budget"]) as view:
-        found = optimize_model(**asked, reporter=view)
+    with out.measuring(store, then, budget_s=asked.time_budget) as view:
+        found = optimize_model(asked, view)
     out.document(document(found))
     if report is not None:
         write_page(found, report)

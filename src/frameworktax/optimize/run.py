@@ -8,7 +8,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ from frameworktax.measure.plan import (
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.models.live import Live, send, unpack
-from frameworktax.optimize import delivery, race
+from frameworktax.optimize import race
 from frameworktax.optimize.blocks import shape_name
+from frameworktax.optimize.delivery import Delivery, check_output, staged
 from frameworktax.optimize.proof import Prover
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import REFERENCE, Effort, LeftOut, Outcome, Point, Run, Workload
@@ -45,34 +46,106 @@ ATTEMPTS = 4
 """How many times a winner that fails its proof is replaced by the next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Asked:
-    """What is to be optimised, and how much it may take; see ``optimize_model``.
+    """What is to be optimised, and how much it may take.
 
     Attributes:
-        workloads: one for each shape.
-        names: runtimes that race.
+        model: a name, ``file.py:function``, or a live module.
+        inputs: example inputs of a live module.
+        batch: one or several batch sizes.
+        length: one or several, for models that have one.
+        image_size: pixels a side, for image models.
+        batch_dim: see ``measure``.
+        runtimes: names, or ``all`` that can be delivered.
+        device: auto, cpu or cuda:N.
+        threads: of each call.
+        time_budget: seconds of wall time for measuring, over all stages.
+        setup_limit: seconds that each step of set-up may take.
+        until: half-width of the interval, as a share, at which a point of the final is done.
+        processes: fresh processes a point, in the final and the proof.
+        draws: inputs that outputs are compared over at each shape.
+        aim: latency, throughput, memory or startup; what wins is faster than eager in any case.
+        allow: lower precisions to try as well: bfloat16, int8; outputs are then compared with
+            eager's in float32 by that precision's tolerance.
+        output: folder of the deployment; an older deployment there is replaced.
+        store: folder that keeps every sample.
+        resume: take stages that the store already has whole.
+        command: makes the deployment anew; for its messages.
         live: the module in this process; None for a model with a name.
-        output: folder that becomes the deployment.
-        folder: store that keeps every sample.
+        workloads: one for each shape.
+
+    Raises:
+        UsageError: what was asked for cannot be.
     """
 
-    workloads: tuple[Workload, ...]
-    names: tuple[str, ...]
-    live: Live | None
-    device: str
-    threads: int
-    output: Path
-    folder: Path
-    budget_s: float
-    setup_limit_s: float
-    until: float
-    processes: int
-    draws: int
-    aim: str
-    allowed: tuple[str, ...]
-    resume: bool
-    command: str
+    model: Any
+    inputs: Any = None
+    batch: int | Iterable[int] = 1
+    length: int | Iterable[int] | None = None
+    image_size: int | None = None
+    batch_dim: int | None = None
+    runtimes: str | Iterable[str] = "all"
+    device: str = "auto"
+    threads: int = 1
+    time_budget: float = BUDGET_S
+    setup_limit: float = DEFAULT_SETUP_LIMIT_S
+    until: float = UNTIL
+    processes: int = DEFAULT_PROCESSES
+    draws: int = 32
+    aim: str = "latency"
+    allow: str | Iterable[str] = ()
+    output: Path = Path("deploy")
+    store: Path = api.DEFAULT_STORE
+    resume: bool = False
+    command: str = ""
+    live: Live | None = field(init=False)
+    workloads: tuple[Workload, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = None if isinstance(self.model, str) else unpack(self.model, self.inputs)
+        self.device = api.pick_device(self.device)
+        if not self.command:
+            self.command = f"ft.optimize(module, inputs, batch=…, output={str(self.output)!r})"
+        self._check_aim()
+        self.workloads = tuple(self._shapes())
+
+    def _check_aim(self) -> None:
+        if self.aim not in race.AIMS:
+            raise UsageError(f"no --for {self.aim}; choose {', '.join(race.AIMS)}")
+        unknown = [name for name in self.allowed if name not in LOWER]
+        if unknown:
+            raise UsageError(f"no --allow {', '.join(unknown)}; choose {', '.join(LOWER)}")
+        if self.aim == "throughput" and self.device == "cpu" and self.threads > 1:
+            raise UsageError(
+                "on a CPU throughput is highest with one thread a call and as many calls at once "
+                "as there are processors; leave out --threads"
+            )
+
+    def _shapes(self) -> Iterator[Workload]:
+        batches = _ascending(self.batch)
+        lengths: Sequence[int | None] = [None]
+        if self.length is not None:
+            lengths = _ascending(self.length)
+        if not batches or min(batches) < 1 or not lengths:
+            raise UsageError("name at least one batch size, 1 or more, and no empty --length")
+        if self.live is not None and lengths != [None]:
+            raise UsageError("a live module has the lengths of its inputs; leave out length")
+        for length in lengths:
+            workload = Workload(
+                model=str(self.model) if self.live is None else self.live.name,
+                length=length,
+                image_size=self.image_size,
+                batch_dim=self.batch_dim,
+            )
+            if self.live is None:
+                models.check(workload)
+            yield from (replace(workload, batch=batch) for batch in batches)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Lower precisions that may be tried."""
+        return (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
 
     @property
     def target(self) -> Target:
@@ -82,6 +155,10 @@ class Asked:
     def point(self, workload: Workload, runtime: str) -> Point:
         """Return the point of a runtime at a shape."""
         return Point(workload=workload, runtime=runtime, platform=self.device, threads=self.threads)
+
+
+def _ascending(sizes: int | Iterable[int]) -> list[int]:
+    return [sizes] if isinstance(sizes, int) else sorted(set(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +188,21 @@ class Optimized:
 
 
 def optimize(
-    module: Any, inputs: Any = None, *, output: str | Path = "deploy", **options: Any
+    module: Any,
+    inputs: Any = None,
+    *,
+    output: str | Path = "deploy",
+    store: str | Path = api.DEFAULT_STORE,
+    **options: Any,
 ) -> Deployment:
     """Find the fastest runtime for each shape, prove it, and return it as a callable.
 
     Args:
-        module: a live ``torch.nn.Module``, or what ``optimize_model`` takes.
-        inputs: its example inputs.
+        module: a live ``torch.nn.Module``, a name, or ``file.py:function``.
+        inputs: example inputs of a live module.
         output: folder of the deployment.
-        **options: those of ``optimize_model``.
+        store: folder that keeps every sample.
+        **options: the other attributes of ``Asked``, and a ``reporter`` that shows progress.
 
     Returns:
         The deployment, loaded; the module is called where nothing was faster.
@@ -128,7 +211,9 @@ def optimize(
         UsageError: what was asked for cannot be.
         NothingMeasuredError: nothing could be measured, or nothing is faster than eager.
     """
-    found = optimize_model(module, inputs, output=output, **options)
+    reporter = options.pop("reporter", None)
+    asked = Asked(model=module, inputs=inputs, output=Path(output), store=Path(store), **options)
+    found = optimize_model(asked, reporter)
     if found.folder is None:
         raise NothingMeasuredError(
             "nothing that can be delivered is proven faster than eager at any shape; "
@@ -139,55 +224,8 @@ def optimize(
     return load(found.folder, module=None if isinstance(module, str) else module)
 
 
-def optimize_model(
-    model: Any,
-    inputs: Any = None,
-    *,
-    batch: int | Iterable[int] = 1,
-    length: int | Iterable[int] | None = None,
-    image_size: int | None = None,
-    batch_dim: int | None = None,
-    runtimes: str | Iterable[str] = "all",
-    device: str = "auto",
-    threads: int = 1,
-    time_budget: float = BUDGET_S,
-    setup_limit: float = DEFAULT_SETUP_LIMIT_S,
-    until: float = UNTIL,
-    processes: int = DEFAULT_PROCESSES,
-    draws: int = 32,
-    aim: str = "latency",
-    allow: str | Iterable[str] = (),
-    output: str | Path = "deploy",
-    store: str | Path = api.DEFAULT_STORE,
-    resume: bool = False,
-    reporter: Reporter | None = None,
-    command: str = "",
-) -> Optimized:
-    """Race the runtimes at every shape and deliver what wins.
-
-    Args:
-        model: a name, ``file.py:function``, or a live module.
-        inputs: example inputs of a live module.
-        batch: one or several batch sizes.
-        length: one or several, for models that have one.
-        image_size: pixels a side, for image models.
-        batch_dim: see ``measure``.
-        runtimes: names, or ``all`` that can be delivered.
-        device: auto, cpu or cuda:N.
-        threads: of each call.
-        time_budget: seconds of wall time for measuring, over all stages.
-        setup_limit: seconds that each step of set-up may take.
-        until: half-width of the interval, as a share, at which a point of the final is done.
-        processes: fresh processes a point, in the final and the proof.
-        draws: inputs that outputs are compared over at each shape.
-        aim: latency, throughput, memory or startup; what wins is faster than eager in any case.
-        allow: lower precisions to try as well: bfloat16, int8; outputs are then compared with
-            eager's in float32 by that precision's tolerance.
-        output: folder of the deployment; an older deployment there is replaced.
-        store: folder that keeps every sample.
-        resume: take stages that the store already has whole.
-        reporter: shows progress.
-        command: makes the deployment anew; for its messages.
+def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
+    """Race the runtimes at every shape and deliver what wins; ``reporter`` shows progress.
 
     Returns:
         What was delivered and why; the folder is None where nothing is faster than eager.
@@ -196,36 +234,8 @@ def optimize_model(
         UsageError: what was asked for cannot be.
         NothingMeasuredError: nothing could be measured.
     """
-    live = None if isinstance(model, str) else unpack(model, inputs)
-    workload = Workload(
-        model=str(model) if live is None else live.name,
-        image_size=image_size,
-        batch_dim=batch_dim,
-    )
-    device = api.pick_device(device)
-    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
-    _check_aim(aim, allowed, device, threads)
-    asked = Asked(
-        workloads=_shapes(workload, batch, length, is_live=live is not None),
-        names=(),
-        live=live,
-        device=device,
-        threads=threads,
-        output=Path(output),
-        folder=Path(store),
-        budget_s=time_budget,
-        setup_limit_s=setup_limit,
-        until=until,
-        processes=processes,
-        draws=draws,
-        aim=aim,
-        allowed=allowed,
-        resume=resume,
-        command=command or f"ft.optimize(module, inputs, batch=…, output={str(output)!r})",
-    )
-    delivery.check_output(asked.output)
-    names, undeliverable = deliverable(runtimes, asked.target, workload)
-    asked = replace(asked, names=tuple(names))
+    check_output(asked.output)
+    names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
     refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
     say = (reporter or Reporter()).say
 
@@ -235,47 +245,19 @@ def optimize_model(
     if len(names) > race.FINALISTS:
         say(f"heats: {len(names)} runtimes at {len(asked.workloads)} shapes")
         final = _race(asked, pairs, SHARES[0], reporter, is_heat=True)
-        found = race.after_heats(race.candidates(final, pairs, _starts(asked, final)), aim)
+        starts = _starts(asked, final)
+        found = race.after_heats(race.candidates(final, pairs, starts), asked.aim)
         pairs = [(one.workload, one.runtime) for one in found if one.is_in]
         found = [one for one in found if not one.is_in]
         left = SHARES[1]
     if pairs:
-        pairs = race.with_tunings(pairs, asked.target, allowed)
+        pairs = race.with_tunings(pairs, asked.target, asked.allowed)
         for shape in dict.fromkeys(w for w, _ in pairs):
             names_left = ", ".join(name for w, name in pairs if w == shape)
             say(f"final, {shape_name(shape)}: {names_left}")
         final = _race(asked, pairs, left, reporter)
         found += race.after_final(race.candidates(final, pairs, _starts(asked, final)))
-    return _deliver(asked, final, found, undeliverable, reporter)
-
-
-def _check_aim(aim: str, allowed: Sequence[str], device: str, threads: int) -> None:
-    if aim not in race.AIMS:
-        raise UsageError(f"no --for {aim}; choose {', '.join(race.AIMS)}")
-    unknown = [name for name in allowed if name not in LOWER]
-    if unknown:
-        raise UsageError(f"no --allow {', '.join(unknown)}; choose {', '.join(LOWER)}")
-    if aim == "throughput" and device == "cpu" and threads > 1:
-        raise UsageError(
-            "on a CPU throughput is highest with one thread a call and as many calls at once as "
-            "there are processors; leave out --threads"
-        )
-
-
-def _shapes(workload: Workload, batch: Any, length: Any, *, is_live: bool) -> tuple[Workload, ...]:
-    batches = [batch] if isinstance(batch, int) else sorted(set(batch))
-    lengths = [length] if length is None or isinstance(length, int) else sorted(set(length))
-    if not batches or min(batches) < 1 or not lengths:
-        raise UsageError("name at least one batch size, 1 or more, and no empty --length")
-    found = []
-    for size in lengths:
-        one = replace(workload, length=size)
-        if not is_live:
-            models.check(one)
-        elif size is not None:
-            raise UsageError("a live module has the lengths of its inputs; leave out length")
-        found += [replace(one, batch=number) for number in batches]
-    return tuple(found)
+    return _deliver(asked, final, found, tuple(undeliverable), reporter)
 
 
 def deliverable(
@@ -328,8 +310,8 @@ def _race(
         points=points,
         processes=1 if is_heat else asked.processes,
         until=COARSE if is_heat else asked.until,
-        budget_s=share * asked.budget_s,
-        setup_limit_s=asked.setup_limit_s,
+        budget_s=share * asked.time_budget,
+        setup_limit_s=asked.setup_limit,
         twin="none",
     )
     return _measured(asked, plan, reporter)
@@ -343,14 +325,14 @@ def _measured(asked: Asked, plan: Plan, reporter: Reporter | None) -> Run:
                 f"the module cannot be sent to other processes ({plan.in_place}); "
                 "define its classes in a file"
             )
-    return api.run_plan(plan, asked.folder, reporter=reporter, command=[asked.command]).run
+    return api.run_plan(plan, asked.store, reporter=reporter, command=[asked.command]).run
 
 
 def _starts(asked: Asked, measured: Run) -> dict[str, float]:
     """Return key of a point → ns from nothing loaded to the end of its first call."""
     sessions = {m.session for m in measured.measurements}
     found: dict[str, list[int]] = defaultdict(list)
-    for record in store.read(asked.folder)[0]:
+    for record in store.read(asked.store)[0]:
         if isinstance(record, Outcome) and record.session in sessions and record.first_ns:
             found[record.point].append((record.load_ns or 0) + record.first_ns)
     return {point: statistics.median(times) for point, times in found.items()}
@@ -361,9 +343,9 @@ def _known(asked: Asked, points: Sequence[Point]) -> Run | None:
 
     A live module has no name that says what it is: it is measured again.
     """
-    if asked.live is not None or not asked.folder.exists():
+    if asked.live is not None or not asked.store.exists():
         return None
-    records, _ = store.read(asked.folder)
+    records, _ = store.read(asked.store)
     wanted = {point.key() for point in points}
     sessions = [r.session for r in records if isinstance(r, Effort)]  # written when one ends
     for session in reversed(sessions):
@@ -379,16 +361,17 @@ def _deliver(
     asked: Asked,
     final: Run,
     found: list[Candidate],
-    undeliverable: Sequence[tuple[str, str]],
+    undeliverable: tuple[tuple[str, str], ...],
     reporter: Reporter | None,
 ) -> Optimized:
     """Deliver the winners; what fails its proof is out, and the next one is tried."""
     say = (reporter or Reporter()).say
     with (
         _scratch(asked) as (scratch, live),
-        delivery.staged(asked.output) as folder,
-        Prover(asked.target, live, scratch, asked.setup_limit_s) as prover,
+        staged(asked.output) as folder,
+        Prover(asked.target, live, scratch, asked.setup_limit) as prover,
     ):
+        delivery = Delivery(asked, folder, prover)
         for _ in range(ATTEMPTS):
             decided = race.decide(found, asked.aim)
             winners = [one for one in decided if one.won]
@@ -396,35 +379,33 @@ def _deliver(
                 break
             shown = ", ".join(f"{shape_name(one.workload)} {one.runtime}" for one in winners)
             say(f"delivering and proving: {shown}")
-            made = delivery.make(asked, decided, folder, prover)
-            proof = None
-            if not made.failures:
+            delivery.make(decided)
+            if not delivery.failures:
                 prover.rest()
-                plan = delivery.plan(asked, made.manifest, folder, SHARES[2] * asked.budget_s)
-                proof = _measured(asked, plan, reporter)
-                proof = delivery.judged(proof, made.manifest)
-                made = delivery.with_gains(made, asked, proof)
-            if proof is not None and not made.failures:
-                delivery.finish(folder, asked, made.manifest, proof)
-                return Optimized(
-                    folder=asked.output,
-                    manifest=made.manifest,
-                    candidates=tuple(decided),
-                    undeliverable=tuple(undeliverable),
-                    final=final,
-                    proof=proof,
-                )
+                plan = delivery.plan(SHARES[2] * asked.time_budget)
+                proof = delivery.confirm(_measured(asked, plan, reporter))
+                if not delivery.failures:
+                    delivery.finish(proof)
+                    return Optimized(
+                        folder=asked.output,
+                        manifest=delivery.manifest,
+                        candidates=tuple(decided),
+                        undeliverable=undeliverable,
+                        final=final,
+                        proof=proof,
+                    )
+            failures = delivery.failures
             found = race.with_reserves(
-                one.out(why) if (why := made.failures.get((one.workload, one.runtime))) else one
+                one.out(why) if (why := failures.get((one.workload, one.runtime))) else one
                 for one in found
             )
-        return Optimized(
-            folder=None,
-            manifest=None,
-            candidates=tuple(race.decide(found, asked.aim)),
-            undeliverable=tuple(undeliverable),
-            final=final,
-        )
+    return Optimized(
+        folder=None,
+        manifest=None,
+        candidates=tuple(race.decide(found, asked.aim)),
+        undeliverable=undeliverable,
+        final=final,
+    )
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from frameworktax.errors import UsageError
 from frameworktax.integrations.readers.rows import (
     NUMBERS,
     WHOLE,
+    WORDS,
     Row,
     Table,
     our_name,
@@ -22,26 +23,10 @@ from frameworktax.integrations.readers.rows import (
 )
 
 SUFFIXES = (".csv", ".tsv")
-UNITS = {
-    "ns": 1.0,
-    "nanoseconds": 1.0,
-    "us": 1e3,
-    "usec": 1e3,
-    "microseconds": 1e3,
-    "ms": 1e6,
-    "msec": 1e6,
-    "milliseconds": 1e6,
-    "millis": 1e6,
-    "s": 1e9,
-    "sec": 1e9,
-    "secs": 1e9,
-    "seconds": 1e9,
-}
-LATENCY = {"latency", "time", "total", "wall", "duration", "elapsed", "mean", "median", "runtime"}
-KERNEL = {"kernel", "kernels", "device", "gpu", "cuda", "busy"}
-IGNORED = {"p50", "p90", "p95", "p99", "min", "max", "std", "stdev", "stddev", "sd", "low", "high"}
-"""Words in the name of a time that is not the latency of a call."""
-REPEATS = {"repeat", "run", "trial", "iteration", "iter", "sample", "rep", "seed", "process"}
+UNITS: Mapping[str, float] = WORDS["units"]
+LATENCY, KERNEL, IGNORED, REPEATS = (
+    set(WORDS["times"][name]) for name in ("latency", "kernel", "ignored", "repeats")
+)
 OPERATIONS = {"giga_macs": ("macs", 1e9), "gmacs": ("macs", 1e9), "macs": ("macs", 1.0)}
 """Axes that are facts of a model and no axis."""
 SPECIAL = ("unit", "axis", "axis_value", "quantity")

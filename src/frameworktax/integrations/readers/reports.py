@@ -17,6 +17,7 @@ from frameworktax.errors import UsageError
 from frameworktax.integrations.readers.rows import (
     NUMBERS,
     WHOLE,
+    WORDS,
     Row,
     Table,
     json_of,
@@ -33,7 +34,7 @@ OPTIMUM_MARKS = ("optimum_benchmark", "load_model", "first_forward", "prefill", 
 PYTEST_MARKS = ("machine_info", "benchmarks", "commit_info")
 PHASES = ("forward", "call", "generate", "prefill")
 """Parts of a report that are a whole call, the first one found is used."""
-UNITS = {"s": 1e9, "ms": 1e6}
+SECOND = 1e9
 MEGABYTE = 1_000_000
 """optimum-benchmark's MB, by which it divides bytes."""
 MAX_FILES = 10_000
@@ -117,7 +118,7 @@ def _report(path: Path) -> tuple[Row, Environment | None] | None:
 
 def _latency_ns(report: Mapping[str, Any], phase: str) -> tuple[float, ...]:
     latency = mapping(mapping(report.get(phase)).get("latency"))
-    scale = UNITS.get(str(latency.get("unit")))
+    scale = WORDS["units"].get(str(latency.get("unit")))
     values = latency.get("values")
     if scale is None or not isinstance(values, list):
         return ()
@@ -211,13 +212,13 @@ def _times(
 ) -> tuple[tuple[float, ...], tuple[float, float, int] | None]:
     data = stats.get("data")
     times = [number(value) for value in data] if isinstance(data, list) else []
-    kept = tuple(t * UNITS["s"] for t in times if t is not None and t > 0)
+    kept = tuple(t * SECOND for t in times if t is not None and t > 0)
     if kept:
         return kept, None
     mean, spread, count = (number(stats.get(k)) for k in ("mean", "stddev", "rounds"))
     if mean is None or spread is None or count is None or mean <= 0 or count < 1:
         raise UsageError(f"{path}: {label[:80]} has no times; save it again with --benchmark-json")
-    return (), (mean * UNITS["s"], spread * UNITS["s"] / math.sqrt(count), int(count))
+    return (), (mean * SECOND, spread * SECOND / math.sqrt(count), int(count))
 
 
 def _pytest_environment(machine: Mapping[str, Any]) -> Environment | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,29 +18,10 @@ MAX_BYTES = 256 * 2**20
 """Tables and reports are small; what is larger is something else."""
 HEAD_BYTES = 4096
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "model": ("model", "model_name", "network", "architecture"),
-    "runtime": ("runtime", "framework", "backend", "engine", "paradigm", "provider"),
-    "precision": ("precision", "dtype", "torch_dtype", "data_type"),
-    "platform": ("platform", "device", "gpu", "hardware", "accelerator"),
-    "batch": ("batch", "batch_size", "batchsize", "bs"),
-    "length": ("length", "seq_len", "seqlen", "sequence_length", "seq_length", "tokens"),
-    "image_size": ("image_size", "resolution", "img_size"),
-    "width": ("width", "width_factor", "width_multiplier"),
-    "depth": ("depth", "depth_factor"),
-    "threads": ("threads", "num_threads", "intra_op_num_threads"),
-}
-"""Our word for a column, and others'."""
-PRECISIONS = {
-    "fp32": "float32",
-    "f32": "float32",
-    "float": "float32",
-    "fp16": "float16",
-    "f16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "i8": "int8",
-}
+WORDS: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
+)
+"""What other tools call the things that we name."""
 WHOLE = ("batch", "length", "image_size", "threads")
 NUMBERS = (*WHOLE, "width", "depth")
 
@@ -86,13 +68,13 @@ class Table:
 def our_name(column: str) -> str | None:
     """Return our word for a column, or None."""
     plain = re.sub(r"[^a-z0-9]+", "_", column.strip().lower()).strip("_")
-    return next((ours for ours, theirs in NAMES.items() if plain in theirs), None)
+    return next((ours for ours, theirs in WORDS["columns"].items() if plain in theirs), None)
 
 
 def our_precision(text: str) -> str:
     """Return ``float32`` for ``fp32`` and so on; what is not ours stays."""
     plain = text.strip().lower().removeprefix("torch.")
-    return PRECISIONS.get(plain, plain)
+    return str(WORDS["precisions"].get(plain, plain))
 
 
 def number(value: Any) -> float | None:
