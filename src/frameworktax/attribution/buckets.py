@@ -81,10 +81,6 @@ def qualified(symbol: str) -> str:
     return words[-1] if words else ""
 
 
-def _is_named(symbol: str) -> bool:
-    return bool(symbol) and not symbol.startswith(("sub_", "0x"))
-
-
 @cache
 def classify(leaf: Leaf) -> Place:
     """Return (line of the bill, part of it) for one leaf."""
@@ -97,14 +93,14 @@ def classify(leaf: Leaf) -> Place:
         return ("python", "") if symbol.startswith("py::") else ("kernel", "jit")
     if library == "[vdso]":
         return "python", ""  # clocks that the measuring loop reads
-    bucket, detail = _first("library", library) or _extension_module(library)
+    bucket, detail = _of_library(library)
     if bucket:
         return bucket, detail
     if detail == "libc":
         if made_by:
             return ("kernel", "copying") if made_by == "copying" else (made_by, "")
         return _first("libc", symbol) or ("dispatch", "")
-    if not _is_named(symbol):
+    if not symbol or symbol.startswith(("sub_", "0x")):
         if work is not None and detail not in ("support", "wrapper"):
             return _BY_WORK[work]
         missing = {"support": ("dispatch", ""), "wrapper": ("runtime", "")}
@@ -140,16 +136,16 @@ def with_caller(copy: Leaf, caller: Leaf) -> Leaf:
 
 def is_judged(library: str, named: bool) -> bool:
     """Return whether machine code is to say what a library does at a place, named by a symbol."""
-    bucket, detail = _first("library", library) or _extension_module(library)
+    bucket, detail = _of_library(library)
     return not bucket and (not detail or (not named and detail in ("engine", "torch")))
 
 
-def _extension_module(library: str) -> Place:
-    """Return the place of a module written in C: the standard library's belong to python."""
+def _of_library(library: str) -> Place:
+    """Return the place of a library; modules of the standard library in C belong to python."""
     module = library.split(".")[0]
-    if module in sys.stdlib_module_names and ".so" in library and module not in _WORKING_MODULES:
-        return "python", ""
-    return "", ""
+    standard = module in sys.stdlib_module_names and module not in _WORKING_MODULES
+    own = ("python", "") if standard and ".so" in library else ("", "")
+    return _first("library", library) or own
 
 
 def system_ticks(stretch: Stretch, period_ns: int) -> int:
