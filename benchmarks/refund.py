@@ -41,7 +41,7 @@ from frameworktax.errors import FrameworktaxError
 from frameworktax.measure.parity import compare
 from frameworktax.measure.plan import Plan
 from frameworktax.optimize.blocks import shape_name
-from frameworktax.optimize.proof import Prover
+from frameworktax.optimize.delivery import Prover
 from frameworktax.optimize.run import Asked, Optimized, optimize_model
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Point
 from frameworktax.runtimes import deployment

@@ -11,8 +11,8 @@ import pytest
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.protocol import Drawn
 from frameworktax.models.live import Live
-from frameworktax.optimize import blocks, delivery, proof, race, run
-from frameworktax.optimize.delivery import Delivery
+from frameworktax.optimize import blocks, delivery, race, run
+from frameworktax.optimize.delivery import Delivery, Proof, Prover
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import (
     Effort,
@@ -254,14 +254,14 @@ def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path
 
 
 def test_shapes_between():
-    assert proof.between([1, 4, 6]) == [2, 3, 5]
-    assert proof.between([1, 2]) == []
-    spread = proof.between([1, 64])
-    assert len(spread) == proof.MOST_BETWEEN
+    assert delivery.between([1, 4, 6]) == [2, 3, 5]
+    assert delivery.between([1, 2]) == []
+    spread = delivery.between([1, 64])
+    assert len(spread) == delivery.MOST_BETWEEN
     assert spread[0] == 2
     assert max(spread) > 50
-    assert proof.draws_between(2) == 16
-    assert proof.draws_between(13) == proof.LEAST_BETWEEN
+    assert delivery.draws_between(2) == 16
+    assert delivery.draws_between(13) == delivery.LEAST_BETWEEN
 
 
 class Sizes:
@@ -279,7 +279,7 @@ class Sizes:
     def prove(self, folder, w, wanted, precision):
         self.asked.append((w.length, w.batch))
         failure = "differ" if (w.length, w.batch) in self.failures else ""
-        return proof.Proof(wanted, 1e-6, 1e-3, failure)
+        return Proof(wanted, 1e-6, 1e-3, failure)
 
 
 def text_shapes():
@@ -317,7 +317,7 @@ def test_padding_is_proven_at_the_sizes_between(tmp_path):
     assert found.outputs == ((0, 1), (0, None))
     rows, tokens = {(16, 2), (16, 3), (20, 2), (20, 3)}, {(17, 1), (17, 4), (19, 1), (19, 4)}
     assert rows | tokens | {(17, 2), (18, 3)} < set(prover.asked)
-    assert found.draws >= 3 * proof.DRAWS
+    assert found.draws >= 3 * delivery.DRAWS
 
 
 @pytest.mark.parametrize(
@@ -422,15 +422,15 @@ class Talker:
 @pytest.mark.parametrize("how", ["lie", "crashed", "timeout", "out-of-memory"])
 @pytest.mark.parametrize("at", [0, 31])
 def test_one_input_in_32_is_enough_to_fail_the_proof(tmp_path, monkeypatch, at, how):
-    monkeypatch.setattr(proof, "Worker", Talker)
+    monkeypatch.setattr(delivery, "Worker", Talker)
     monkeypatch.setattr(Talker, "at", at)
     monkeypatch.setattr(Talker, "how", how)
-    prover = proof.Prover(Target(), None, tmp_path, 1.0)
+    prover = Prover(Target(), None, tmp_path, 1.0)
     found = prover.prove(tmp_path, W1)
     assert found.draws == at
     assert f"input {at + 1}" in found.failure
     monkeypatch.setattr(Talker, "at", 32)
-    assert prover.prove(tmp_path, W1) == proof.Proof(32, 0.0, 1e-3)
+    assert prover.prove(tmp_path, W1) == Proof(32, 0.0, 1e-3)
     assert prover.prove(tmp_path, W1, precision="int8").tolerance == 0.1
     # a hundredth is within int8's tolerance, and far beyond float32's
     monkeypatch.setattr(Talker, "at", at)

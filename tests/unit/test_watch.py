@@ -16,16 +16,15 @@ from frameworktax.attribution.sampler import Stretch, Ticks
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import UsageError
 from frameworktax.integrations import watch as watching
-from frameworktax.integrations import watch_calls
 from frameworktax.integrations.exporters import BOUNDS_S, Labels, OpenTelemetry, Prometheus
-from frameworktax.integrations.watch import watch
-from frameworktax.integrations.watch_calls import (
+from frameworktax.integrations.watch import (
     WINDOW_TICKS,
     Recorder,
     Tax,
     batch_labels,
     batch_size,
     parts_ns,
+    watch,
 )
 from frameworktax.testing import FakeClock
 
@@ -351,14 +350,14 @@ def test_without_a_sampler_there_is_latency_and_the_reason(clock, seen):
 
 def test_kernels_on_a_gpu_are_the_reason_why_there_is_no_tax(recorder, clock, seen, monkeypatch):
     call(recorder, clock, 4 * MS)
-    monkeypatch.setattr(watch_calls, "hidden", lambda: "kernels run on a GPU")
+    monkeypatch.setattr(watching, "hidden", lambda: "kernels run on a GPU")
     recorder.flush()
     assert seen.states == [("none", "kernels run on a GPU", True)]
     assert not seen.seconds
 
 
 def test_more_calls_than_are_kept_are_counted(recorder, clock, seen, monkeypatch):
-    monkeypatch.setattr(watch_calls, "BUFFER", 100)
+    monkeypatch.setattr(watching, "BUFFER", 100)
     for _ in range(107):
         recorder.leave(recorder.enter("call", (), {}))
     recorder.flush()

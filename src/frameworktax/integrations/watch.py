@@ -13,28 +13,49 @@ watch itself within a call is caught, counted (``Watch.faults``) and logged once
 The class of the model's object becomes a subclass that calls through: other objects of the class
 are not touched, ``isinstance`` holds, a copy or a pickle is of the original class. Hooks would cost
 ten times as much and would be compiled into the model by ``torch.compile``.
+
+The samples of some calls become seconds of each line of the breakdown, and a tax ratio.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
+import math
+import os
+import random
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from queue import Empty, SimpleQueue
+from time import sleep
 from typing import Any
 
-from frameworktax.attribution.perf_event import probe
-from frameworktax.attribution.symbols import read_tables
+from frameworktax.attribution.buckets import is_judged, itemise
+from frameworktax.attribution.perf_event import Drained, PerfEventSampler, probe
+from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
+from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
+from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError
-from frameworktax.integrations.exporters import EXPORTERS, Exporter
-from frameworktax.integrations.watch_calls import (
-    INTERVAL_S,
-    MAX_BATCH,
-    SAMPLE,
-    Recorder,
-    batch_size,
-)
+from frameworktax.integrations.exporters import EXPORTERS, Exporter, Labels
+from frameworktax.measure.inline_profiler import hidden
+
+INTERVAL_S = 5.0
+SAMPLE = 0.05
+"""Share of calls that are sampled: one takes up to 3 % longer, and about 20 µs for switching."""
+MAX_BATCH = 1024
+BUFFER = 65_536
+"""Calls of one thread between two readings; of more the oldest are lost, and counted."""
+RING_NS = 2_000_000_000
+"""Sampled time of one thread between two readings that the ring holds."""
+
+log = logging.getLogger("frameworktax.watch")
 
 
 def watch(
@@ -197,3 +218,525 @@ def _recorded(method: Callable[..., Any], call: str, recorder: Recorder) -> Call
 def _compiling() -> Callable[[], bool]:
     torch = sys.modules.get("torch")
     return torch.compiler.is_dynamo_compiling if torch is not None else lambda: False
+
+
+# --- calls: noted in the thread that makes them, exported by one of the watch's own ---------------
+
+
+def ring_sampler() -> PerfEventSampler:
+    """Return a sampler of this thread; raises OSError where that is not allowed."""
+    return PerfEventSampler(RING_NS)
+
+
+def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """Return the first dimension or length of the first argument that has one."""
+    shape = getattr(args[0], "shape", None) if args else None
+    if shape:
+        return int(shape[0])  # nearly always; the rest of the way would cost as much as all else
+    for value in (*args, *kwargs.values()):
+        shape = getattr(value, "shape", None)
+        if shape is None and isinstance(value, Mapping):
+            shape = getattr(next(iter(value.values()), None), "shape", None)
+        if shape:
+            return int(shape[0])
+        if isinstance(value, list | tuple):
+            return len(value)
+    return None
+
+
+def batch_labels(max_batch: int) -> list[str]:
+    """Return a label for each number of bits of a batch size less one; the last is for more."""
+    labels = ["1"]
+    low = 2
+    while low <= max_batch:
+        high = min(2 * (low - 1), max_batch)  # the last range ends at the largest batch asked for
+        labels.append(str(low) if low == high else f"{low}-{high}")
+        low = 2 * (low - 1) + 1
+    return [*labels, f">{max_batch}"]
+
+
+@dataclass(eq=False, slots=True)
+class Caller:
+    """A thread that calls the model. ``lock`` is held by a sampled call, or to read the ring."""
+
+    sampler: PerfEventSampler | None
+    coin: random.Random
+    skip: int
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    calls: deque[tuple[Kind, int, bool]] = field(default_factory=lambda: deque(maxlen=BUFFER))
+    made: int = 0
+    read: int = 0
+    depth: int = 0
+    kind: Kind = ("", None)
+    begin_ns: int = 0
+    sampling: bool = False
+    cpu_ns: int = 0
+    queued_ns: int | None = None
+    sampled: list[Sampled] = field(default_factory=list)
+
+
+class Recorder:
+    """All calls of one watched model in this process.
+
+    It knows the model by name only, so that the model can end.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        exporter: Exporter,
+        *,
+        size: Callable[[tuple[Any, ...], Mapping[str, Any]], int | None] = batch_size,
+        max_batch: int = MAX_BATCH,
+        sample: float = SAMPLE,
+        interval_s: float = INTERVAL_S,
+        clock: Clock = REAL,
+        sampler: Callable[[], PerfEventSampler] = ring_sampler,
+        place: Callable[[Iterable[int]], Mapping[int, Leaf]] | None = None,
+    ) -> None:
+        self.model = model
+        self.faults: Counter[str] = Counter()
+        self.ended = False
+        self._exporter = exporter
+        self._size, self._max_batch = size, max_batch
+        self._sample, self._interval_s = sample, interval_s
+        self._clock, self._open = clock, sampler
+        self._place = Places() if place is None else place
+        self._labels: dict[tuple[str, int], Labels] = {}
+        self._batches = batch_labels(max_batch)
+        self._tax = Tax()
+        self._refused = None if sample else "not asked for: sample=0"
+        self._begin()
+        _RECORDERS.add(self)
+
+    def _begin(self) -> None:
+        """Begin with no thread and no call: here, and again in a forked child."""
+        self._local = threading.local()
+        self._callers: list[Caller] = []
+        self._joining, self._flushing = threading.Lock(), threading.Lock()
+        self.exporting = threading.Lock()
+        self._exported: Counter[str] = Counter(self.faults)
+        self._said: tuple[str, str] | None = None
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._tax.begin()
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no tax, None where there is."""
+        sampled = any(caller.sampler is not None for caller in self._callers)
+        return hidden() or (None if sampled else self._refused)
+
+    def enter(self, call: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Caller | None:
+        """Begin a call; never raises an ``Exception``."""
+        if self.ended:
+            return None
+        try:
+            caller: Caller = getattr(self._local, "caller", None) or self._join()
+            caller.depth += 1
+            if caller.depth > 1:
+                return caller
+            try:
+                caller.kind = call, self._size(args, kwargs)
+            except Exception as error:  # noqa: BLE001  # of a user's function, or an argument's shape
+                self._fault("batch", error)
+                caller.kind = call, None
+            caller.skip -= 1
+            if caller.skip < 0:
+                self._begin_sample(caller)
+            if not caller.sampling:
+                caller.begin_ns = self._clock.wall_ns()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is not the request's
+            self._fault("call", error)
+            self._local.caller = None
+            return None
+        return caller
+
+    def leave(self, caller: Caller | None, *, failed: bool = False) -> None:
+        """End a call; never raises an ``Exception``."""
+        if caller is None:
+            return
+        try:
+            now = self._clock.wall_ns()
+            caller.depth -= 1
+            if caller.depth:
+                return
+            if caller.sampling:
+                self._end_sample(caller, now)
+            caller.calls.append((caller.kind, now - caller.begin_ns, failed))
+            caller.made += 1
+        except Exception as error:  # noqa: BLE001  # as in enter
+            self._fault("call", error)
+
+    def _labels_of(self, kind: Kind) -> Labels:
+        call, size = kind
+        if size is None or size < 1:
+            at = -1
+        elif size > self._max_batch:
+            at = len(self._batches) - 1
+        else:
+            at = (size - 1).bit_length()
+        labels = self._labels.get((call, at))
+        if labels is None:
+            batch = "unknown" if at < 0 else self._batches[at]
+            labels = self._labels[call, at] = Labels(self.model, call, batch)
+        return labels
+
+    def _join(self) -> Caller:
+        """Return the state of a thread that calls for the first time."""
+        opened = None
+        if self._sample:
+            try:
+                opened = self._open()
+            except OSError as error:
+                self._refused = str(error.strerror or error)
+        coin = random.Random(threading.get_ident())
+        caller = Caller(opened, coin, self._gap(coin))
+        self._local.caller = caller
+        with self._joining:
+            self._callers.append(caller)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._requests,), name="frameworktax-watch", daemon=True
+                )
+                self._thread.start()
+        return caller
+
+    def _gap(self, coin: random.Random) -> int:
+        """Return how many calls are passed over before the next that is sampled."""
+        if not 0 < self._sample < 1:
+            return 0
+        return int(math.log(1 - coin.random()) / math.log(1 - self._sample))
+
+    def _begin_sample(self, caller: Caller) -> None:
+        caller.skip = self._gap(caller.coin)
+        if not caller.lock.acquire(blocking=False):
+            return  # the ring is being read: this call is not sampled
+        try:
+            if caller.sampler is not None:
+                caller.sampler.resume()
+                caller.sampling = True
+                caller.cpu_ns = self._clock.cpu_ns()
+                caller.begin_ns = self._clock.wall_ns()
+                caller.queued_ns = self._clock.queued_ns()
+        except Exception as error:  # noqa: BLE001  # as in enter
+            self._fault("sampler", error)
+            caller.sampler, caller.sampling = None, False
+        finally:
+            if not caller.sampling:
+                caller.lock.release()
+
+    def _end_sample(self, caller: Caller, now: int) -> None:
+        caller.sampling = False
+        queued, cpu = self._clock.queued_ns(), self._clock.cpu_ns()
+        try:
+            if caller.sampler is not None:  # else forked in the middle of this call
+                caller.sampler.pause()
+                before = caller.queued_ns
+                caller.sampled.append(
+                    Sampled(
+                        caller.kind,
+                        caller.begin_ns,
+                        now - caller.begin_ns,
+                        cpu - caller.cpu_ns,
+                        None if queued is None or before is None else queued - before,
+                    )
+                )
+        except Exception as error:  # noqa: BLE001  # as in enter
+            self._fault("sampler", error)
+            caller.sampler = None
+        finally:
+            caller.lock.release()
+        if self.ended:
+            self._give_back(caller)
+
+    def _give_back(self, caller: Caller) -> None:
+        """Close a thread's sampler; if it is in use, the end of that call does it."""
+        if caller.lock.acquire(blocking=False):
+            try:
+                if caller.sampler is not None:
+                    caller.sampler.__exit__()
+            except Exception as error:  # noqa: BLE001  # as in enter
+                self._fault("sampler", error)
+            finally:
+                caller.sampler = None
+                caller.lock.release()
+
+    def _fault(self, stage: str, error: Exception | str, count: int = 1) -> None:
+        if not self.faults[stage]:
+            log.warning("watch of %s: fault in %s (said once): %s", self.model, stage, error)
+        self.faults[stage] += count
+
+    # --- what happens in the thread of the watch -------------------------------------------------
+
+    def _run(self, requests: SimpleQueue[bool]) -> None:
+        while not self.ended:
+            with suppress(Empty):
+                requests.get(timeout=self._interval_s)
+            self.flush()
+        self.flush()  # what came while it ended
+        for caller in self._callers:
+            self._give_back(caller)
+
+    def end(self) -> None:
+        """End soon; may be called by the garbage collector at any point of any thread."""
+        self.ended = True
+        self._requests.put(True)
+
+    def join(self) -> None:
+        """Wait until the thread has ended and everything is exported."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        _RECORDERS.discard(self)
+
+    def flush(self) -> None:
+        """Export what every thread has seen since the last time; never raises an ``Exception``."""
+        with self._flushing:
+            with self._joining:
+                callers = list(self._callers)
+            for caller in callers:
+                alive = caller.thread.is_alive()
+                self._export_calls(caller)
+                try:
+                    self._export_samples(caller)
+                except Exception as error:  # noqa: BLE001  # the next reading may work
+                    self._fault("ring", error)
+                if not alive:
+                    self._give_back(caller)
+                    with self._joining:
+                        self._callers.remove(caller)
+            self._portion(self._export_state)
+
+    def _portion(self, work: Callable[[], None]) -> None:
+        """Do a small piece of work, undisturbed by a fork; its faults are counted."""
+        with self.exporting:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  # the exporter's, of any kind
+                self._fault("export", error)
+
+    def _export_calls(self, caller: Caller) -> None:
+        lost = caller.made - caller.read - len(caller.calls)
+        if lost > 0:
+            self._fault("buffer", "more calls between two exports than are kept", lost)
+            caller.read += lost
+        held = len(caller.calls)
+        while held > 0:
+            portion = [caller.calls.popleft() for _ in range(min(PORTION, held))]
+            held -= len(portion)
+            caller.read += len(portion)
+            self._portion(partial(self._observe, portion))
+            sleep(REST_S)
+
+    def _observe(self, calls: Iterable[tuple[Kind, int, bool]]) -> None:
+        for kind, wall_ns, failed in calls:
+            labels = self._labels_of(kind)
+            if failed:
+                self._exporter.failed(labels)
+            else:
+                self._exporter.called(labels, wall_ns / 1e9)
+
+    def _export_samples(self, caller: Caller) -> None:
+        sampler = caller.sampler
+        if sampler is None or not caller.lock.acquire(blocking=False):
+            return  # a sampled call is under way: next time
+        try:
+            sampled, caller.sampled = caller.sampled, []
+            if caller.sampler is None or not sampled:
+                return
+            drained = sampler.drain()
+        finally:
+            caller.lock.release()
+        if hidden() is not None:
+            return
+        if drained.lost:
+            self._fault("ring", "the ring was full: these samples are left out", drained.lost)
+            return
+        where = self._place(address for address, _ in drained.user)
+        labels_of = [self._labels_of(call.kind) for call in sampled]
+        for labels, stretch in stretches(sampled, labels_of, drained, where, kernel=sampler.kernel):
+            parts = parts_ns(stretch, sampler)
+            self._portion(partial(self._tax.export, self._exporter, labels, parts, stretch))
+
+    def _export_state(self) -> None:
+        for stage, count in tuple(self.faults.items()):
+            if count > self._exported[stage]:
+                self._exporter.fault(self.model, stage, count - self._exported[stage])
+                self._exported[stage] = count
+        reason = self.reason
+        said = ("none" if reason else "perf-event", reason or "")
+        if said != self._said:
+            if self._said is not None:
+                self._exporter.state(self.model, *self._said, now=False)
+            self._exporter.state(self.model, *said, now=True)
+            self._said = said
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: its calls are its own, its threads are gone."""
+        for caller in self._callers:
+            caller.sampler = None  # closed by its own module: the event is the parent's
+        self._begin()
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+_RECORDERS: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_waiting: list[Recorder] = []
+
+
+def _before_fork() -> None:
+    _waiting[:] = _RECORDERS
+    for recorder in _waiting:
+        recorder.exporting.acquire()  # so that no exporter's lock is held in the child for ever
+
+
+def _after_in_parent() -> None:
+    for recorder in _waiting:
+        recorder.exporting.release()
+    _waiting.clear()
+
+
+def _after_in_child() -> None:
+    for recorder in _waiting:
+        recorder.forked()
+    _waiting.clear()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)
+
+
+# --- where the time of sampled calls went ---------------------------------------------------------
+
+PORTION = 64
+"""Calls, or new addresses, handled at a stretch; about 100 µs."""
+REST_S = 0.002
+"""Time that other threads have the interpreter to themselves after each portion."""
+WINDOW_TICKS = 400
+"""Samples that a tax ratio is of: its standard error is at most 2.5 points."""
+Kind = tuple[str, int | None]
+
+
+@dataclass(slots=True)
+class Sampled:
+    """A sampled call; ``kind`` is its method and batch size."""
+
+    kind: Kind
+    begin_ns: int
+    wall_ns: int
+    cpu_ns: int
+    queued_ns: int | None
+
+
+def stretches(
+    sampled: Sequence[Sampled],
+    labels_of: Sequence[Labels],
+    drained: Drained,
+    where: Mapping[int, Leaf],
+    *,
+    kernel: bool,
+) -> Iterator[tuple[Labels, Stretch]]:
+    """Yield what was seen in the calls of each label set, a sample in the call that it fell into.
+
+    Args:
+        sampled: calls of one thread, in order.
+        labels_of: labels of each.
+        drained: its samples.
+        where: address → place.
+        kernel: whether samples in kernel mode were recorded.
+    """
+    begins = [call.begin_ns for call in sampled]
+
+    def labels_at(time_ns: int) -> Labels:
+        # The sampler starts just before the call's first reading of the clock.
+        return labels_of[max(0, bisect_right(begins, time_ns) - 1)]
+
+    leaves: defaultdict[Labels, Counter[Leaf]] = defaultdict(Counter)
+    system: Counter[Labels] = Counter()
+    for address, time_ns in drained.user:
+        leaves[labels_at(time_ns)][where[address]] += 1
+    system.update(labels_at(time_ns) for time_ns in drained.kernel_ns)
+    for labels in dict.fromkeys(labels_of):
+        calls = [call for call, own in zip(sampled, labels_of, strict=True) if own == labels]
+        queued = [call.queued_ns for call in calls]
+        known = [ns for ns in queued if ns is not None]
+        yield (
+            labels,
+            Stretch(
+                Ticks(leaves[labels], system[labels] if kernel else None),
+                len(calls),
+                sum(call.wall_ns for call in calls),
+                sum(call.cpu_ns for call in calls),
+                sum(known) if len(known) == len(queued) else None,
+            ),
+        )
+
+
+def parts_ns(stretch: Stretch, sampler: PerfEventSampler) -> dict[str, int]:
+    """Return line of the breakdown → ns of a stretch, signed; together they are its wall time.
+
+    Time in which other processes had the processor is in no line, as in ``ft.tax``.
+    """
+    run = SampleRun(sampler.name, sampler.period_ns, (stretch,), 0, sampler.counts_cpu_time)
+    parts = {line: count * sampler.period_ns for line, count in itemise(run)["samples"][0].items()}
+    parts["wait"] = stretch.wall_ns - stretch.cpu_ns - (stretch.queued_ns or 0)
+    return parts
+
+
+class Tax:
+    """Where sampled time went, by label set, as a counter and as a ratio over a window."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self._owed: defaultdict[tuple[Labels, str], float] = defaultdict(float)
+        self._windows: dict[Labels, tuple[int, int, int]] = {}
+
+    def export(
+        self, exporter: Exporter, labels: Labels, parts: Mapping[str, int], stretch: Stretch
+    ) -> None:
+        """Add a stretch.
+
+        A counter never falls, but a stretch's part can be below zero (system time that is a
+        difference of two counts): that is owed, and taken off what comes next.
+        """
+        for part, ns in parts.items():
+            owed = self._owed[labels, part] + ns
+            self._owed[labels, part] = min(owed, 0.0)
+            if owed > 0:
+                exporter.sampled(labels, part, owed / 1e9)
+        ticks, all_ns, kernel_ns = self._windows.pop(labels, (0, 0, 0))
+        ticks += sum(stretch.ticks.leaves.values()) + (stretch.ticks.system or 0)
+        all_ns += sum(parts.values())
+        kernel_ns += parts.get("kernel", 0)
+        if ticks < WINDOW_TICKS:
+            self._windows[labels] = ticks, all_ns, kernel_ns
+        else:
+            exporter.ratio(labels, 1 - kernel_ns / all_ns)
+
+
+class Places:
+    """Places of addresses; an address is looked up once, new ones in small portions."""
+
+    KEPT = 50_000
+    """Addresses after which all are forgotten: code comes and goes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Leaf] = {}
+        self._resolver = Resolver(judged=is_judged)
+
+    def __call__(self, addresses: Iterable[int]) -> Mapping[int, Leaf]:
+        """Return address → place."""
+        if len(self._known) > self.KEPT:
+            self._known = {}
+        new = list(set(addresses) - self._known.keys())
+        for at in range(0, len(new), PORTION // 8):
+            portion = new[at : at + PORTION // 8]
+            self._known |= self._resolver.resolve(portion)
+            sleep(REST_S)
+        return self._known

@@ -25,8 +25,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.models.live import Live, send, unpack
 from frameworktax.optimize import race
 from frameworktax.optimize.blocks import shape_name
-from frameworktax.optimize.delivery import Delivery, check_output, staged
-from frameworktax.optimize.proof import Prover
+from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged
 from frameworktax.optimize.race import Candidate
 from frameworktax.records import REFERENCE, Effort, LeftOut, Outcome, Point, Run, Workload
 from frameworktax.runtimes.base import LOWER, Target

@@ -15,8 +15,8 @@ from typing import Any
 
 from frameworktax.analysis import curves, regime
 from frameworktax.analysis.estimates import difference, median_interval, one_minus, quotient
-from frameworktax.integrations.readers import latency_csv, reports
-from frameworktax.integrations.readers.rows import WHOLE, Row, Table
+from frameworktax.integrations.readers import files
+from frameworktax.integrations.readers.files import WHOLE, Row, Table
 from frameworktax.records import Curve, Estimate, Measurement, Note, Regime, Run, Workload
 from frameworktax.stats import mean_interval, t_quantile
 
@@ -48,7 +48,7 @@ def read(path: str | Path) -> Run | None:
     Raises:
         UsageError: it is such a file, and cannot be read; one line that names the place.
     """
-    for reader in (latency_csv.rows, reports.optimum_benchmark, reports.pytest_benchmark):
+    for reader in (files.latencies, files.optimum_benchmark, files.pytest_benchmark):
         found = reader(Path(path))
         if found is not None:
             return _document(found)
