@@ -31,10 +31,10 @@ def test_records_are_told_apart():
     throttle = struct.pack("<IHHQQQ", 5, 0, 32, 0, 0, 0)
     data = sample_record(0x1000, 2) + lost_record(7) + throttle + sample_record(1 << 63, 1)
     assert list(records(data)) == [
-        (9, 0x1000, 196, 0),
-        (2, 7, 0, 24),
-        (5, 0, 0, 48),
-        (1, 1 << 63, 108, 80),
+        (9, 2, 0, 24),
+        (2, 0, 24, 24),
+        (5, 0, 48, 32),
+        (9, 1, 80, 24),
     ]
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from mmap import mmap
 from typing import NamedTuple
 
-from frameworktax.attribution.perf_event import Event, records
+from frameworktax.attribution.perf_event import MODE_KERNEL, MODE_MASK, SAMPLE, Event, records
 from frameworktax.attribution.sampler import Ticks
 from frameworktax.attribution.symbols import Resolver
 
@@ -110,18 +110,19 @@ class StackSampler(Event):
 
 
 def _caught(data: bytes) -> Iterator[Caught]:
-    for kind, address, time_ns, at in records(data):
-        if kind not in (1, 9):
+    for kind, misc, at, _ in records(data):
+        if kind != SAMPLE:
             continue
-        (has_registers,) = struct.unpack_from("<Q", data, at + 24)
+        address, time_ns, has_registers = struct.unpack_from("<QQQ", data, at + 8)
         if not has_registers:  # a thread of the operating system's own
             continue
+        in_kernel = misc & MODE_MASK == MODE_KERNEL
         values = struct.unpack_from(f"<{len(_REGISTERS)}Q", data, at + 32)
         begin = at + 40 + 8 * len(_REGISTERS)
         (room,) = struct.unpack_from("<Q", data, begin - 8)
         (used,) = struct.unpack_from("<Q", data, begin + room) if room else (0,)
         registers = dict(zip(_REGISTERS, values, strict=True))
-        yield Caught(address, kind == 1, time_ns, registers, data[begin : begin + used])
+        yield Caught(address, in_kernel, time_ns, registers, data[begin : begin + used])
 
 
 # --- callers --------------------------------------------------------------------------------------

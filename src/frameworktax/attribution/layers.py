@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from statistics import median
 from types import FrameType, TracebackType
@@ -116,9 +116,9 @@ class ModuleClock:
                         running.close()
                         raise
                     except BaseException as error:  # noqa: BLE001 - the generator's to handle
-                        step = _bound(running.throw, error)
+                        step = partial(running.throw, error)
                     else:
-                        step = running.__next__ if sent is None else _bound(running.send, sent)
+                        step = partial(running.send, sent)
 
             return generating
 
@@ -165,10 +165,6 @@ class ModuleClock:
                 stack.pop()
             state.append(stack[-1])
         return state, calls
-
-
-def _bound(function: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
-    return lambda: function(value)
 
 
 def _walk(path: str, module: Any, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
@@ -428,7 +424,6 @@ class LineNotes:
 
     def __init__(self) -> None:
         self.notes: list[tuple[int, Line]] = []
-        self._passed: dict[str, bool] = {}
 
     @contextmanager
     def listening(self) -> Iterator[LineNotes]:
@@ -448,7 +443,7 @@ class LineNotes:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.perf_counter_ns()
-        while frame is not None and self._is_passed(frame.f_code.co_filename):
+        while frame is not None and is_passed(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None:
             self.notes.append((now, ("", 0, "")))
@@ -456,12 +451,8 @@ class LineNotes:
             code = frame.f_code
             self.notes.append((now, (code.co_filename, frame.f_lineno, code.co_qualname)))
 
-    def _is_passed(self, file: str) -> bool:
-        if file not in self._passed:
-            self._passed[file] = is_passed(file)
-        return self._passed[file]
 
-
+@cache
 def is_passed(file: str) -> bool:
     """Return whether a source file is neither the user's nor the model library's."""
     if file.startswith("<"):

@@ -373,16 +373,19 @@ class Event(Ring):
         """
         user, in_kernel, switches, tops = [], [], [], []
         data = self.take()
-        for kind, value, time_ns, at in records(data):
-            if kind == SAMPLE:
-                user.append((value, time_ns))
+        for kind, misc, at, size in records(data):
+            if kind == _SWITCH:
+                (time_ns,) = struct.unpack_from("<Q", data, at + size - 8)
+                switches.append((time_ns, misc >> _SWITCH_BIT))
+            elif kind == SAMPLE:
+                address, time_ns = struct.unpack_from("<QQ", data, at + 8)
+                if misc & MODE_MASK == MODE_KERNEL:
+                    in_kernel.append(time_ns)
+                    continue
+                user.append((address, time_ns))
                 at += _RECORD_BYTES
-                size, top = struct.unpack_from("<QQ", data, at) if self._has_tops else (0, 0)
-                tops.append(top if size else 0)
-            elif kind == MODE_KERNEL:
-                in_kernel.append(time_ns)
-            elif kind == _SWITCH:
-                switches.append((time_ns, value))
+                held, top = struct.unpack_from("<QQ", data, at) if self._has_tops else (0, 0)
+                tops.append(top if held else 0)
         return Drained(user, in_kernel, self.newly_lost(data), switches, tops)
 
     def newly_lost(self, data: bytes) -> int:
@@ -393,7 +396,8 @@ class Event(Ring):
         counter = os.read(self._fd, 16)
         self.cpu_ns = struct.unpack_from("<Q", counter)[0]
         if len(counter) < 16:
-            return sum(value for kind, value, *_ in records(data) if kind == LOST)
+            lost = (at for kind, _, at, _ in records(data) if kind == LOST)
+            return sum(struct.unpack_from("<Q", data, at + 16)[0] for at in lost)
         before, self._counted_lost = self._counted_lost, struct.unpack("<QQ", counter)[1]
         return int(self._counted_lost - before)
 
@@ -438,8 +442,12 @@ class PerfEventSampler(Event):
         return [drained.timed(leaves) for drained, leaves in found]
 
 
-def raw_records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (kind, mode and flags, position, size) of a ring's records."""
+def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (kind, mode and flags, position, size) of a ring's records.
+
+    Raises:
+        ValueError: a record is damaged.
+    """
     at = 0
     while at + 8 <= len(data):
         kind, misc, size = struct.unpack_from("<IHH", data, at)
@@ -447,23 +455,3 @@ def raw_records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
             raise ValueError(f"damaged record at byte {at} of the sampling ring")
         yield kind, misc, at, size
         at += size
-
-
-def records(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (kind, value, time, position) of a ring's records.
-
-    A sample in user mode gives ``(9, program counter, time, …)``, one in kernel mode ``(1, program
-    counter, time, …)``, lost ticks ``(2, number, 0, …)``, a switch ``(14, what it did, time, …)``;
-    other kinds come with zeros. What else a sample holds begins 24 bytes behind its position.
-    """
-    for kind, misc, at, size in raw_records(data):
-        value = time_ns = 0
-        if kind == SAMPLE:
-            value, time_ns = struct.unpack_from("<QQ", data, at + 8)
-            if misc & MODE_MASK == MODE_KERNEL:
-                kind = MODE_KERNEL
-        elif kind == _SWITCH:
-            value, time_ns = misc >> _SWITCH_BIT, struct.unpack_from("<Q", data, at + size - 8)[0]
-        elif kind == LOST:
-            value = struct.unpack_from("<QQ", data, at + 8)[1]
-        yield kind, value, time_ns, at

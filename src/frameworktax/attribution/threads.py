@@ -407,7 +407,7 @@ class TreeSamples:
 
     def take(self, data: bytes) -> None:
         """Add the records of a ring."""
-        for kind, misc, at, size in perf.raw_records(data):
+        for kind, misc, at, size in perf.records(data):
             self._record(kind, misc, data[at + 8 : at + size])
 
     def _record(self, kind: int, misc: int, body: bytes) -> None:

@@ -200,7 +200,7 @@ class Checks:
         key = self._request.node.nodeid + (f"[{name}]" if name else "")
         run = self.measure(model, inputs, runtime=runtime, **options)
         run = replace(run, measurements=(_point(run, runtime),))
-        path = self._baselines()
+        path = self._config.rootpath / str(self._config.getini("frameworktax_baselines"))
         with self._refusals():
             if self._config.getoption("--frameworktax-update"):
                 _write(path, key, baseline(run))
@@ -261,13 +261,11 @@ class Checks:
     def _judge(self, found: Comparison, what: str, gate: float) -> None:
         """Fail for the first point with a proven regression; leave open what noise does."""
         __tracebackhide__ = True
-        for verdict in ("regressed", "undecided"):
-            for change in found.points:
-                if change.gate != verdict:
-                    continue
-                said = f"{what}: {change.reason}"
-                if verdict == "regressed":
-                    _fail(f"{said}; beyond the gate of {gate:g}")
+        for change in sorted(found.points, key=lambda change: change.gate != "regressed"):
+            said = f"{what}: {change.reason}"
+            if change.gate == "regressed":
+                _fail(f"{said}; beyond the gate of {gate:g}")
+            if change.gate == "undecided":
                 self._open(said)
 
     def _open(self, reason: str) -> None:
@@ -276,12 +274,9 @@ class Checks:
         way = self._config.getoption("--frameworktax-inconclusive") or self._config.getini(
             "frameworktax_inconclusive"
         )
-        if way == "skip":
-            pytest.skip(reason)
-        if way == "xfail":
-            pytest.xfail(reason)
-        if way == "fail":
-            _fail(reason)
+        ends = {"skip": pytest.skip, "xfail": pytest.xfail, "fail": _fail}
+        if way in ends:
+            ends[way](reason)
         warnings.warn(InconclusiveWarning(reason), stacklevel=3)
 
     def _budget_s(self) -> float:
@@ -290,9 +285,6 @@ class Checks:
             return float(text)
         except ValueError:
             _fail(f"frameworktax_time_budget '{text}' is no number of seconds; write 30")
-
-    def _baselines(self) -> Path:
-        return Path(self._config.rootpath / str(self._config.getini("frameworktax_baselines")))
 
 
 def _fail(reason: str) -> NoReturn:

@@ -223,11 +223,6 @@ def _compiling() -> Callable[[], bool]:
 # --- calls: noted in the thread that makes them, exported by one of the watch's own ---------------
 
 
-def ring_sampler() -> PerfEventSampler:
-    """Return a sampler of this thread; raises OSError where that is not allowed."""
-    return PerfEventSampler(RING_NS)
-
-
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     """Return the first dimension or length of the first argument that has one."""
     shape = getattr(args[0], "shape", None) if args else None
@@ -292,7 +287,7 @@ class Recorder:
         sample: float = SAMPLE,
         interval_s: float = INTERVAL_S,
         clock: Clock = REAL,
-        sampler: Callable[[], PerfEventSampler] = ring_sampler,
+        sampler: Callable[[], PerfEventSampler] = partial(PerfEventSampler, RING_NS),
         place: Callable[[Iterable[int]], Mapping[int, Leaf]] | None = None,
     ) -> None:
         self.model = model

@@ -115,17 +115,15 @@ def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
             judged.append(one)
         elif gain.high <= 1:
             judged.append(one.out(f"slower than eager in the heats: {_gain(gain)}"))
-        elif place >= FINALISTS or (aim == "latency" and _is_behind(gain, best)):
+        elif place >= FINALISTS or (
+            aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
+        ):
             lead = f"{group[0].runtime} {_shown(group[0], aim)}"
             left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
             judged.append(replace(left, is_reserve=gain.low > 1))
         else:
             judged.append(one)
     return judged
-
-
-def _is_behind(gain: Estimate, best: Estimate) -> bool:
-    return gain.value < BEHIND * best.value and gain.high < best.low
 
 
 def after_final(found: Iterable[Candidate]) -> list[Candidate]:
