@@ -310,7 +310,6 @@ class Recorder:
         self._local = threading.local()
         self._callers: list[Caller] = []
         self._joining, self._flushing = threading.Lock(), threading.Lock()
-        self.exporting = threading.Lock()
         self._exported: Counter[str] = Counter(self.faults)
         self._said: tuple[str, str] | None = None
         self._requests: SimpleQueue[bool] = SimpleQueue()
@@ -506,7 +505,7 @@ class Recorder:
 
     def _portion(self, work: Callable[[], None]) -> None:
         """Do a small piece of work, undisturbed by a fork; its faults are counted."""
-        with self.exporting:
+        with _EXPORTING:
             try:
                 work()
             except Exception as error:  # noqa: BLE001  # the exporter's, of any kind
@@ -578,29 +577,21 @@ class Recorder:
 # --- forks ----------------------------------------------------------------------------------------
 
 _RECORDERS: weakref.WeakSet[Recorder] = weakref.WeakSet()
-_waiting: list[Recorder] = []
-
-
-def _before_fork() -> None:
-    _waiting[:] = _RECORDERS
-    for recorder in _waiting:
-        recorder.exporting.acquire()  # so that no exporter's lock is held in the child for ever
-
-
-def _after_in_parent() -> None:
-    for recorder in _waiting:
-        recorder.exporting.release()
-    _waiting.clear()
+_EXPORTING = threading.Lock()
+"""Held while an exporter is called, and by a fork: else the child could inherit a lock of the
+exporter's that nothing in it ever releases."""
 
 
 def _after_in_child() -> None:
-    for recorder in _waiting:
+    _EXPORTING.release()
+    for recorder in list(_RECORDERS):
         recorder.forked()
-    _waiting.clear()
 
 
 os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    before=_EXPORTING.acquire,
+    after_in_parent=_EXPORTING.release,
+    after_in_child=_after_in_child,
 )
 
 
