@@ -333,10 +333,11 @@ class _Program:
                 case 0x05 | 0x11:  # DW_CFA_offset_extended, offset_extended_sf
                     register = reader.leb()
                     self.saved[register] = None, reader.leb(signed=code == 0x11) * self._data_unit
-                case 0xC0:  # DW_CFA_restore
-                    self._restore(operand)
-                case 0x06:  # DW_CFA_restore_extended
-                    self._restore(reader.leb())
+                case 0xC0 | 0x06:  # DW_CFA_restore, restore_extended
+                    register = operand if code & 0xC0 else reader.leb()
+                    self.saved.pop(register, None)
+                    if register in self.initial:
+                        self.saved[register] = self.initial[register]
                 case 0x07 | 0x08:  # DW_CFA_undefined, same_value
                     self.saved.pop(reader.leb(), None)
                 case 0x0A:  # DW_CFA_remember_state
@@ -360,12 +361,6 @@ class _Program:
                     pass
                 case _:
                     raise _UnreadableError
-
-    def _restore(self, register: int) -> None:
-        if register in self.initial:
-            self.saved[register] = self.initial[register]
-        else:
-            self.saved.pop(register, None)
 
 
 def _place(reader: _Reader, *, is_read: bool) -> tuple[int, int]:
