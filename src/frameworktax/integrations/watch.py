@@ -54,6 +54,7 @@ BUFFER = 65_536
 """Calls of one thread between two readings; of more the oldest are lost, and counted."""
 RING_NS = 2_000_000_000
 """Sampled time of one thread between two readings that the ring holds."""
+RING_SAMPLER = partial(PerfEventSampler, RING_NS)
 
 log = logging.getLogger("frameworktax.watch")
 
@@ -287,7 +288,7 @@ class Recorder:
         sample: float = SAMPLE,
         interval_s: float = INTERVAL_S,
         clock: Clock = REAL,
-        sampler: Callable[[], PerfEventSampler] = partial(PerfEventSampler, RING_NS),
+        sampler: Callable[[], PerfEventSampler] = RING_SAMPLER,
         place: Callable[[Iterable[int]], Mapping[int, Leaf]] | None = None,
     ) -> None:
         self.model = model
