@@ -40,7 +40,7 @@ from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
 from frameworktax.analysis.grouping import gather
 from frameworktax.measure import timing
-from frameworktax.measure.schedule import BLOCK_NS
+from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.records import Calibration, Workload
 from frameworktax.runtimes.base import Target
 

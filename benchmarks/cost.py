@@ -44,7 +44,7 @@ from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
 from frameworktax.measure.process import Worker
-from frameworktax.measure.schedule import BLOCK_NS
+from frameworktax.measure.timing import BLOCK_NS
 from frameworktax.measure.worker import Server
 from frameworktax.records import Block, Workload, to_json
 from frameworktax.runtimes.base import Target

@@ -12,7 +12,7 @@ from frameworktax.errors import UsageError
 from frameworktax.measure import timing
 from frameworktax.measure.plan import completed
 from frameworktax.measure.recorder import Recorder
-from frameworktax.measure.series import PointRun
+from frameworktax.measure.series import PointRun, Series
 from frameworktax.records import Point, Subject, Workload
 from frameworktax.testing import FakeClock, FakeLoaded, FakeRuntime
 
@@ -110,7 +110,8 @@ def test_a_forward_pass_has_neither():
 
 
 def test_blocks_are_written_and_read_with_their_first_tokens(tmp_path):
-    run = PointRun(point=POINT, process=0, calls=7, call_ns=1)
+    series = Series(FakeRuntime(), {POINT.workload.batch: POINT}, tmp_path)
+    run = PointRun(series, POINT.workload.batch, 0, calls=7, call_ns=1)
     with store.Writer(tmp_path, "session") as writer:
         Recorder(writer, "session").block(run, 0, block_of())
     (_, block), _ = store.read(tmp_path)

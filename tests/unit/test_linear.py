@@ -65,7 +65,7 @@ def watched(tmp_path):
 def times(series, **values):
     for name, value in values.items():
         batch = int(name.removeprefix("b"))
-        cell = PointRun(point=series.points[batch], process=0, calls=5, call_ns=value)
+        cell = PointRun(series, batch, 0, calls=5, call_ns=value)
         cell.medians = [float(value), value * 1.001, value * 0.999]
         series.runs[batch, 0] = cell
 

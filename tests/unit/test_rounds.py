@@ -23,7 +23,6 @@ from frameworktax.measure.plan import Plan
 from frameworktax.measure.protocol import Described, Facts
 from frameworktax.measure.rounds import DEVICE_SHARE, Rounds
 from frameworktax.measure.schedule import (
-    BLOCK_NS,
     DEVICE_S,
     MAX_BLOCKS,
     by_place,
@@ -33,7 +32,7 @@ from frameworktax.measure.schedule import (
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
-from frameworktax.measure.timing import calls_for
+from frameworktax.measure.timing import BLOCK_NS, calls_for
 from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
@@ -100,7 +99,7 @@ def series_of(tmp_path, point, scripts):
     series = Series(runtime=FakeRuntime(), points={1: point}, folder=tmp_path)
     for process, script in enumerate(scripts):
         series.workers[process] = FakeWorker(script)
-        series.runs[1, process] = PointRun(point=point, process=process, calls=5, call_ns=1)
+        series.runs[1, process] = PointRun(series, 1, process, calls=5, call_ns=1)
     return series
 
 
@@ -145,7 +144,7 @@ def test_each_block_is_followed_by_a_sample_of_the_same_process_and_round(tmp_pa
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
-        rounds.first([(series, run) for run in series.runs.values()])
+        rounds.first(list(series.runs.values()))
     for worker in series.workers.values():
         assert [do for do in worker.asked if do != "pin"] == ["block", "sample"] * 2
     records, _ = store.read(tmp_path / "s")
@@ -160,7 +159,7 @@ def test_a_session_killed_after_any_record_is_a_whole_store(tmp_path):
     point = Point(workload=Workload(model="m", batch=1), runtime="fake")
     series = series_of(tmp_path, point, [[100], [101]])
     with rounds_of(tmp_path, [series]) as rounds:
-        rounds.first([(series, run) for run in series.runs.values()])
+        rounds.first(list(series.runs.values()))
         rounds._bench.recorder.subjects(
             series, Described(facts={1: Facts(flops=7)}, has_twin=False)
         )
@@ -229,7 +228,7 @@ def test_the_smallest_batch_is_in_every_round_of_a_larger_one(tmp_path):
     series = series_of(tmp_path, small, noise(0.2))
     series.points[8] = large
     for process in series.workers:
-        series.runs[8, process] = PointRun(point=large, process=process, calls=5, call_ns=1)
+        series.runs[8, process] = PointRun(series, 8, process, calls=5, call_ns=1)
     with rounds_of(tmp_path, [series], sampler="perf-event") as rounds:
         rounds.precise()
     records, _ = store.read(tmp_path / "s")
@@ -253,7 +252,7 @@ def test_groups_are_joined_where_every_process_takes_part(tmp_path):
             batch = point.workload.batch
             series.points[batch] = point
             for process in series.workers:
-                run = PointRun(point=point, process=process, calls=5, call_ns=call_ns)
+                run = PointRun(series, batch, process, calls=5, call_ns=call_ns)
                 series.runs[batch, process] = run
         with rounds_of(folder, [series]) as rounds:
             rounds.all_processes()
@@ -276,7 +275,7 @@ def test_what_a_process_has_measured_alone_counts(tmp_path):
         )
     ]
     with rounds_of(tmp_path, everything) as rounds:
-        rounds.first([(series, series.runs[1, 0]) for series in everything], 1)
+        rounds.first([series.runs[1, 0] for series in everything], 1)
         rounds.all_processes()
     found = defaultdict(list)
     for block in blocks(store.read(tmp_path / "s")[0]):
@@ -295,12 +294,12 @@ def test_what_is_compared_is_timed_side_by_side_in_an_order_drawn_anew(tmp_path)
         for batch in (2, 4):
             series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
             for process in series.workers:
-                run = PointRun(point=series.points[batch], process=process, calls=5, call_ns=1)
+                run = PointRun(series, batch, process, calls=5, call_ns=1)
                 series.runs[batch, process] = run
         everything.append(series)
     with rounds_of(tmp_path, everything) as rounds:
         for _ in range(4):
-            rounds.first([(s, run) for s in everything for run in s.runs.values()])
+            rounds.first([run for s in everything for run in s.runs.values()])
     named = {p.key(): (p.workload.batch, s.runtime) for s in everything for p in s.points.values()}
     assert len(named) == 9
     orders = {}
@@ -337,7 +336,7 @@ def test_a_device_is_asked_when_nothing_is_timed_any_more(tmp_path):
         larger = replace(point, workload=replace(workload, batch=2))
         series.points[2] = larger
         for process in series.workers:
-            series.runs[2, process] = PointRun(point=larger, process=process, calls=5, call_ns=1)
+            series.runs[2, process] = PointRun(series, 2, process, calls=5, call_ns=1)
         rounds.precise()
         rounds.profile()
         rounds.profile()
@@ -356,7 +355,7 @@ def on_device(tmp_path, batches, script=(100,)):
     series.runs.clear()
     for batch in batches:
         series.points[batch] = replace(point, workload=replace(point.workload, batch=batch))
-        series.runs[batch, 0] = PointRun(series.points[batch], 0, calls=5, call_ns=1)
+        series.runs[batch, 0] = PointRun(series, batch, 0, calls=5, call_ns=1)
     return series
 
 

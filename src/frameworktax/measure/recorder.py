@@ -63,7 +63,7 @@ class Recorder:
         for batch, point in series.points.items():
             self._introduced.add(point.key())
             facts = described.facts.get(batch, Facts()) if described else Facts()
-            if series.is_floor or series.is_twin:
+            if not series.is_compared:
                 facts = Facts()
             share = padding_share(series, point, facts.padding_share)
             self.write(
@@ -77,7 +77,7 @@ class Recorder:
                     operators=facts.operators,
                     setup_ns=series.setup_ns,
                     artifact_bytes=series.artifact_bytes,
-                    padding_share=None if series.is_floor or series.is_twin else share,
+                    padding_share=share if series.is_compared else None,
                     notes=tuple(dict.fromkeys([*known, *facts.notes])),
                 )
             )
@@ -161,7 +161,7 @@ class Recorder:
                 reason=None if error is None else str(error),
                 warmup_calls=run.warmup_calls if run else None,
                 load_ns=series.load_ns.get(process),
-                first_ns=bound.first_ns if (bound := series.bound.get((process, batch))) else None,
+                first_ns=run.first_ns if run else None,
                 peak_memory_bytes=run.peak_memory_bytes if run else None,
                 notes=tuple(notes),
                 started=worker.started if worker is not None else None,
@@ -283,7 +283,7 @@ class OutputChecks:
 
     def compare(self, series: Series, batch: int, *, last: bool = False) -> None:
         """Compare outputs with eager's, or wait for eager's; ``last``: they will not come."""
-        if not series.timed or series.is_twin or series.is_floor:
+        if not (series.timed and series.is_compared):
             return
         eager, point = self._reference(series), series.points[batch]
         with contextlib.suppress(WorkerError):  # it shows up again when it is timed
@@ -317,7 +317,7 @@ class OutputChecks:
         path = self._bench.scratch / f"{series.points[batch].key()}.npz"
         worker = series.workers.get(0)
         if not path.exists():
-            if worker is None or not series.ready or (0, batch) not in series.bound:
+            if worker is None or not series.ready or (batch, 0) not in series.bound:
                 return None
             worker.request(Server.output, 120.0, batch=batch, path=str(path))
             if series.is_eager:

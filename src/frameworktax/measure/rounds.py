@@ -47,10 +47,6 @@ TELLING = (1, 8, 64)
 """Batch sizes that are asked about first: where the time ends, they say most."""
 
 
-def _telling(batch: int) -> tuple[bool, int]:
-    return batch not in TELLING, batch
-
-
 class Rounds:
     """Measures in rounds, and writes down what it finds.
 
@@ -84,10 +80,7 @@ class Rounds:
         return self._plan.budget_s - self._bench.effort.measured_s - asking_s - placing_s
 
     def first(
-        self,
-        runs: Runs,
-        rounds: int = schedule.FIRST_ROUNDS,
-        beside: Sequence[tuple[Series, PointRun]] = (),
+        self, runs: Runs, rounds: int = schedule.FIRST_ROUNDS, beside: Sequence[PointRun] = ()
     ) -> None:
         """Make the first rounds of runs, sampled; the first is made in order.
 
@@ -114,7 +107,7 @@ class Rounds:
         length_s = math.inf
         for group in self.groups():
             runs = schedule.behind(group, number)
-            cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
+            cost_s = schedule.rounds_s(runs)
             if runs and length_s + cost_s > JOINED_S:
                 joined.append([])
                 length_s = 0.0
@@ -128,8 +121,8 @@ class Rounds:
         found: dict[schedule.Group, Runs] = defaultdict(list)
         for series in list(self._series):
             for run in series.runs.values():
-                if run.process in series.workers and not series.is_beside:
-                    found[schedule.group_of(series, run.point.workload.batch)].append((series, run))
+                if run.worker is not None and not series.is_beside:
+                    found[schedule.group_of(series, run.batch)].append(run)
         return list(found.values())
 
     def precise(self, keep_s: float = 0.0) -> None:
@@ -162,16 +155,14 @@ class Rounds:
 
     def place(self) -> None:
         """Find which layers pay: a run of its own, after which nothing is timed in its process."""
-        for series, run, by, duration_ns in self._unplaced():
+        for run, by, duration_ns in self._unplaced():
             run.placed.add(by)
-            batch = run.point.workload.batch
             self._bench.reporter.now(run.point)
             with self._bench.gate.quiet():
                 self._attribute(
-                    series,
                     run,
                     Server.places,
-                    batch=batch,
+                    batch=run.batch,
                     by=by,
                     duration_ns=duration_ns,
                     stretches=STRETCHES,
@@ -184,25 +175,27 @@ class Rounds:
         be timed in these processes afterwards: a device profile leaves hooks on the launch path,
         which made what followed 10 to 20 % slower (pytorch/pytorch#146604).
         """
-        for series, run in self._unprofiled():
+        for run in self._unprofiled():
             run.profiled = True
             if self._bench.effort.measured_s >= self._plan.budget_s:
                 option = self._plan.budget_option
                 text = f"kernel time was not measured: the time budget was spent; raise {option}"
                 run.notes.append(Note("not-profiled", text))
                 continue
-            batch = run.point.workload.batch
             with self._bench.gate.quiet():
-                self._attribute(series, run, Server.device, batch=batch, calls=DEVICE_CALLS)
+                self._attribute(run, Server.device, batch=run.batch, calls=DEVICE_CALLS)
 
     # --- what is worth a round ------------------------------------------------------------------
 
-    def _medians(self, runs: Runs) -> dict[str, list[list[float]]]:
+    def _medians(self, runs: Runs) -> dict[tuple[Series, int], list[list[float]]]:
         """Return the medians of each point of a group, of processes that have ended too."""
-        points = {run.point.key(): (series, run.point.workload.batch) for series, run in runs}
         return {
-            key: [run.medians for (b, _), run in series.runs.items() if b == batch and run.medians]
-            for key, (series, batch) in points.items()
+            (one.series, one.batch): [
+                run.medians
+                for run in one.series.runs.values()
+                if run.batch == one.batch and run.medians
+            ]
+            for one in {(run.series, run.batch): run for run in runs}.values()
         }
 
     def _open(self, group: Runs) -> Runs:
@@ -213,11 +206,11 @@ class Rounds:
         their first blocks only.
         """
         asked, beside = [], []
-        for (series, run), medians in zip(group, self._by_run(group), strict=True):
-            if not (series.is_twin or series.is_floor):
-                asked.append((series, run))
+        for run, medians in zip(group, self._by_run(group), strict=True):
+            if run.series.is_compared:
+                asked.append(run)
             elif sum(map(len, medians)) < MIN_BLOCKS:
-                beside.append((series, run))
+                beside.append(run)
         points = list(self._medians(asked).values())
         is_done = schedule.processes_differ(points) or all(
             schedule.has_converged(medians, self._plan.until) for medians in points
@@ -226,16 +219,14 @@ class Rounds:
 
     def _gain(self, runs: Runs) -> float:
         """Return by how much a second of rounds narrows the widest interval."""
-        cost_s = sum(schedule.round_s(run.call_ns) for _, run in runs)
-        return max(map(schedule.narrowing, self._by_run(runs))) / cost_s
+        return max(map(schedule.narrowing, self._by_run(runs))) / schedule.rounds_s(runs)
 
     def _by_run(self, runs: Runs) -> list[list[list[float]]]:
         medians = self._medians(runs)
-        return [medians[run.point.key()] for _, run in runs]
+        return [medians[run.series, run.batch] for run in runs]
 
     def _due_ns(self, runs: Runs) -> int:
-        series, run = runs[0]
-        ended = self._ended_ns.get(schedule.group_of(series, run.point.workload.batch))
+        ended = self._ended_ns.get(schedule.group_of(runs[0].series, runs[0].batch))
         is_alone = max(len(one) for one in self._medians(runs).values()) < 2
         alone_s = min(ALONE_SPACING_S, ALONE_SPACING_SHARE * self._plan.budget_s)
         return 0 if ended is None else ended + round((alone_s if is_alone else SPACING_S) * 1e9)
@@ -246,43 +237,40 @@ class Rounds:
         for runs in groups:
             asked = [
                 medians
-                for (series, _), medians in zip(runs, self._by_run(runs), strict=True)
-                if not (series.is_twin or series.is_floor) and medians
+                for run, medians in zip(runs, self._by_run(runs), strict=True)
+                if run.series.is_compared and medians
             ]
             rounds = max((schedule.rounds_left(one, self._plan.until) for one in asked), default=1)
-            total += rounds * sum(schedule.round_s(run.call_ns) for _, run in runs)
+            total += rounds * schedule.rounds_s(runs)
         return min(total, self._precise_s())
 
     # --- one round ------------------------------------------------------------------------------
 
     def _make(
-        self, runs: Runs, beside: Sequence[tuple[Series, PointRun]] = (), *, in_order: bool = False
+        self, runs: Runs, beside: Sequence[PointRun] = (), *, in_order: bool = False
     ) -> None:
         """Make one round of a group.
 
         Each block is followed by a sample of the same process, so that latency and tax are of one
         state and time: processes differ, and one can change its state in between.
         """
-        order = [*beside, *runs, *self._smallest([*beside, *runs])]
-        asked = {run for _, run in runs}
+        order, asked = [*beside, *runs, *self._smallest([*beside, *runs])], set(runs)
         if not in_order:
             order = self._drawn(order)
         self._pin(order)
         with self._bench.gate.quiet():
             self._calibrate()
-            for series, run in order:
-                if run.process in series.workers:  # an earlier one may have ended the process
+            for run in order:
+                if run.worker is not None:  # an earlier one may have ended the process
                     self._bench.reporter.now(run.point)
-                    self._time_block(series, run)
-                if run in asked and self._is_samplable(series, run):
-                    self._sample(series, run)
+                    self._time_block(run)
+                if run in asked and self._is_samplable(run):
+                    self._sample(run)
         self._round += 1
-        for series, run in {run.point.key(): (series, run) for series, run in runs}.values():
-            group = schedule.group_of(series, run.point.workload.batch)
-            self._ended_ns[group] = self._clock.wall_ns()
-            medians = self._medians([(series, run)])[run.point.key()]
+        for (series, batch), medians in self._medians(runs).items():
+            self._ended_ns[schedule.group_of(series, batch)] = self._clock.wall_ns()
             if medians:
-                self._bench.reporter.measured(run.point, medians)
+                self._bench.reporter.measured(series.points[batch], medians)
 
     def _drawn(self, runs: Runs) -> Runs:
         """Return runs in an order drawn anew, what is compared side by side.
@@ -294,26 +282,25 @@ class Rounds:
         drawn: dict[Any, float] = defaultdict(self._random.random)
         return sorted(
             runs,
-            key=lambda one: (
-                drawn[one[1].process],
-                drawn[one[1].process, one[1].point.workload.batch],
+            key=lambda run: (
+                drawn[run.process],
+                drawn[run.process, run.batch],
                 self._random.random(),
             ),
         )
 
     def _smallest(self, runs: Runs) -> Runs:
         """Return the smallest batch in the same processes: a free batch is a ratio to it."""
-        found: dict[PointRun, Series] = {}
-        for series, run in runs:
-            first = series.runs.get((min(series.points), run.process))
-            if first is not None and not series.is_twin:
-                found[first] = series
-        asked = {run for _, run in runs}
-        return [(series, first) for first, series in found.items() if first not in asked]
+        smallest = [
+            run.series.runs.get((min(run.series.points), run.process))
+            for run in runs
+            if not run.series.is_twin
+        ]
+        asked = set(runs)
+        return [run for run in dict.fromkeys(smallest) if run is not None and run not in asked]
 
     def _pin(self, runs: Runs) -> None:
-        for series, run in runs:
-            worker = series.workers.get(run.process)
+        for worker in (run.worker for run in runs):
             if worker is not None and worker not in self._pinned:
                 self._pinned.add(worker)
                 with contextlib.suppress(WorkerError):  # it shows up again when it is timed
@@ -330,57 +317,53 @@ class Rounds:
             self._bench.recorder.calibration(self._round, found)
         for run in list(floor.runs.values()):
             if floor.is_beside and len(run.medians) < MIN_BLOCKS:
-                self._time_block(floor, run)
+                self._time_block(run)
 
-    def _time_block(self, series: Series, run: PointRun) -> None:
-        batch = run.point.workload.batch
+    def _time_block(self, run: PointRun) -> None:
+        series = run.series
         timeout_s = 30.0 + 20 * run.calls * run.call_ns / 1e9
         try:
             timed = series.workers[run.process].request(
-                Server.block, timeout_s, batch=batch, calls=run.calls
+                Server.block, timeout_s, batch=run.batch, calls=run.calls
             )
         except WorkerError as error:
-            self._bench.recorder.fail(series, run.process, [batch], error)
+            self._bench.recorder.fail(series, run.process, [run.batch], error)
             return
         self._bench.recorder.block(run, self._round, timed)
         if series.target.is_cuda and len(run.medians) == 1:
             # Others used the device while this warmed up; now it had it alone.
             run.call_ns = max(1, round(run.medians[0]))  # a clock may not see a short call
-            run.calls = calls_for(run.call_ns, schedule.BLOCK_NS)
+            run.calls = calls_for(run.call_ns)
         if not series.is_floor:
             self._bench.effort.called(timed)
 
     # --- where the time goes --------------------------------------------------------------------
 
-    def _is_samplable(self, series: Series, run: PointRun) -> bool:
-        if series.is_twin or series.is_floor or run.process not in series.workers:
+    def _is_samplable(self, run: PointRun) -> bool:
+        if not (run.series.is_compared and run.is_samplable) or run.worker is None:
             return False
-        has_symbols = series.runtime.has_symbols
-        return run.is_samplable and separates_kernels(self._bench.sampler, has_symbols=has_symbols)
+        has_symbols = run.series.runtime.has_symbols
+        return separates_kernels(self._bench.sampler, has_symbols=has_symbols)
 
-    def _sample(self, series: Series, run: PointRun) -> None:
+    def _sample(self, run: PointRun) -> None:
         """Ask where the time goes on the host, in a run of its own."""
         run.is_samplable = self._attribute(
-            series,
-            run,
-            Server.sample,
-            batch=run.point.workload.batch,
-            duration_ns=schedule.SAMPLE_NS,
+            run, Server.sample, batch=run.batch, duration_ns=schedule.SAMPLE_NS
         )
 
     def _unprofiled(self) -> Runs:
         """Return one run of each point that no device was asked about, the telling ones first."""
         found: Runs = []
         for series in list(self._series):
-            if not series.target.is_cuda or series.is_twin or series.is_floor:
+            if not (series.target.is_cuda and series.is_compared):
                 continue
             runs = sorted(series.runs.values(), key=lambda run: run.process)
-            asked = {run.point for run in runs if run.profiled}
+            asked = {run.batch for run in runs if run.profiled}
             for run in runs:
-                if run.process in series.workers and run.point not in asked:
-                    asked.add(run.point)
-                    found.append((series, run))
-        return sorted(found, key=lambda one: _telling(one[1].point.workload.batch))
+                if run.worker is not None and run.batch not in asked:
+                    asked.add(run.batch)
+                    found.append(run)
+        return sorted(found, key=lambda run: (run.batch not in TELLING, run.batch))
 
     def _with_others(self, series: Series, found: Any) -> Any:
         """Note processes that hold the same device and are none of this session's."""
@@ -395,11 +378,11 @@ class Rounds:
         text = f"{others} other processes hold the device: their work is in every number"
         return replace(found, notes=(*found.notes, Note("device-shared", text)))
 
-    def _unplaced(self) -> list[tuple[Series, PointRun, By, int]]:
+    def _unplaced(self) -> list[tuple[PointRun, By, int]]:
         """Return what is still to be broken down by place, and for how long it is to be sampled."""
         asked = schedule.by_place(self._plan, list(self._series))
         return [
-            (series, run, by, duration_ns)
+            (run, by, duration_ns)
             for series, batch, by, duration_ns in asked
             if series.target.is_cuda or self._bench.sampler == PLACING
             for process in sorted(series.workers)[: 1 if series.target.is_cuda else None]
@@ -410,20 +393,19 @@ class Rounds:
 
     def _attribute(
         self,
-        series: Series,
         run: PointRun,
         method: Step[P, Attribution | Places],
         *arguments: P.args,
         **given: P.kwargs,
     ) -> bool:
-        worker = series.workers[run.process]
+        series, worker = run.series, run.series.workers[run.process]
         try:
             timeout_s = 60.0 + 40 * run.call_ns / 1e9
             found = worker.request(method, timeout_s, *arguments, **given)
         except WorkerError as error:
             run.notes.append(Note("not-attributed", f"where the time goes is missing: {error}"))
             if not worker.alive:
-                self._bench.recorder.fail(series, run.process, [run.point.workload.batch], error)
+                self._bench.recorder.fail(series, run.process, [run.batch], error)
             return False
         self._bench.recorder.found(run, self._round, self._with_others(series, found))
         self._bench.effort.called(found)

@@ -25,8 +25,6 @@ from frameworktax.stats import (
     spread,
 )
 
-BLOCK_NS = 20_000_000
-"""A block is as many calls as fill this time, within ``timing``'s bounds."""
 FIRST_ROUNDS = 2
 """Rounds of a point before any is made for precision: one block has no interval."""
 MAX_BLOCKS = 30
@@ -43,8 +41,7 @@ WATCHED = 3
 
 Points = list[tuple[Series, int]]
 """Series and batch sizes."""
-Runs = list[tuple[Series, PointRun]]
-"""Points in processes, with their series."""
+Runs = list[PointRun]
 Group = tuple[Workload, bool]
 """Points that are compared with one another: a workload in every runtime, twins included."""
 
@@ -64,19 +61,24 @@ def cost_s(series: Series, batch: int, process: int = 0) -> float:
     if not known:
         return 0.0
     call_ns = int(series.call_ns[max(known)] * batch / max(known))
-    warming = 0 if (process, batch) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
+    warming = 0 if (batch, process) in series.bound else (1 + timing.WARMUP_CALLS) * call_ns
     asking_s = DEVICE_S if series.target.is_cuda and not process and not series.is_twin else 0.0
     return warming / 1e9 + FIRST_ROUNDS * round_s(call_ns) + asking_s
 
 
 def block_s(call_ns: int) -> float:
     """Return what a block takes, with the calls dropped at its head."""
-    return (timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns, BLOCK_NS))) / 1e9
+    return (timing.WARM_IN_NS + call_ns * (1 + timing.calls_for(call_ns))) / 1e9
 
 
 def round_s(call_ns: int) -> float:
     """Return what a block and the sample beside it take."""
     return block_s(call_ns) + max(SAMPLE_NS, call_ns) / 1e9
+
+
+def rounds_s(runs: Runs) -> float:
+    """Return what a round of points in processes takes."""
+    return sum(round_s(run.call_ns) for run in runs)
 
 
 # --- pass A ---------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def waiting(everything: Iterable[Series], *, stop_when_linear: bool = False) -> 
         if stop_when_linear:
             begun = len(series.open) < len(series.points)
             batches = batches[: 1 if begun else WATCHED]
-        if series.ready and series.timed and series.dead is None:
+        if series.is_usable and series.timed:
             found += [(series, batch) for batch in batches]
     return found
 
@@ -155,9 +157,9 @@ def stop_linear(everything: Iterable[Series], recorder: Recorder) -> None:
         if not larger or series.is_twin:
             continue
         medians: dict[int, list[list[float]]] = {}
-        for (batch, _), run in series.runs.items():
+        for run in series.runs.values():
             if run.medians:
-                medians.setdefault(batch, []).append(run.medians)
+                medians.setdefault(run.batch, []).append(run.medians)
         curve = {batch: process_interval(values) for batch, values in medians.items()}
         reason = why_linear({batch: one for batch, one in curve.items() if one})
         if reason is None:
@@ -214,7 +216,7 @@ def by_place(plan: Plan, everything: Iterable[Series]) -> list[tuple[Series, int
     able = [
         (series, batch)
         for series in everything
-        if series.timed and not (series.is_twin or series.is_floor)
+        if series.timed and series.is_compared
         for batch in sorted(series.points)
     ]
     if plan.by != "auto":
@@ -244,13 +246,9 @@ def behind(group: Runs, number: int) -> Runs:
     Those of a process in which any of them has no more than ``number`` blocks: what is compared
     stays side by side. What only one process measures takes part in each round, where others do.
     """
-    late = {run.process for _, run in group if len(run.medians) <= number}
-    more = {series for series, run in group if run.process}
-    return [
-        (series, run)
-        for series, run in group
-        if late and (run.process in late or series not in more)
-    ]
+    late = {run.process for run in group if len(run.medians) <= number}
+    more = {run.series for run in group if run.process}
+    return [run for run in group if late and (run.process in late or run.series not in more)]
 
 
 def has_converged(medians: Sequence[Sequence[float]], until: float) -> bool:

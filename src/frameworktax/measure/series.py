@@ -15,8 +15,8 @@ from typing import Any
 from frameworktax import host, models, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import alone, own_entry, private_file, remove
+from frameworktax.measure import timing
 from frameworktax.measure.process import AnyWorker, Gate, Worker
-from frameworktax.measure.protocol import Bound
 from frameworktax.measure.worker import Server
 from frameworktax.models.libraries import libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
@@ -35,19 +35,37 @@ VERSIONED = ("torchvision:", "timm:")
 
 @dataclass(eq=False)
 class PointRun:
-    """One point in one process: what is timed."""
+    """One point, warm in one process: what is timed.
 
-    point: Point
+    Attributes:
+        calls: of a block.
+        call_ns: of one call.
+        first_ns: the first call of warm-up, None where that is not known.
+    """
+
+    series: Series
+    batch: int
     process: int
     calls: int
     call_ns: int
     warmup_calls: int = 0
+    first_ns: int | None = None
     peak_memory_bytes: int = 0
     notes: list[Note] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     is_samplable: bool = True
     profiled: bool = False
     placed: set[By] = field(default_factory=set)
+
+    @property
+    def point(self) -> Point:
+        """The point."""
+        return self.series.points[self.batch]
+
+    @property
+    def worker(self) -> AnyWorker | None:
+        """The process, None where it has ended."""
+        return self.series.workers.get(self.process)
 
 
 @dataclass(eq=False)
@@ -62,8 +80,8 @@ class Series:
         ready: whether process 0 has loaded the model, and is no longer the set-up's to ask.
         open: batch sizes that have not been measured, nor left out.
         workers: by number of the process.
-        runs: by batch size and process.
-        bound: by process and batch size.
+        runs: what is timed, by batch size and process.
+        bound: what is warm in a process that lives, timed or not yet, likewise.
         failed: batch sizes that cannot be called.
         call_ns: of one call, by batch size.
         load_ns: by process.
@@ -80,7 +98,7 @@ class Series:
     open: set[int] = field(init=False)
     workers: dict[int, AnyWorker] = field(default_factory=dict)
     runs: dict[tuple[int, int], PointRun] = field(default_factory=dict)
-    bound: dict[tuple[int, int], Bound] = field(default_factory=dict)
+    bound: dict[tuple[int, int], PointRun] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)
     call_ns: dict[int, int] = field(default_factory=dict)
     load_ns: dict[int, int] = field(default_factory=dict)
@@ -140,6 +158,11 @@ class Series:
         return self.workload.twin
 
     @property
+    def is_compared(self) -> bool:
+        """Whether it computes the model itself: no twin, and not the floor."""
+        return not (self.is_twin or self.is_floor)
+
+    @property
     def label(self) -> str:
         """A name for progress lines."""
         return f"{self.runtime.name}{' (twin)' if self.is_twin else ''}"
@@ -155,16 +178,26 @@ class Series:
         """What building its model imports; a live module names none but torch."""
         return ("torch",) if self.live is not None else models.libraries(self.workload)
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be bound and timed now."""
+        return self.ready and self.dead is None
+
+    @property
+    def measured(self) -> list[int]:
+        """The batch sizes that have a value, in order."""
+        return sorted({run.batch for run in self.runs.values() if run.medians})
+
     def processes(self, wanted: int) -> int:
         """How many processes measure it: a twin, a bare reference and the floor need only one."""
-        return wanted if self.timed and not self.is_twin and not self.is_floor else 1
+        return wanted if self.timed and self.is_compared else 1
 
     def start(self, process: int, spawn: Spawn, gate: Gate, timeout_s: float) -> None:
         """Start a measuring process and load the model in it."""
         python = self.runtime.python()
         label, variables = f"{self.label}, process {process}", self.runtime.variables()
         for batch in self.points:  # whatever was bound went with the process before
-            self.bound.pop((process, batch), None)
+            self.bound.pop((batch, process), None)
         worker = gate.start(lambda: spawn(label, python, variables, self.libraries))
         self.workers[process] = worker
         loaded = gate.ask(worker, Server.load, timeout_s, **self._made_of())
@@ -238,22 +271,34 @@ class Series:
 
     def bind(
         self, process: int, batch: int, gate: Gate, timeout_s: float, warm_up_s: float
-    ) -> Bound:
+    ) -> PointRun:
         """Make one batch size callable in one process and warm it up; a second time is free."""
-        if (process, batch) in self.bound:
-            return self.bound[process, batch]
+        if (batch, process) in self.bound:
+            return self.bound[batch, process]
         worker, limit_ns = self.workers[process], round(warm_up_s * 1e9)
         begin_ns = time.monotonic_ns()
         bound = gate.ask(worker, Server.bind, timeout_s, batch=batch, limit_ns=limit_ns)
-        self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
+        call_ns = self.call_ns[batch] = max(1, bound.call_ns)  # a clock may not see a short call
         # What compiles at its first call is set up by it; what it has compiled stays in its folder.
         compiles_here = self.runtime.compiles and not self.runtime.prepares
         if compiles_here and self.setup_ns is None and not self._is_ready():
             stopped_ns = worker.stopped_ns(begin_ns, begin_ns + bound.first_ns)
             self._mark_ready(bound.first_ns - stopped_ns)
-        self.bound[process, batch] = bound
+        run = self.bound[batch, process] = PointRun(
+            self,
+            batch,
+            process,
+            calls=timing.calls_for(call_ns),
+            call_ns=call_ns,
+            warmup_calls=bound.calls,
+            first_ns=bound.first_ns,
+            peak_memory_bytes=bound.peak_memory_bytes,
+        )
+        if not bound.settled:
+            text = "warm-up ended at its time limit while calls were still getting faster"
+            run.notes.append(Note("not-settled", text))
         self._add(*bound.notes)
-        return bound
+        return run
 
     def note_known_reference(self) -> None:
         """Note that no eager process of this session gives the outputs to compare with."""

@@ -26,16 +26,15 @@ from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
 from frameworktax.host.cache import hold, keep_from_pruning, prune_cache
-from frameworktax.measure import orphans, schedule, timing
+from frameworktax.measure import orphans, schedule
 from frameworktax.measure.known import KnownModels
 from frameworktax.measure.plan import Plan
 from frameworktax.measure.process import AnyWorker, Gate, InPlace, Worker
-from frameworktax.measure.protocol import Bound
 from frameworktax.measure.recorder import Bench, EffortClock, OutputChecks, Recorder
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds
 from frameworktax.measure.schedule import Points, Runs
-from frameworktax.measure.series import PointRun, Series, series_of
+from frameworktax.measure.series import Series, series_of
 from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
@@ -50,10 +49,6 @@ MOMENT_S = 1.0
 """What a point may take that is warmed up while others are being set up."""
 THREADS = 8
 """Most steps of set-up at a time: many only wait for what a template still imports."""
-BIND_S = 5.0
-"""A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
-DEVICE_BIND_S = 30.0
-"""The same on a device, where TorchScript compiles its fused kernels for each new shape."""
 
 
 class MeasuringSession:
@@ -203,7 +198,7 @@ class MeasuringSession:
         ready = [
             series
             for series in list(self._series)
-            if series.ready and series.timed and series.dead is None and not series.runtime.compiles
+            if series.is_usable and series.timed and not series.runtime.compiles
         ]
         for process in range(self._plan.processes):
             for series in ready:
@@ -211,10 +206,10 @@ class MeasuringSession:
                     continue
                 if process in series.workers:
                     for batch in sorted(set(series.points) - series.failed):
-                        is_bound = (process, batch) in series.bound
+                        is_bound = (batch, process) in series.bound
                         is_quick = 0 < schedule.cost_s(series, batch, process) < MOMENT_S
                         if not is_bound and is_quick and self._is_first_try(series, process, batch):
-                            self._bind(series, process, batch)
+                            self._setup.bind(series, process, batch)
                             return True
                 elif (
                     series.load_ns[0] < 1e9 * MOMENT_S
@@ -244,13 +239,9 @@ class MeasuringSession:
         for series, batch in points:
             series.open.discard(batch)
             batches.setdefault(series, []).append(batch)
-        binds = [self._pool.submit(self._bind_all, *one) for one in batches.items()]
+        binds = [self._pool.submit(self._bind_all, one, 0, its) for one, its in batches.items()]
         self._await(binds, "warm-up")
-        runs = [
-            (series, run)
-            for series, batch in points
-            if (run := series.runs.get((batch, 0))) is not None
-        ]
+        runs = [series.runs[batch, 0] for series, batch in points if (batch, 0) in series.runs]
         self._compare(points)
         if not self._rounds.begun:
             self._reporter.phase("measuring")
@@ -258,6 +249,10 @@ class MeasuringSession:
             self._rounds.first(runs, self._first_rounds(points), self._beside(points))
         if self._plan.stop_when_linear:
             schedule.stop_linear(self._series, self._recorder)
+
+    def _bind_all(self, series: Series, process: int, batches: Iterable[int]) -> None:
+        for batch in batches:
+            self._setup.bind(series, process, batch)
 
     def _first_rounds(self, points: Points) -> int:
         if self._plan.stop_when_linear:
@@ -270,7 +265,7 @@ class MeasuringSession:
         wanted = {(series.reference, batch) for series, batch in points}
         wanted -= {(s.config, batch) for s, batch in points if s.is_eager}
         return [
-            (one, one.runs[batch, 0])
+            one.runs[batch, 0]
             for one in self._series
             if one.is_eager and 0 in one.workers
             for batch in sorted(one.points)
@@ -279,9 +274,9 @@ class MeasuringSession:
 
     def _bind_floor(self) -> None:
         for series in list(self._series):
-            if series.is_beside and series.ready and series.dead is None:
+            if series.is_beside and series.is_usable:
                 for batch in sorted(series.open):
-                    self._bind(series, 0, batch)
+                    self._setup.bind(series, 0, batch)
                 series.open.clear()
 
     def _compare(self, points: Points) -> None:
@@ -294,12 +289,12 @@ class MeasuringSession:
     def _bind_references(self) -> None:
         """Where eager was not asked for, bind the batch sizes that others have been measured at."""
         for eager in list(self._series):
-            if not eager.timed and eager.ready and eager.dead is None:
+            if not eager.timed and eager.is_usable:
                 mine = [s for s in list(self._series) if s.timed and s.reference == eager.config]
                 for batch in sorted(eager.open):
                     if any(batch in s.points and batch not in s.open for s in mine):
                         eager.open.discard(batch)
-                        self._bind(eager, 0, batch)
+                        self._setup.bind(eager, 0, batch)
 
     def _leave_out(self) -> None:
         """Write why points have no value; what set-up would still bring is not waited for."""
@@ -341,21 +336,15 @@ class MeasuringSession:
                 self._pool.submit(self._start, series, process)
                 for process in processes
                 for series in self._series
-                if 0 < process < series.processes(self._plan.processes) and _measured(series)
+                if 0 < process < series.processes(self._plan.processes) and series.measured
                 if process not in series.workers
             ]
             self._await(starts, "processes ready")
 
     def _start(self, series: Series, process: int) -> None:
-        try:
-            series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
-        except WorkerError as error:
-            self._recorder.fail(series, process, sorted(series.points), error)
-            series.workers.pop(process, None)
-            return
+        self._setup.start(series, process)
         if series.runtime.compiles:
-            for batch in _measured(series):
-                self._bind(series, process, batch)
+            self._bind_all(series, process, series.measured)
 
     def _add_processes(self, processes: list[int]) -> None:
         """Warm up the points in the new processes, as far as the budget goes, and begin there."""
@@ -365,7 +354,7 @@ class MeasuringSession:
             for process in processes
             for series in self._series
             if process in series.workers
-            for batch in _measured(series)
+            for batch in series.measured
             if (batch, process) not in series.runs
         ]
         left_s = self._rounds.left_s
@@ -373,7 +362,7 @@ class MeasuringSession:
         for process, cost_s, series, batch in sorted(wanted, key=lambda one: one[:2]):
             if cost_s <= left_s:
                 left_s -= cost_s
-                binds.append(self._pool.submit(self._bind, series, process, batch))
+                binds.append(self._pool.submit(self._setup.bind, series, process, batch))
         self._await(binds, "warm-up")
         self._reporter.phase("measuring")
         self._rounds.all_processes()
@@ -388,10 +377,10 @@ class MeasuringSession:
     def _write_outcomes(self) -> None:
         left_behind = self._left_behind()
         for series in self._series:
-            for (batch, process), run in series.runs.items():
+            for run in series.runs.values():
                 if run.medians:  # what was warmed up and not timed was not reached
                     run.notes += [note for note in left_behind if note not in run.notes]
-                    self._recorder.outcome(series, batch, process, None, run)
+                    self._recorder.outcome(series, run.batch, run.process, None, run)
 
     def _left_behind(self) -> list[Note]:
         """Return a note where a model started what left its group, and runs beside the rest."""
@@ -403,54 +392,6 @@ class MeasuringSession:
             "it was ended with the session"
         )
         return [Note("left-behind", text)]
-
-    # --- one point in one process -----------------------------------------------------------------
-
-    def _bind(self, series: Series, process: int, batch: int) -> None:
-        """Warm up one batch size; where that ends the process, start it anew for the others."""
-        has_ended = process not in series.workers
-        if batch in series.failed or (has_ended and process > 0):
-            return
-        try:
-            if has_ended:  # while another batch size was timed; this one has no value yet
-                series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
-            bound = series.bind(
-                process, batch, self._gate, self._bind_limit_s(series, batch), self._plan.warm_up_s
-            )
-        except WorkerError as error:
-            if process == 0:
-                series.failed.add(batch)
-            self._recorder.outcome(series, batch, process, error)
-            if process in series.workers and not series.workers[process].alive:
-                self._revive(series, process)
-            return
-        if series.timed:
-            series.runs[batch, process] = _run_of(series.points[batch], process, bound)
-
-    def _bind_all(self, series: Series, batches: Iterable[int]) -> None:
-        for batch in batches:
-            self._bind(series, 0, batch)
-
-    def _bind_limit_s(self, series: Series, batch: int) -> float:
-        """Seconds a batch size may take to be bound: a hang must not take the whole budget."""
-        if series.runtime.compiles or not series.call_ns:
-            return self._plan.setup_limit_s
-        nearest = max((b for b in series.call_ns if b <= batch), default=min(series.call_ns))
-        expected_s = series.call_ns[nearest] * batch / nearest * 2 * timing.WARMUP_CALLS / 1e9
-        least_s = DEVICE_BIND_S if series.target.is_cuda else BIND_S
-        return min(self._plan.setup_limit_s, max(least_s, 10 * expected_s))
-
-    def _revive(self, series: Series, process: int) -> None:
-        """Start a process anew after one batch size ended it, for the sake of the others."""
-        bound = [batch for p, batch in series.bound if p == process]
-        limit_s = self._plan.setup_limit_s
-        try:
-            series.start(process, self._spawn, self._gate, limit_s)
-            for batch in bound:
-                series.bind(process, batch, self._gate, limit_s, self._plan.warm_up_s)
-        except WorkerError as error:
-            self._recorder.fail(series, process, bound, error)
-            series.workers.pop(process, None)
 
     def _await(self, futures: list[Future[Any]], text: str) -> None:
         """Wait in short steps, so that Ctrl-C is seen; a wrong use in any of them is raised."""
@@ -552,23 +493,3 @@ class MeasuringSession:
         if self._rounds.begun:
             self._recorder.write(self.effort)
 
-
-def _measured(series: Series) -> list[int]:
-    """Return the batch sizes of a series that have a value."""
-    return sorted({batch for (batch, _), run in series.runs.items() if run.medians})
-
-
-def _run_of(point: Point, process: int, bound: Bound) -> PointRun:
-    """Return the run of a point that a process has bound and warmed up."""
-    run = PointRun(
-        point=point,
-        process=process,
-        calls=timing.calls_for(bound.call_ns, schedule.BLOCK_NS),
-        call_ns=max(1, bound.call_ns),  # a clock may not see a short call
-        warmup_calls=bound.calls,
-        peak_memory_bytes=bound.peak_memory_bytes,
-    )
-    if not bound.settled:
-        text = "warm-up ended at its time limit while calls were still getting faster"
-        run.notes.append(Note("not-settled", text))
-    return run

@@ -23,11 +23,11 @@ from typing import Any
 from frameworktax import host
 from frameworktax.attribution import separates_kernels
 from frameworktax.errors import StoreError, WorkerError
-from frameworktax.measure import orphans
+from frameworktax.measure import orphans, timing
 from frameworktax.measure.process import AnyWorker
 from frameworktax.measure.protocol import Described
 from frameworktax.measure.recorder import Bench
-from frameworktax.measure.series import Series, Spawn, series_of
+from frameworktax.measure.series import PointRun, Series, Spawn, series_of
 from frameworktax.measure.worker import Server
 from frameworktax.records import FLOOR, Note, Workload
 
@@ -37,6 +37,10 @@ DESCRIBE_LIMIT_S = 60.0
 """After this time a description is given up: nothing that is measured needs it."""
 SECOND_BYTES, SECOND_COPIES = 4 << 30, 8
 """Memory that must be free for a second process that exports, and copies of the float32 weights."""
+BIND_S = 5.0
+"""A batch size that needs no compiler may take this long to warm up, or ten times its cost."""
+DEVICE_BIND_S = 30.0
+"""The same on a device, where TorchScript compiles its fused kernels for each new shape."""
 LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 
@@ -279,34 +283,92 @@ class Setup:
 
         Once it is ready, the process belongs to the session's own thread.
         """
-        compiles, limit_s = series.runtime.compiles, self._plan.setup_limit_s
+        compiles = series.runtime.compiles
         if not series.is_floor:
             self._news.put((series.label, "loading and compiling" if compiles else "loading"))
-        last: WorkerError | None = None
         try:
             for batch in sorted(series.points):
-                try:
-                    if not (0 in series.workers and series.workers[0].alive):
-                        series.start(0, self._spawn, self._gate, limit_s)
-                    series.bind(0, batch, self._gate, limit_s, self._plan.warm_up_s)
-                except WorkerError as error:
-                    if 0 not in series.load_ns or (error.status == "timeout" and not series.bound):
-                        raise  # no other batch size would fare better
-                    series.failed.add(batch)
-                    self._bench.recorder.outcome(series, batch, 0, self._explain(error))
-                    last = error
-                else:
+                if (error := self.bind(series, 0, batch)) is None:
                     if not compiles:
                         break
-            if last is not None and len(series.failed) == len(series.points):
-                raise last
-            if not series.workers[0].alive:  # the last batch size ended it
-                series.start(0, self._spawn, self._gate, limit_s)
+                elif (
+                    0 not in series.load_ns
+                    or (error.status == "timeout" and not series.bound)
+                    or len(series.failed) == len(series.points)
+                ):
+                    raise error  # no other batch size would fare better
+            if 0 not in series.workers:  # the last batch size ended it
+                self._start(series, 0)
         except WorkerError as error:
             self._fail(series, error)
             return
         series.ready = True
         self._news.put((series.label, ""))
+
+    # --- one process, one batch size ------------------------------------------------------------
+
+    def start(self, series: Series, process: int) -> None:
+        """Start a process; where that fails, so do all batch sizes in it."""
+        try:
+            self._start(series, process)
+        except WorkerError as error:
+            self._bench.recorder.fail(series, process, sorted(series.points), error)
+            series.workers.pop(process, None)
+
+    def bind(self, series: Series, process: int, batch: int) -> WorkerError | None:
+        """Warm up one batch size, in process 0 started for it if need be; return why it cannot be.
+
+        A process that it ends is started anew with what was warm in it; process 0 where there was
+        nothing is started for the next batch size.
+        """
+        has_ended = process not in series.workers
+        if batch in series.failed or (has_ended and process > 0):
+            return None
+        try:
+            if has_ended:
+                self._start(series, process)
+            run = self._warm_up(series, process, batch)
+        except WorkerError as error:
+            if process == 0:
+                series.failed.add(batch)
+            said = error if series.ready else self._explain(error)
+            self._bench.recorder.outcome(series, batch, process, said)
+            if process in series.workers and not series.workers[process].alive:
+                self._revive(series, process)
+            return error
+        if series.timed and series.ready:
+            series.runs[batch, process] = run
+        return None
+
+    def _start(self, series: Series, process: int) -> None:
+        series.start(process, self._spawn, self._gate, self._plan.setup_limit_s)
+
+    def _warm_up(self, series: Series, process: int, batch: int) -> PointRun:
+        limit_s = self._bind_limit_s(series, batch)
+        return series.bind(process, batch, self._gate, limit_s, self._plan.warm_up_s)
+
+    def _bind_limit_s(self, series: Series, batch: int) -> float:
+        """Seconds a batch size may take to be bound: a hang must not take the whole budget."""
+        if series.runtime.compiles or not series.call_ns:
+            return self._plan.setup_limit_s
+        nearest = max((b for b in series.call_ns if b <= batch), default=min(series.call_ns))
+        expected_s = series.call_ns[nearest] * batch / nearest * 2 * timing.WARMUP_CALLS / 1e9
+        least_s = DEVICE_BIND_S if series.target.is_cuda else BIND_S
+        return min(self._plan.setup_limit_s, max(least_s, 10 * expected_s))
+
+    def _revive(self, series: Series, process: int) -> None:
+        """Start a process anew after one batch size ended it, for the sake of the others."""
+        bound = [batch for batch, p in series.bound if p == process]
+        if not (bound or process):
+            del series.workers[process]
+            return
+        try:
+            self._start(series, process)
+            for batch in bound:
+                self._warm_up(series, process, batch)
+        except WorkerError as error:
+            self._bench.recorder.fail(series, process, bound, error)
+            series.workers.pop(process, None)
 
     def _fail(self, series: Series, error: WorkerError) -> None:
         self._bench.recorder.mark_failed(series, self._explain(error))

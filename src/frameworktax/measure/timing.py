@@ -20,6 +20,8 @@ from typing import Any
 from frameworktax.clock import REAL, Clock
 from frameworktax.records import Block
 
+BLOCK_NS = 20_000_000
+"""A block is as many calls as fill this time, within the next two bounds."""
 MIN_CALLS = 5
 """Calls a block has at least (METHOD: blocks of at least 5 calls)."""
 MAX_CALLS = 200
@@ -53,7 +55,7 @@ def no_synchronize() -> None:
     """Do nothing: a CPU call is complete when it returns."""
 
 
-def calls_for(call_ns: int, block_ns: int) -> int:
+def calls_for(call_ns: int, block_ns: int = BLOCK_NS) -> int:
     """Return how many calls fill ``block_ns``, between ``MIN_CALLS`` and ``MAX_CALLS``."""
     wanted = -(-block_ns // call_ns) if call_ns else MAX_CALLS  # a clock may not see a short call
     return min(MAX_CALLS, max(MIN_CALLS, wanted))

@@ -10,7 +10,7 @@ from statistics import median
 
 from frameworktax import host
 from frameworktax.measure import timing
-from frameworktax.measure.schedule import BLOCK_NS, SAMPLE_NS
+from frameworktax.measure.schedule import SAMPLE_NS
 from frameworktax.records import FLOOR, Block, Outcome, Point, Record, Subject
 from frameworktax.stats import block_median
 
@@ -107,7 +107,7 @@ class Estimator:
         nearest = min(known.call_ns, key=lambda other: abs(other - batch))
         # a smaller batch may take as long as the nearest that is known
         call_ns = known.call_ns[nearest] * max(1.0, batch / nearest)
-        calls = timing.calls_for(int(call_ns), BLOCK_NS)
+        calls = timing.calls_for(int(call_ns))
         block_ns = timing.WARM_IN_NS + call_ns * (1 + calls)
         sample_ns = 0.0 if point.runtime == FLOOR else max(SAMPLE_NS, call_ns)
         return (ROUNDS * (block_ns + sample_ns) + timing.WARMUP_CALLS * call_ns) / 1e9
