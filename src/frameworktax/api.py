@@ -26,7 +26,7 @@ from frameworktax.measure.plan import (
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.shard import open_shard, without_end
+from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.models.live import unpack
 from frameworktax.records import (
     Block,

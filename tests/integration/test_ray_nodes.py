@@ -23,8 +23,7 @@ from frameworktax.host.lock import VARIABLE
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep import ray_node
-from frameworktax.sweep.executor import Done, Job, Platform
-from frameworktax.sweep.local import LocalExecutor
+from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.plan import plan_sweep
 from frameworktax.sweep.ray import RayExecutor
 from frameworktax.sweep.ray_cluster import LostError, Node, about_here

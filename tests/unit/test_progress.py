@@ -17,7 +17,7 @@ from frameworktax.records import Point, Workload
 from frameworktax.report.growing import WAITING
 from frameworktax.report.words import plus_minus
 from frameworktax.stats import process_interval
-from frameworktax.sweep.local import ENDED
+from frameworktax.sweep.executor import ENDED
 
 NAMES = "bert-base, albert, distilbert, funnel, mobilebert, squeezebert, fnet (2 of 2)"
 

@@ -15,15 +15,13 @@ from frameworktax.errors import StoreError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Outcome, Point, Workload, device_of
 from frameworktax.store import read
-from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Done, Job, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.plan import plan, scan
+from frameworktax.sweep.plan import plan, scan, summary
 from frameworktax.sweep.run import AWAY_S, Sweep
 from frameworktax.sweep.schedule import Group, Queue, Retries, groups, halves
-from frameworktax.sweep.status import find_statuses
+from frameworktax.sweep.status import Estimator, find_statuses
 from frameworktax.sweep.study import load
-from frameworktax.sweep.words import summary
 from frameworktax.testing import FakeClock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))

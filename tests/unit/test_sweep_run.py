@@ -27,16 +27,14 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.store import Writer
-from frameworktax.sweep.estimate import LOAD_S, POINT_S, Estimator
-from frameworktax.sweep.executor import Done, Job, Platform
+from frameworktax.sweep.executor import Done, Job, LocalExecutor, Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.local import LocalExecutor
+from frameworktax.sweep.plan import forecast, plan_blocks, resumed, summary
 from frameworktax.sweep.plan import plan as plan_of
 from frameworktax.sweep.run import Sweep
 from frameworktax.sweep.schedule import groups, within
-from frameworktax.sweep.status import find_statuses
+from frameworktax.sweep.status import LOAD_S, POINT_S, Estimator, find_statuses
 from frameworktax.sweep.study import load
-from frameworktax.sweep.words import forecast, plan_blocks, resumed, summary
 from frameworktax.testing import FakeClock
 
 HOST = Environment(host="h", system="s", python="3", cpu="c", cores=2, sampler="perf-event")

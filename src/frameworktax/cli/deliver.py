@@ -253,7 +253,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def introduce(out: Console) -> None:
     """Print what measures, and on which machine: for ``--verbose``."""
-    from frameworktax.measure.shard import this_environment
+    from frameworktax.measure.recorder import this_environment
     from frameworktax.report.render_terminal import print_blocks
     from frameworktax.report.run_blocks import environment_blocks
 

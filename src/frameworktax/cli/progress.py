@@ -25,7 +25,7 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Point, point_name
 from frameworktax.report.growing import Growing
 from frameworktax.report.render_terminal import drawn
-from frameworktax.sweep.local import ENDED
+from frameworktax.sweep.executor import ENDED
 from frameworktax.sweep.values import duration
 
 if TYPE_CHECKING:

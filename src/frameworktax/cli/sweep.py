@@ -59,17 +59,16 @@ def sweep(
     words = overrides or []
     if dry_run:
         from frameworktax.cli.progress import ProgressView
-        from frameworktax.sweep.plan import plan_sweep
+        from frameworktax.sweep.plan import plan_blocks, plan_sweep
         from frameworktax.sweep.run import platforms_of
-        from frameworktax.sweep.words import plan_blocks
 
         platforms = platforms_of(engine, ProgressView(console(stderr=True)))
         plan = plan_sweep(study, *words, store=store, resume=resume, platforms=platforms)
         out.document(plan.as_data())
         out.blocks(plan_blocks(plan))
         return
+    from frameworktax.sweep.plan import summary
     from frameworktax.sweep.run import sweep as run_sweep
-    from frameworktax.sweep.words import summary
 
     then = f"See it: frameworktax report {store}", f"go on: {this_command('--no-resume')}"
     with out.ending(store, *then, partial=True):

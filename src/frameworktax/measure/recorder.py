@@ -1,12 +1,15 @@
-"""What a session writes down: every fact once, the moment it is known."""
+"""What a session writes down in its shard: every fact once, the moment it is known."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+from frameworktax import host, runtimes, store
+from frameworktax.attribution import best_sampler
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
@@ -23,25 +26,68 @@ from frameworktax.records import (
     Block,
     Calibration,
     Effort,
+    Environment,
     LeftOut,
     Note,
     Outcome,
     Places,
     Point,
+    Session,
     Subject,
     Workload,
 )
 from frameworktax.stats import block_median
-from frameworktax.store import Writer
+from frameworktax.version import __version__
 
 CHATTY_BYTES = 1_000_000
 """A process that prints more than this gets a note: printing takes time too."""
 
 
+def open_shard(
+    folder: Path,
+    session: str,
+    command: Sequence[str],
+    *,
+    environment: Environment | None = None,
+    writer: type[store.Writer] = store.Writer,
+) -> store.Writer:
+    """Return a writer for a new session on this host; its first record is the session.
+
+    ``environment`` is looked up where it is not given; ``writer`` opens the shard.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    shard = writer(folder, session)
+    shard.write(
+        Session(
+            session=session,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=__version__,
+            command=tuple(command),
+            environment=environment or this_environment(),
+        )
+    )
+    return shard
+
+
+def this_environment() -> Environment:
+    """Return what this host is, and its load now."""
+    return host.environment(sampler=best_sampler(), packages=runtimes.distributions())
+
+
+def without_end(shard: Path, points: Iterable[Point]) -> list[Point]:
+    """Return the points of which a shard does not say how they ended."""
+    records, _ = store.read(shard)
+    ended = {r.point for r in records if isinstance(r, Outcome)}
+    ended |= {r.point.key() for r in records if isinstance(r, LeftOut)}
+    return [point for point in points if point.key() not in ended]
+
+
 class Recorder:
     """Turns what workers answer into records of one session."""
 
-    def __init__(self, writer: Writer, session: str) -> None:
+    def __init__(self, writer: store.Writer, session: str) -> None:
         self.write = writer.write
         self._session = session
         self._ended: set[tuple[str, int]] = set()
@@ -62,23 +108,20 @@ class Recorder:
             known += comparison_notes(series.workload)
         for batch, point in series.points.items():
             self._introduced.add(point.key())
-            facts = described.facts.get(batch, Facts()) if described else Facts()
-            if not series.is_compared:
-                facts = Facts()
-            share = padding_share(series, point, facts.padding_share)
+            facts = Facts()
+            if series.is_compared:
+                facts = described.facts.get(batch, facts) if described else facts
+                share = padding_share(series, point, facts.padding_share)
+                facts = replace(facts, padding_share=share)
+            facts = replace(facts, notes=tuple(dict.fromkeys([*known, *facts.notes])))
             self.write(
                 Subject(
                     session=self._session,
                     point=point,
                     paradigm=series.runtime.paradigm,
-                    parameters=facts.parameters,
-                    flops=facts.flops,
-                    macs=facts.macs,
-                    operators=facts.operators,
                     setup_ns=series.setup_ns,
                     artifact_bytes=series.artifact_bytes,
-                    padding_share=share if series.is_compared else None,
-                    notes=tuple(dict.fromkeys([*known, *facts.notes])),
+                    **{field.name: getattr(facts, field.name) for field in fields(facts)},
                 )
             )
 

@@ -24,7 +24,7 @@ from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
 from frameworktax.attribution.threads import INTERVAL_S, ProcessorEvents, ThreadSampler
 from frameworktax.errors import NothingMeasuredError, UsageError
-from frameworktax.measure.shard import this_environment
+from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
 from frameworktax.programs.document import Function, Process, Program, Section
 from frameworktax.programs.target import Target

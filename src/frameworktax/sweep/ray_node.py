@@ -23,8 +23,7 @@ from frameworktax.errors import FrameworktaxError
 from frameworktax.host.cache import hold, remove_of_dead
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
-from frameworktax.sweep.executor import Done, Job, lost
-from frameworktax.sweep.local import LocalExecutor
+from frameworktax.sweep.executor import Done, Job, LocalExecutor, lost
 
 PREFIX = "frameworktax-node-"
 CHUNK_BYTES = 1 << 20

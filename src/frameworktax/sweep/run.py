@@ -22,16 +22,22 @@ from frameworktax.errors import (
 )
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.reporter import Reporter
-from frameworktax.measure.shard import open_shard
+from frameworktax.measure.recorder import open_shard
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.read import point_key
-from frameworktax.sweep.executor import Done, Executor, Job, Platform
-from frameworktax.sweep.local import LocalExecutor, shard_of, write_ends
-from frameworktax.sweep.plan import SweepPlan, plan, scan
+from frameworktax.sweep.executor import (
+    Done,
+    Executor,
+    Job,
+    LocalExecutor,
+    Platform,
+    shard_of,
+    write_ends,
+)
+from frameworktax.sweep.plan import SweepPlan, plan, resumed, scan
 from frameworktax.sweep.schedule import Group, Queue, Retries
 from frameworktax.sweep.status import PointStatus, find_statuses
 from frameworktax.sweep.study import Study, load
-from frameworktax.sweep.words import resumed
 
 EXECUTORS = ("local", "ray", "ray://HOST:PORT")
 LEAST_S = 5.0

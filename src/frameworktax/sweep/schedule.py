@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from frameworktax.records import Point, Workload, point_name
-from frameworktax.sweep.estimate import Estimator
 from frameworktax.sweep.executor import Platform
 from frameworktax.sweep.grid import Planned
-from frameworktax.sweep.status import PointStatus
+from frameworktax.sweep.status import Estimator, PointStatus
 
 PARTS = 4
 """Sessions a node gets of what many nodes share: so many even out their ends, and a lost one costs

@@ -1,15 +1,17 @@
-"""The status of a study's points by the records of a store: measured, failed, or open."""
+"""A study's points by the records of a store: measured, failed or open, and how long they take."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from statistics import median
 from typing import Literal
 
-from frameworktax import runtimes
-from frameworktax.measure.schedule import FIRST_ROUNDS
+from frameworktax import host, runtimes
+from frameworktax.measure import timing
+from frameworktax.measure.schedule import FIRST_ROUNDS, block_s, round_s
 from frameworktax.records import (
     FLOOR,
     LINEAR_REASON,
@@ -20,12 +22,24 @@ from frameworktax.records import (
     Point,
     Record,
     Session,
+    Subject,
     device_of,
 )
 from frameworktax.runtimes.base import Runtime, Target
-from frameworktax.stats import MIN_BLOCKS
+from frameworktax.stats import MIN_BLOCKS, block_median
 
 Status = Literal["open", "measured", "linear", "unavailable", "given-up"]
+LOAD_S = 6.0
+"""To start a process and load a model of which nothing is known."""
+FLOOR_LOAD_S = 0.5
+POINT_S = 2.0
+"""For one point in one process where nothing is known: warm-up, blocks, attribution."""
+ROUNDS = 5
+"""Blocks a process gives to a point, on the average."""
+MEMORY_BYTES = 500_000_000
+"""Of a measuring process of which nothing is known: torch, transformers and a small model."""
+FLOOR_BYTES = 60_000_000
+RULE = f"where nothing is known, {LOAD_S:.0f} s a process and {POINT_S:.0f} s a point and process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +184,94 @@ def _unavailable(point: Point, fault: Outcome, sessions: Collection[str]) -> Poi
     target = Target(point.platform, point.workload.precision, point.threads)
     reason = _runtime(point.runtime).missing(target)
     return PointStatus("unavailable", reason) if reason else PointStatus("open")
+
+
+# --- how long they take -----------------------------------------------------------------------
+
+
+@dataclass
+class Known:
+    """What a store holds of a model in a runtime, batch aside."""
+
+    call_ns: dict[int, float] = field(default_factory=dict)
+    load_ns: list[int] = field(default_factory=list)
+    memory_bytes: int = 0
+
+
+class Estimator:
+    """Estimates from the records of a store, taken one at a time."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._points: dict[str, Point] = {}
+        self._medians: dict[str, list[float]] = defaultdict(list)
+        self._load_ns: dict[str, list[int]] = defaultdict(list)
+        self._memory_bytes: dict[str, int] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take one record into account; every one comes before the first question."""
+        match record:
+            case Block():
+                self._medians[record.point].append(block_median(record.latency_ns))
+            case Subject():
+                self._points[record.point.key()] = record.point
+            case Outcome():
+                if record.load_ns:
+                    self._load_ns[record.point].append(record.load_ns)
+                most = max(record.peak_memory_bytes or 0, self._memory_bytes.get(record.point, 0))
+                self._memory_bytes[record.point] = most
+            case _:
+                return
+
+    @cached_property
+    def _known(self) -> dict[Point, Known]:
+        found: dict[Point, Known] = defaultdict(Known)
+        for key, point in self._points.items():
+            if key in self._medians or key in self._memory_bytes:
+                known = found[point.without_batch()]
+                known.load_ns += self._load_ns.get(key, [])
+                known.memory_bytes = max(known.memory_bytes, self._memory_bytes.get(key, 0))
+                if key in self._medians:
+                    known.call_ns[point.workload.batch] = median(self._medians[key])
+        return found
+
+    def seconds(self, points: Sequence[Point], processes: int) -> float:
+        """Return how long points take that are measured in one session."""
+        series = {point.without_batch() for point in points}
+        cpus = len(host.usable_cpus())
+        loads = sum(self._load_s(one) * _processes(one, processes) for one in series)
+        return loads / cpus + sum(self._point_s(p) * _processes(p, processes) for p in points)
+
+    def memory_bytes(self, point: Point) -> int:
+        """Return what one measuring process of a point's series holds."""
+        known = self._known.get(point.without_batch())
+        if known is not None and known.memory_bytes:
+            return known.memory_bytes
+        return FLOOR_BYTES if point.runtime == FLOOR else MEMORY_BYTES
+
+    def knows(self, point: Point) -> bool:
+        """Return whether the store has timed this model in this runtime."""
+        known = self._known.get(point.without_batch())
+        return known is not None and bool(known.call_ns)
+
+    def _load_s(self, series: Point) -> float:
+        known = self._known.get(series)
+        if known is not None and known.load_ns:
+            return median(known.load_ns) / 1e9
+        return FLOOR_LOAD_S if series.runtime == FLOOR else LOAD_S
+
+    def _point_s(self, point: Point) -> float:
+        known = self._known.get(point.without_batch())
+        if known is None or not known.call_ns:
+            return 0.2 if point.runtime == FLOOR else POINT_S
+        batch = point.workload.batch
+        nearest = min(known.call_ns, key=lambda other: abs(other - batch))
+        # a smaller batch may take as long as the nearest that is known
+        call_ns = round(known.call_ns[nearest] * max(1.0, batch / nearest))
+        once_s = block_s(call_ns) if point.runtime == FLOOR else round_s(call_ns)
+        return ROUNDS * once_s + timing.WARMUP_CALLS * call_ns / 1e9
+
+
+def _processes(point: Point, processes: int) -> int:
+    return 1 if point.runtime == FLOOR else processes
