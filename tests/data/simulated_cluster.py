@@ -249,7 +249,7 @@ class SimulatedCluster:
     def _start(self, job: Job, node: int) -> None:
         session = new_session(next(self.truth.sessions))
         run = self._running[node] = _Run(job, node, session)
-        wall_s = min(job.budget_s, sum(self._rng.lognormvariate(1.8, 0.3) for _ in job.points))
+        wall_s = min(job.plan.budget_s, sum(self._rng.lognormvariate(1.8, 0.3) for _ in job.points))
         chance = self._rng.random()
         if not self._faults.poison.isdisjoint(job.points):
             self._at(

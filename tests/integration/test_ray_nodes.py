@@ -20,6 +20,7 @@ import pytest
 
 from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Block, Point, Workload, record_id, to_json
 from frameworktax.sweep import ray_node
@@ -97,10 +98,8 @@ def a_job(runtimes=("null",), **more) -> Job:
         for runtime in runtimes
         for batch in (1, 2)
     )
-    return Job(
-        name="j", points=points, platform="local", processes=1, until=0.5,
-        **{"budget_s": 20.0, **more},
-    )  # fmt: skip
+    plan = Plan(points=points, processes=1, until=0.5, **{"budget_s": 20.0, **more})
+    return Job(name="j", platform="local", plan=plan)
 
 
 def facts(folder: Path):

@@ -11,6 +11,7 @@ import pytest
 
 from frameworktax import store
 from frameworktax.errors import FrameworktaxError, StoreError, UsageError, WorkerError
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
     Block,
@@ -39,9 +40,7 @@ RIGHT = Node(id="b", address="10.0.0.2", labels=("right", "big"), about=SAME)
 
 def job(name="j", platform="left", model="mlp") -> Job:
     point = Point(workload=Workload(model=model), runtime="null", platform=f"cpu@{platform}")
-    return Job(
-        name=name, points=(point,), platform=platform, processes=1, until=0.1, budget_s=5.0
-    )  # fmt: skip
+    return Job(name=name, platform=platform, plan=Plan(points=(point,), budget_s=5.0))
 
 
 SESSION = "20260101T000000-a"

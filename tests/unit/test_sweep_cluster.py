@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frameworktax.errors import StoreError
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Outcome, Point, Workload, device_of
 from frameworktax.store import read
@@ -254,7 +255,7 @@ class Scripted:
 
 def test_an_unknown_end_is_ignored_and_a_job_without_one_is_an_error(tmp_path):
     data = {"grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [1]}}
-    other = Job(name="other", points=(), platform="local", processes=1, until=1, budget_s=1)
+    other = Job(name="other", platform="local", plan=Plan(points=()))
     executor = Scripted([lambda jobs: Done(job=other, session="", wall_ns=0)])
     listener = Listener()
     with pytest.raises(StoreError, match="lost a job; run the same command again"):
@@ -380,6 +381,6 @@ def test_time_is_shared_among_places(tmp_path):
     sweep(planned, tmp_path, cluster, clock).run()
     first = next(job for job in cluster.jobs if job.platform == "big")
     alone = next(job for job in cluster.jobs if job.platform == "small")
-    assert first.budget_s == pytest.approx(300 * 2 * big[0] / sum(big))
-    assert alone.budget_s == pytest.approx(300)
+    assert first.plan.budget_s == pytest.approx(300 * 2 * big[0] / sum(big))
+    assert alone.plan.budget_s == pytest.approx(300)
     assert clock.now_ns / 1e9 <= 300.0

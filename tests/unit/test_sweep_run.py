@@ -12,6 +12,7 @@ import pytest
 from frameworktax.cli import app
 from frameworktax.clock import REAL
 from frameworktax.errors import NothingMeasuredError
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.schedule import LINEAR_REASON
 from frameworktax.records import (
@@ -314,7 +315,7 @@ def test_budgets_are_shared_by_estimates_and_end(tmp_path):
 
     executor = FakeExecutor(tmp_path, slow)
     results = sweep(tmp_path, executor, data, clock=clock).run()
-    assert executor.jobs[0].budget_s == pytest.approx(50.0)  # two jobs of one estimate
+    assert executor.jobs[0].plan.budget_s == pytest.approx(50.0)  # two jobs of one estimate
     assert len(executor.jobs) == 1  # 98 of 100 s are gone
     (left,) = results.run.left_out
     assert left.startswith("bert-tiny, eager, batch 1, 2: the time budget of 100 s was spent")
@@ -363,9 +364,7 @@ def test_the_executor_of_this_host_takes_jobs_back_before_they_begin(tmp_path):
     ]  # fmt: skip
     assert {p.host for p in executor.platforms()} == {"here"}  # one job at a time
     for name in "abc":
-        executor.submit(
-            Job(name=name, points=(EAGER,), platform="local", processes=1, until=1, budget_s=1)
-        )
+        executor.submit(Job(name=name, platform="local", plan=Plan(points=(EAGER,))))
     assert executor.cancel("b") and not executor.cancel("b")
     executor.close()
     assert list(executor.completed()) == []

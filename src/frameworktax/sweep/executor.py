@@ -26,14 +26,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from frameworktax import runtimes, store
+from frameworktax import host, runtimes, store
 from frameworktax.errors import Fault, FrameworktaxError, StoreError, WorkerError
-from frameworktax.measure.plan import DEFAULT_SETUP_LIMIT_S, Plan
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.recorder import open_shard, this_environment, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
@@ -86,20 +86,17 @@ class Job:
     Attributes:
         name: unique within the sweep, for people.
         platform: label of where it runs.
-        budget_s: wall time it may take.
-        setup_limit_s: time limit of each step of its set-up.
-        stop_when_linear: leave out larger batches once a curve is plainly linear.
+        plan: of the session; its budget is wall time for all of it, its folder is the host's own.
     """
 
     name: str
-    points: tuple[Point, ...]
     platform: str
-    processes: int
-    until: float
-    budget_s: float
-    setup_limit_s: float = DEFAULT_SETUP_LIMIT_S
-    twin: str = "auto"
-    stop_when_linear: bool = False
+    plan: Plan
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What it measures."""
+        return self.plan.points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +123,7 @@ def lost(job: Job, status: Fault, why: str) -> Done:
 
 def limit_s(job: Job) -> float:
     """Return how long a job may take on its node before it counts as hanging, s."""
-    return LATE * job.budget_s + LATE_S + 2 * job.setup_limit_s
+    return LATE * job.plan.budget_s + LATE_S + 2 * job.plan.setup_limit_s
 
 
 class Executor(Protocol):
@@ -208,16 +205,11 @@ class LocalExecutor:
     def _run(self, job: Job) -> Done:
         begin = time.monotonic_ns()
         session = store.new_session_id(self._folder)
-        plan = Plan(
-            points=job.points,
-            processes=job.processes,
-            until=job.until,
-            budget_s=max(LEAST_SHARE * job.budget_s, job.budget_s - self._setup_s),
-            setup_limit_s=job.setup_limit_s,
-            budget_option="study.time_budget",
-            setup_option="study.setup_limit",
-            twin=job.twin,
-            stop_when_linear=job.stop_when_linear,
+        budget_s = job.plan.budget_s
+        plan = replace(
+            job.plan,
+            folder=host.cache_folder(),
+            budget_s=max(LEAST_SHARE * budget_s, budget_s - self._setup_s),
         )
         fault: FrameworktaxError | None = None
         with open_shard(

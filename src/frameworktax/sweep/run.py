@@ -21,6 +21,7 @@ from frameworktax.errors import (
     nearest,
 )
 from frameworktax.host.lock import host_lock
+from frameworktax.measure.plan import Plan
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.recorder import open_shard
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
@@ -310,17 +311,18 @@ class Sweep:
                 shown_s = min(left_s, shown_s)  # it ends with the budget
             number = queue.total - len(queue)
             self._reporter.session(number, queue.total, group.name, shown_s)
-            job = Job(
-                name=f"{number} {group.name}",
+            session = Plan(
                 points=group.points,
-                platform=group.platform,
                 processes=self._settings.processes,
                 until=self._settings.until,
                 budget_s=_budget_s(group.estimate_s, expected_s, left_s),
                 setup_limit_s=self._settings.setup_limit,
+                budget_option="study.time_budget",
+                setup_option="study.setup_limit",
                 twin=self._settings.twin,
                 stop_when_linear=self._settings.stop_when_linear,
             )
+            job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
             self._jobs[job.name] = Submitted(job=job, group=group, rank=rank, host=platform.host)
             self._executor.submit(job)
 
