@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax import host, runtimes, store
+from frameworktax import host, store
 from frameworktax.errors import NothingMeasuredError, UsageError, needs
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import (
@@ -23,6 +23,7 @@ from frameworktax.measure.plan import (
     Plan,
     plan_for,
     points_for,
+    why_not,
 )
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
@@ -37,9 +38,7 @@ from frameworktax.records import (
     Record,
     Run,
     Workload,
-    device_of,
 )
-from frameworktax.runtimes.base import Target
 from frameworktax.stats import UNTIL
 
 if TYPE_CHECKING:
@@ -279,18 +278,17 @@ def run_plan(
     if not plan.points:
         return Results(document(earlier, plan.until, asked), folder)
     session = store.new_session_id(folder)
-    interrupted = False
-    nothing: NothingMeasuredError | None = None
+    ended: NothingMeasuredError | KeyboardInterrupt | None = None
     with open_shard(folder, session, command) as writer:
         if reporter is not None:
-            reporter.asked([point for point in plan.points if _is_possible(point)], plan.until)
+            reporter.asked([point for point in plan.points if not why_not(point)], plan.until)
         try:
             with host_lock(command, reporter.say if reporter else None):
                 MeasuringSession(plan, writer, session, reporter).run()
         except NothingMeasuredError as error:
-            nothing = error
-        except KeyboardInterrupt:
-            interrupted = True
+            ended = error
+        except KeyboardInterrupt as error:
+            ended = error
             for point in without_end(writer.path, plan.points):
                 writer.write(LeftOut(session=session, point=point, reason=INTERRUPTED))
         finally:
@@ -302,18 +300,11 @@ def run_plan(
         notes.append(Note("in-place", text))
     run = document(earlier + records, plan.until, asked)
     results = Results(replace(run, notes=run.notes + tuple(notes)), folder)
-    if nothing is not None:
-        raise NothingMeasuredError(str(nothing), results) from nothing
-    if interrupted:
+    if isinstance(ended, NothingMeasuredError):
+        raise NothingMeasuredError(str(ended), results) from ended
+    if ended is not None:
         raise Interrupted(results)
     return results
-
-
-def _is_possible(point: Point) -> bool:
-    """Return whether the point's runtime is available here, as far as can be known at once."""
-    runtime = runtimes.get(point.runtime)
-    target = Target(device_of(point.platform), point.workload.precision, point.threads)
-    return runtime.missing(target) is None and runtime.cannot(point.workload) is None
 
 
 @contextlib.contextmanager

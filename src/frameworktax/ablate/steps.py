@@ -336,8 +336,8 @@ def ablate(
         UsageError: what was asked for cannot be.
         NothingMeasuredError: no step could be measured.
     """
-    if min(processes, 1 if threads is None else threads) < 1 or time_budget <= 0 or until <= 0:
-        raise UsageError("processes, threads, time budget and until must be above zero")
+    if threads is not None and threads < 1:
+        raise UsageError("threads must be above zero")
     if model.startswith("onnx:"):
         raise UsageError(f"{model} is no torch module, there is no eager to start from; name one")
     points = points_of(model, workload or Workload(model=model), paths, device, threads)

@@ -91,14 +91,14 @@ def parse_gpus(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(gpus)
 
 
-def gpus(timeout_s: float = 10.0) -> tuple[dict[str, Any], ...]:
+def gpus() -> tuple[dict[str, Any], ...]:
     """Return the GPUs that ``nvidia-smi`` lists; none where it is absent or fails."""
-    return parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}", timeout_s) or "")
+    return parse_gpus(_smi(f"--query-gpu={','.join(_GPU_FIELDS)}") or "")
 
 
-def gpu_processes(timeout_s: float = 10.0) -> int | None:
+def gpu_processes() -> int | None:
     """Return how many processes hold a compute context on any device; None where not known."""
-    listed = _smi("--query-compute-apps=pid", timeout_s)
+    listed = _smi("--query-compute-apps=pid")
     return None if listed is None else len(listed.split())
 
 
@@ -113,7 +113,7 @@ def numa_node(gpu: Mapping[str, Any], root: Path = ROOT) -> tuple[int, tuple[int
     return node, tuple(machine.parse_cpu_list(listed))
 
 
-def _smi(question: str, timeout_s: float) -> str | None:
+def _smi(question: str) -> str | None:
     """Return what ``nvidia-smi`` answers; None where it is absent or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
@@ -121,7 +121,7 @@ def _smi(question: str, timeout_s: float) -> str | None:
     arguments = [command, question, "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(
-            arguments, capture_output=True, text=True, check=False, timeout=timeout_s
+            arguments, capture_output=True, text=True, check=False, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):  # a driver that hangs is as good as none
         return None

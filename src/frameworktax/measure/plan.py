@@ -299,6 +299,13 @@ def refuse_places(points: Sequence[Point], by: str) -> None:
     )
 
 
+def why_not(point: Point) -> str | None:
+    """Return why a point's runtime cannot run it here, as far as can be known at once."""
+    runtime = registry.get(point.runtime)
+    target = Target(device_of(point.platform), point.workload.precision, point.threads)
+    return runtime.missing(target) or runtime.cannot(point.workload)
+
+
 def refuse_unavailable(points: Iterable[Point]) -> None:
     """Refuse to begin a session of which nothing can run here.
 
@@ -309,12 +316,10 @@ def refuse_unavailable(points: Iterable[Point]) -> None:
     for point in points:
         if point.runtime == FLOOR:
             continue
-        runtime = registry.get(point.runtime)
-        target = Target(device_of(point.platform), point.workload.precision, point.threads)
-        reason = runtime.missing(target) or runtime.cannot(point.workload)
+        reason = why_not(point)
         if reason is None:
             return
-        reasons.setdefault(runtime.name, reason)
+        reasons.setdefault(point.runtime, reason)
     if reasons:
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise UsageError(f"nothing that was asked for can run here: {listed}")

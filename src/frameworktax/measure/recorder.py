@@ -44,21 +44,16 @@ CHATTY_BYTES = 1_000_000
 
 
 def open_shard(
-    folder: Path,
-    session: str,
-    command: Sequence[str],
-    *,
-    environment: Environment | None = None,
-    writer: type[store.Writer] = store.Writer,
+    folder: Path, session: str, command: Sequence[str], environment: Environment | None = None
 ) -> store.Writer:
     """Return a writer for a new session on this host; its first record is the session.
 
-    ``environment`` is looked up where it is not given; ``writer`` opens the shard.
+    ``environment`` is looked up where it is not given.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    shard = writer(folder, session)
+    shard = store.Writer(folder, session)
     shard.write(
         Session(
             session=session,

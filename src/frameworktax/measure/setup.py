@@ -13,8 +13,7 @@ import math
 import os
 import queue
 import shutil
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +136,8 @@ class Setup:
         self._add_references()
         self._add_floor()
         wanted = [series for series in self._series if series.dead is None]
-        for series in sorted(wanted, key=_load_order):
+        # What compiles last; eager first, because nothing is ranked without it.
+        for series in sorted(wanted, key=lambda one: (one.runtime.compiles, not one.is_eager)):
             if not series.runtime.prepares and not _is_asked_floor(series):
                 self._submit(self._make_ready, series)
         self._submit(self._describe_and_export, wanted)
@@ -201,20 +201,22 @@ class Setup:
                 if not series.runtime.prepares:
                     self._submit(self._make_ready, series)
             exports = [series for series in wanted + twins if series.runtime.prepares]
-            ordered = sorted(exports, key=_export_order)
-            waiting = deque(series for series in ordered if not series.runtime.compiles)
-            if len(waiting) > 1 and self._has_room_for_two():
+            # What is asked for before its twins, one interpreter after another.
+            exports.sort(key=lambda one: (one.is_twin, str(one.runtime.python() or "")))
+            quick = [series for series in exports if not series.runtime.compiles]
+            waiting = iter(quick)  # both threads take from it
+            if len(quick) > 1 and self._has_room_for_two():
                 self._submit(self._export, waiting, self._second)
             self._export(waiting, self._process)
             # One compiler at a time: it begins processes of its own.
-            self._export(deque(one for one in ordered if one.runtime.compiles), self._process)
+            self._export((one for one in exports if one.runtime.compiles), self._process)
         finally:
             self._process.close()
 
-    def _export(self, waiting: deque[Series], process: SetupProcess) -> None:
-        """Export what another thread has not begun with, for one runtime after another."""
+    def _export(self, waiting: Iterator[Series], process: SetupProcess) -> None:
+        """Export what another thread has not taken, for one runtime after another."""
         try:
-            while (series := _next(waiting)) is not None:
+            for series in waiting:
                 if self._prepare(series, process):
                     self._submit(self._make_ready, series)
         finally:
@@ -430,23 +432,5 @@ class Setup:
         return twins
 
 
-def _next(waiting: deque[Series]) -> Series | None:
-    """Take the first of what waits, also where another thread takes the last; None for none."""
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None
-
-
 def _is_asked_floor(series: Series) -> bool:
     return series.is_floor and not series.is_beside
-
-
-def _load_order(series: Series) -> tuple[bool, bool]:
-    """Eager first: nothing is ranked without it; what compiles last."""
-    return series.runtime.compiles, not series.is_eager
-
-
-def _export_order(series: Series) -> tuple[bool, bool, str]:
-    """What compiles last, what is asked for before its twins, one interpreter after another."""
-    return series.runtime.compiles, series.is_twin, str(series.runtime.python() or "")

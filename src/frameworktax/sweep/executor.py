@@ -155,18 +155,12 @@ class LocalExecutor:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        device: str,
-        reporter: Reporter,
-        command: Sequence[str],
-        writer: type[store.Writer] = store.Writer,
+        self, folder: Path, device: str, reporter: Reporter, command: Sequence[str]
     ) -> None:
         self._folder = folder
         self._device = device
         self._reporter = reporter
         self._command = tuple(command)
-        self._writer = writer
         self._queue: deque[Job] = deque()
         self._templates = Templates()
         self._setup_s = 0.0  # of the session before: about as much as the next one's
@@ -212,13 +206,7 @@ class LocalExecutor:
             budget_s=max(LEAST_SHARE * budget_s, budget_s - self._setup_s),
         )
         fault: FrameworktaxError | None = None
-        with open_shard(
-            self._folder,
-            session,
-            self._command,
-            environment=_environment(),
-            writer=self._writer,
-        ) as writer:
+        with open_shard(self._folder, session, self._command, _environment()) as writer:
             measuring = MeasuringSession(
                 plan, writer, session, self._reporter, templates=self._templates
             )
