@@ -347,27 +347,23 @@ def group(label, seconds):
     )
 )
 def test_a_queue_gives_what_came_first_and_knows_its_sums(steps):
-    queue, model = Queue([]), []
-    for number, (label, seconds, takes) in enumerate(steps):
+    queue, model = Queue(), []
+    for label, seconds, takes in steps:
         if takes and model:
-            fits = [entry for entry in model if entry[2].platform != label]
             found = queue.take([name for name in "abc" if name != label])
-            if not fits:
-                assert found is None
-                continue
-            first = min(fits, key=lambda entry: entry[:2])
-            assert found == (first[0], first[2])
-            model.remove(first)
-            if seconds == 9:  # lost: it takes its place again
-                queue.add(first[2], first[0])
-                model.append((first[0], number, first[2]))
+            first = next((one for one in model if one.platform != label), None)
+            assert found is first
+            if first is not None:
+                model.remove(first)
+                if seconds == 9:  # lost: it is the next one again
+                    queue.add(first, first=True)
+                    model.insert(0, first)
         else:
-            rank = queue.total
             queue.add(one := group(label, float(seconds)))
-            model.append((rank, number, one))
+            model.append(one)
     assert len(queue) == len(model)
     for label in "abc":
-        waiting = sum(entry[2].estimate_s for entry in model if entry[2].platform == label)
+        waiting = sum(one.estimate_s for one in model if one.platform == label)
         assert queue.waiting_s([label]) == pytest.approx(waiting)
     assert len(list(queue.drain("abc"))) == len(model) and queue.waiting_s("abc") == 0.0
 

@@ -20,7 +20,7 @@ import msgspec
 from frameworktax import host, runtimes
 from frameworktax.host.cache import own_entry, private_file
 from frameworktax.measure import parity
-from frameworktax.measure.protocol import Described, Facts
+from frameworktax.measure.protocol import Described
 from frameworktax.measure.series import artifact_key, is_fixed
 from frameworktax.records import Point, device_of
 
@@ -58,7 +58,12 @@ class KnownModels:
         if folder is None:
             return
         known = self._read(point)
-        facts = {batch: f for batch, f in described.facts.items() if not _gave_up(f)}
+        facts = {
+            batch: found
+            for batch, found in described.facts.items()
+            if all(note.code != "counts-scaled" for note in found.notes)
+            or None not in (getattr(found, count) for count in COUNTS)
+        }
         whole = replace(described, facts={**(known.facts if known else {}), **facts})
         with contextlib.suppress(OSError):  # a full cache keeps nothing more
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -108,8 +113,3 @@ class KnownModels:
         if self._libraries is None:
             self._libraries = host.libraries(runtimes.distributions())
         return own_entry(self._cache / artifact_key(eager, [], self._libraries))
-
-
-def _gave_up(facts: Facts) -> bool:
-    scaled = any(note.code == "counts-scaled" for note in facts.notes)
-    return scaled and any(getattr(facts, count) is None for count in COUNTS)

@@ -133,9 +133,10 @@ class Rounds:
         """
         while (left_s := self._precise_s(keep_s)) > 0:
             open_groups = [
-                (gain, runs)
+                (gain / schedule.rounds_s(runs), runs)
                 for group in self.groups()
-                if (runs := self._open(group)) and (gain := self._gain(runs))
+                if (runs := self._open(group))
+                if (gain := max(map(schedule.narrowing, self._by_run(runs))))
             ]
             if not open_groups:
                 return
@@ -217,10 +218,6 @@ class Rounds:
         )
         return beside if is_done else asked + beside
 
-    def _gain(self, runs: Runs) -> float:
-        """Return by how much a second of rounds narrows the widest interval."""
-        return max(map(schedule.narrowing, self._by_run(runs))) / schedule.rounds_s(runs)
-
     def _by_run(self, runs: Runs) -> list[list[list[float]]]:
         medians = self._medians(runs)
         return [medians[run.series, run.batch] for run in runs]
@@ -265,7 +262,9 @@ class Rounds:
                     self._bench.reporter.now(run.point)
                     self._time_block(run)
                 if run in asked and self._is_samplable(run):
-                    self._sample(run)
+                    run.is_samplable = self._attribute(
+                        run, Server.sample, batch=run.batch, duration_ns=schedule.SAMPLE_NS
+                    )
         self._round += 1
         for (series, batch), medians in self._medians(runs).items():
             self._ended_ns[schedule.group_of(series, batch)] = self._clock.wall_ns()
@@ -344,12 +343,6 @@ class Rounds:
             return False
         has_symbols = run.series.runtime.has_symbols
         return separates_kernels(self._bench.sampler, has_symbols=has_symbols)
-
-    def _sample(self, run: PointRun) -> None:
-        """Ask where the time goes on the host, in a run of its own."""
-        run.is_samplable = self._attribute(
-            run, Server.sample, batch=run.batch, duration_ns=schedule.SAMPLE_NS
-        )
 
     def _unprofiled(self) -> Runs:
         """Return one run of each point that no device was asked about, the telling ones first."""

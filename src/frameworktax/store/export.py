@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from frameworktax.errors import StoreError, check_suffix, needs
 from frameworktax.host.cache import atomic_path
-from frameworktax.records import Block, Note, Point, Session, Subject, Workload
+from frameworktax.records import Block, Note, Session, Subject, Workload
 from frameworktax.stats import block_median
 from frameworktax.store import shards
 from frameworktax.store.read import Where, point_key, unique
@@ -73,7 +73,8 @@ def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Itera
             started[record.session] = record.started
         elif isinstance(record, Subject) and matches(record.point):
             key = record.point.key()
-            known[record.session, key] = {**_flat(record.point), "paradigm": record.paradigm}
+            data = asdict(record.point)
+            known[record.session, key] = data.pop("workload") | data | {"paradigm": record.paradigm}
     own = [f.name for f in fields(Block)]
     # without conditions blocks that no subject describes are written too: nothing is left out
     for record in unique(found, faults, lambda _, kind: kind == "block"):
@@ -86,11 +87,6 @@ def rows(folder: Path, faults: list[Fault], where: Where | None = None) -> Itera
                 "started": started.get(record.session),
                 "median_ns": float(block_median(record.latency_ns)),
             }
-
-
-def _flat(point: Point) -> dict[str, Any]:
-    data = asdict(point)
-    return {**data.pop("workload"), **data}
 
 
 def _csv(table: Iterator[dict[str, Any]], path: Path) -> int:

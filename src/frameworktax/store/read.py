@@ -78,13 +78,13 @@ class Where:
         tests = [(name, [_test(word) for word in words]) for name, words in self.conditions]
 
         def matches(point: Point) -> bool:
-            return all(any(t(_value(point, name)) for t in alts) for name, alts in tests)
+            for name, alternatives in tests:
+                holder = point.workload if hasattr(point.workload, name) else point
+                if not any(test(getattr(holder, name)) for test in alternatives):
+                    return False
+            return True
 
         return matches
-
-
-def _value(point: Point, name: str) -> Any:
-    return getattr(point.workload if hasattr(point.workload, name) else point, name)
 
 
 def _test(word: str) -> Callable[[Any], bool]:

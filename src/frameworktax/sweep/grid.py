@@ -215,19 +215,17 @@ def _lacks(model: str) -> frozenset[str]:
     return text | image | (FACTOR_AXES - set(info.factors))
 
 
-def _platform(label: str, device: str) -> str:
-    """Return a point's platform: this host's device, or that of nodes with their label."""
-    return device if label in ("local", device) or "@" in device else f"{device}@{label}"
-
-
 def _point(cell: Cell, platforms: Mapping[str, str]) -> Point:
     workload = Workload(
         **{FIELDS.get(axis, axis): value for axis, value in cell.items() if axis not in OUTSIDE}
     )
+    label = cell["platform"]
+    device = platforms[label]
+    is_here = label in ("local", device) or "@" in device
     return Point(
         workload=completed(workload),
         runtime=cell["runtimes"],
-        platform=_platform(cell["platform"], platforms[cell["platform"]]),
+        platform=device if is_here else f"{device}@{label}",
         threads=cell["threads"],
     )
 

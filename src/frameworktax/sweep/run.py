@@ -153,7 +153,6 @@ class Submitted:
 
     job: Job
     group: Group
-    rank: int
     host: str
 
 
@@ -298,10 +297,9 @@ class Sweep:
         while True:
             busy = Counter(one.host for one in self._jobs.values())
             free = [label for label, one in platforms.items() if busy[one.host] < one.slots]
-            found = queue.take(free)
-            if found is None:
+            group = queue.take(free)
+            if group is None:
                 return
-            rank, group = found
             platform = platforms[group.platform]
             mates = [label for label, one in platforms.items() if one.host == platform.host]
             expected_s = (queue.waiting_s(mates) + group.estimate_s) / platform.slots
@@ -323,7 +321,7 @@ class Sweep:
                 stop_when_linear=self._settings.stop_when_linear,
             )
             job = Job(name=f"{number} {group.name}", platform=group.platform, plan=session)
-            self._jobs[job.name] = Submitted(job=job, group=group, rank=rank, host=platform.host)
+            self._jobs[job.name] = Submitted(job=job, group=group, host=platform.host)
             self._executor.submit(job)
 
     def _next_done(self) -> tuple[Submitted, Done] | None:
@@ -364,7 +362,7 @@ class Sweep:
         self._reporter.ended()
         again = retries.after(one.group, statuses, lost=isinstance(done.error, WorkerError))
         for group in again.now:
-            queue.add(group, one.rank)
+            queue.add(group, first=True)
         for group in again.later:
             queue.add(group)
         if done.error is not None:

@@ -5,8 +5,7 @@ The order makes a sweep that ends early worth having: priority first, then the c
 
 from __future__ import annotations
 
-import bisect
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -158,45 +157,40 @@ def _packed(configs: Sequence[_Config], room: float, limit_s: float) -> list[lis
 
 
 class Queue:
-    """Groups that wait, in order: by rank, of one rank as they came."""
+    """Groups that wait, in order; ``total`` counts those that were ever added."""
 
-    def __init__(self, groups: Iterable[Group]) -> None:
-        self.total = 0
-        """Groups that were ever added."""
-        self._waiting: list[tuple[int, int, Group]] = []
-        """Rank, number in order of arrival, group."""
-        for group in groups:
-            self.add(group)
+    def __init__(self, groups: Iterable[Group] = ()) -> None:
+        self._waiting = deque(groups)
+        self.total = len(self._waiting)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def labels(self) -> list[str]:
         """Return the platforms that groups wait for."""
-        return list(dict.fromkeys(group.platform for *_, group in self._waiting))
+        return list(dict.fromkeys(group.platform for group in self._waiting))
 
-    def add(self, group: Group, rank: int | None = None) -> None:
-        """Take a group, after all others or at the rank it had."""
-        entry = (self.total if rank is None else rank, self.total, group)
-        bisect.insort(self._waiting, entry, key=lambda one: one[:2])
+    def add(self, group: Group, *, first: bool = False) -> None:
+        """Take a group, after all others or before them."""
+        (self._waiting.appendleft if first else self._waiting.append)(group)
         self.total += 1
 
-    def take(self, labels: Collection[str]) -> tuple[int, Group] | None:
-        """Return the first group for one of the platforms with its rank, None if there is none."""
-        for at, (rank, _, group) in enumerate(self._waiting if labels else ()):
+    def take(self, labels: Collection[str]) -> Group | None:
+        """Return the first group for one of the platforms, None if there is none."""
+        for at, group in enumerate(self._waiting if labels else ()):
             if group.platform in labels:
                 del self._waiting[at]
-                return rank, group
+                return group
         return None
 
     def waiting_s(self, labels: Collection[str]) -> float:
         """Return how long the groups of some platforms are estimated to take."""
-        return sum(group.estimate_s for *_, group in self._waiting if group.platform in labels)
+        return sum(group.estimate_s for group in self._waiting if group.platform in labels)
 
     def drain(self, labels: Collection[str]) -> Iterator[Group]:
         """Take out everything that waits for some platforms, in order."""
-        while (found := self.take(labels)) is not None:
-            yield found[1]
+        while (group := self.take(labels)) is not None:
+            yield group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +198,7 @@ class Again:
     """What follows from the end of a job.
 
     Attributes:
-        now: groups that take the place of theirs.
+        now: groups that come before everything else.
         later: groups that come after everything else.
         blamed: the point that a lost session was about; it has failed once more.
         text: what becomes of the points of a lost session, for people.
