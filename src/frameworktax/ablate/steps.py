@@ -177,7 +177,7 @@ def _steps(
     steps = []
     for rung in rungs:
         m = measured.get(rung.point)
-        reason = _why(rung, m, asked)
+        reason = _missing(rung.point, m, asked)
         if rung.name == "fused-attention" and fixed:
             reason = "this model has one way to compute attention, or none"
         if reason is None and m is not None:
@@ -210,9 +210,10 @@ def _steps(
     ]
 
 
-def _why(rung: Rung, m: Measurement | None, asked: Mapping[Point, str]) -> str | None:
+def _missing(point: Point, m: Measurement | None, asked: Mapping[Point, str]) -> str | None:
+    """Return why a point has no latency, None if it has one."""
     if m is None:
-        return asked.get(rung.point) or "not measured"
+        return asked.get(point) or "not measured"
     if m.latency_ns is None:
         return m.reason or f"{m.status}: too few blocks for an interval"
     return None
@@ -224,12 +225,8 @@ def _why_not_alone(
     rung = step.rung
     if rung.alone is None or rung.after is None:
         return rung.why or None
-    if step.reason is not None:
-        return step.reason
-    m = measured.get(rung.alone)
-    if m is None or m.latency_ns is None:
-        return (m.reason if m else asked.get(rung.alone)) or "not measured"
-    return rung.why or None
+    alone = measured.get(rung.alone)
+    return step.reason or _missing(rung.alone, alone, asked) or rung.why or None
 
 
 def _effects(
