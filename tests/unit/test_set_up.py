@@ -201,7 +201,7 @@ def set_up(tmp_path, *made, spawn=None, **plan):
     everything = list(made)
     with store.Writer(tmp_path / "s", "session") as writer, ThreadPoolExecutor(2) as pool:
         bench = made_bench(plan, everything, writer, tmp_path / "t", "perf-event")
-        running = Setup(bench, spawn, SetupProcess(tmp_path, spawn), pool)
+        running = Setup(bench, spawn, pool)
         running.begin()
         while running.is_running():
             running.show(block=True)
@@ -249,7 +249,7 @@ def test_a_second_export_needs_memory_and_a_process(
     plan = Plan(points=(POINT,), folder=tmp_path, in_place=in_place)
     with store.Writer(tmp_path / "s", "session") as writer:
         bench = made_bench(plan, [], writer, tmp_path / "t", None)
-        setup = Setup(bench, None, SetupProcess(tmp_path, None), None)
+        setup = Setup(bench, None, None)
     assert not setup._has_room_for_two()
     setup._described[POINT.workload] = Described(
         facts={1: Facts(parameters=parameters)}, has_twin=False
@@ -403,8 +403,8 @@ def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch)
 
 
 class FakeProcess:
-    def __init__(self, python, temporary):
-        self.python, self.temporary = python, temporary
+    def __init__(self, label, python, variables, libraries):
+        self.python, self.temporary = python, Path(variables["TMPDIR"])
         self.alive = True
 
     def kill(self):
@@ -413,7 +413,7 @@ class FakeProcess:
 
 @pytest.fixture
 def setup_process(tmp_path):
-    return SetupProcess(tmp_path / "cache", FakeProcess)
+    return SetupProcess(tmp_path / "cache", FakeProcess, [])
 
 
 def test_it_is_kept_until_it_is_closed(setup_process):

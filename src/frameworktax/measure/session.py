@@ -35,10 +35,9 @@ from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.rounds import JOINED_S, Rounds
 from frameworktax.measure.schedule import Points, Runs
 from frameworktax.measure.series import Series, series_of
-from frameworktax.measure.setup import Setup, SetupProcess
+from frameworktax.measure.setup import Setup
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
-from frameworktax.models.libraries import libraries_in
 from frameworktax.records import Effort, Note, Point, device_of
 from frameworktax.stats import MIN_BLOCKS
 from frameworktax.store import Writer
@@ -103,8 +102,7 @@ class MeasuringSession:
         self._outputs = OutputChecks(self._bench)
         self._setup_pool = ThreadPoolExecutor(THREADS)
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
-        process = SetupProcess(self._scratch, self._setup_process)
-        self._setup = Setup(self._bench, self._spawn, process, self._setup_pool)
+        self._setup = Setup(self._bench, self._spawn, self._setup_pool)
         self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=session)
 
     def run(self) -> None:
@@ -431,12 +429,6 @@ class MeasuringSession:
             worker = self._process(label, python, variables, libraries)
             self._spawned.append(worker)
             return worker
-
-    def _setup_process(self, python: Path | None, temporary: Path) -> AnyWorker:
-        needed = {name for series in list(self._series) for name in series.model_libraries}
-        if any(series.is_to_be_prepared for series in list(self._series)):
-            needed.add("exporter")
-        return self._spawn("set-up", python, {"TMPDIR": str(temporary)}, libraries_in(needed))
 
     def _process(
         self,

@@ -13,7 +13,7 @@ import math
 import os
 import queue
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from frameworktax.measure.protocol import Described
 from frameworktax.measure.recorder import Bench
 from frameworktax.measure.series import PointRun, Series, Spawn, series_of
 from frameworktax.measure.worker import Server
+from frameworktax.models.libraries import libraries_in
 from frameworktax.records import FLOOR, Note, Workload
 
 DESCRIBE_S = 3.0
@@ -44,10 +45,6 @@ LOOK_S = 0.5
 """A wait is cut into pieces this long, so that Ctrl-C is seen."""
 
 
-Start = Callable[[Path | None, Path], AnyWorker]
-"""Interpreter (None for this one) and folder for temporary files → a process to ask."""
-
-
 class SetupProcess:
     """At most one set-up process at a time.
 
@@ -55,12 +52,14 @@ class SetupProcess:
 
     Args:
         scratch: where a folder for its temporary files is made.
-        start: starts one.
+        spawn: starts one.
+        series: of the session; their libraries are imported in it.
     """
 
-    def __init__(self, scratch: Path, start: Start) -> None:
+    def __init__(self, scratch: Path, spawn: Spawn, series: list[Series]) -> None:
         self._scratch = scratch
-        self._start = start
+        self._spawn = spawn
+        self._series = series
         self._process: AnyWorker | None = None
         self._python: Path | None = None
         self._temporary: Path | None = None
@@ -83,12 +82,13 @@ class SetupProcess:
             raise StoreError(
                 f"cannot write in the cache {self._scratch}: {error.strerror}; free space"
             ) from error
-        self._process, self._python = self._start(python, self._temporary), python
+        needed = {name for series in list(self._series) for name in series.model_libraries}
+        if any(series.is_to_be_prepared for series in list(self._series)):
+            needed.add("exporter")
+        variables = {"TMPDIR": str(self._temporary)}
+        self._process = self._spawn("set-up", python, variables, libraries_in(needed))
+        self._python = python
         return self._process
-
-    def another(self) -> SetupProcess:
-        """Return a further one, begun in the same way."""
-        return SetupProcess(self._scratch, self._start)
 
     def close(self) -> None:
         """End the process, what it has left running, and remove its temporary files."""
@@ -108,17 +108,15 @@ class Setup:
         bench: references, the floor and twins are added to its series; its reporter is called by
             the session's own thread alone.
         spawn: starts a measuring process.
-        process: describes and exports.
         pool: threads, two at least.
     """
 
-    def __init__(
-        self, bench: Bench, spawn: Spawn, process: SetupProcess, pool: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, bench: Bench, spawn: Spawn, pool: ThreadPoolExecutor) -> None:
         self._bench = bench
         self._plan, self._series, self._gate = bench.plan, bench.series, bench.gate
         self._spawn = spawn
-        self._process, self._second = process, process.another()
+        self._process = SetupProcess(bench.scratch, spawn, bench.series)
+        self._second = SetupProcess(bench.scratch, spawn, bench.series)
         self._pool = pool
         self._described: dict[Workload, Described] = {}
         self._is_described = False
