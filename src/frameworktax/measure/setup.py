@@ -297,7 +297,7 @@ class Setup:
                     or len(series.failed) == len(series.points)
                 ):
                     raise error  # no other batch size would fare better
-            if 0 not in series.workers:  # the last batch size ended it
+            if not _is_alive(series, 0):  # the last batch size ended it
                 self._start(series, 0)
         except WorkerError as error:
             self._fail(series, error)
@@ -321,7 +321,7 @@ class Setup:
         A process that it ends is started anew with what was warm in it; process 0 where there was
         nothing is started for the next batch size.
         """
-        has_ended = process not in series.workers
+        has_ended = not _is_alive(series, process)
         if batch in series.failed or (has_ended and process > 0):
             return None
         try:
@@ -333,7 +333,7 @@ class Setup:
                 series.failed.add(batch)
             said = error if series.ready else self._explain(error)
             self._bench.recorder.outcome(series, batch, process, said)
-            if process in series.workers and not series.workers[process].alive:
+            if not _is_alive(series, process):
                 self._revive(series, process)
             return error
         if series.timed and series.ready:
@@ -359,8 +359,7 @@ class Setup:
     def _revive(self, series: Series, process: int) -> None:
         """Start a process anew after one batch size ended it, for the sake of the others."""
         bound = [batch for batch, p in series.bound if p == process]
-        if not (bound or process):
-            del series.workers[process]
+        if process not in series.workers or not (bound or process):
             return
         try:
             self._start(series, process)
@@ -428,6 +427,10 @@ class Setup:
                 twins += series_of(points, self._plan.folder, self._bench.scratch, None)
         self._series += twins
         return twins
+
+
+def _is_alive(series: Series, process: int) -> bool:
+    return process in series.workers and series.workers[process].alive
 
 
 def _is_asked_floor(series: Series) -> bool:
