@@ -25,9 +25,9 @@ from frameworktax.measure.plan import (
     points_for,
     why_not,
 )
+from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.models.live import unpack
 from frameworktax.records import (
     Block,

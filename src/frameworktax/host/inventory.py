@@ -120,9 +120,7 @@ def _smi(question: str) -> str | None:
         return None
     arguments = [command, question, "--format=csv,noheader,nounits"]
     try:
-        result = subprocess.run(
-            arguments, capture_output=True, text=True, check=False, timeout=10
-        )
+        result = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):  # a driver that hangs is as good as none
         return None
     return result.stdout if result.returncode == 0 else None

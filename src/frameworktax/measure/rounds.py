@@ -243,9 +243,7 @@ class Rounds:
 
     # --- one round ------------------------------------------------------------------------------
 
-    def _make(
-        self, runs: Runs, beside: Sequence[PointRun] = (), *, in_order: bool = False
-    ) -> None:
+    def _make(self, runs: Runs, beside: Sequence[PointRun] = (), *, in_order: bool = False) -> None:
         """Make one round of a group.
 
         Each block is followed by a sample of the same process, so that latency and tax are of one

@@ -38,7 +38,7 @@ from frameworktax.measure.series import Series, series_of
 from frameworktax.measure.setup import Setup
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
-from frameworktax.records import Effort, Note, Point, device_of
+from frameworktax.records import Effort, Note, device_of
 from frameworktax.stats import MIN_BLOCKS
 from frameworktax.store import Writer
 
@@ -484,4 +484,3 @@ class MeasuringSession:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._rounds.begun:
             self._recorder.write(self.effort)
-

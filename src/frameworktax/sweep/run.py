@@ -22,8 +22,8 @@ from frameworktax.errors import (
 )
 from frameworktax.host.lock import host_lock
 from frameworktax.measure.plan import Plan
-from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.recorder import open_shard
+from frameworktax.measure.reporter import Reporter
 from frameworktax.records import FLOOR, Block, LeftOut, Note, Point, Record, Session
 from frameworktax.store.read import point_key
 from frameworktax.sweep.executor import (
