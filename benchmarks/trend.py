@@ -24,7 +24,7 @@ from frameworktax.analysis.whatif.request import Refused
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
 from frameworktax.reproduce import paper
-from frameworktax.traces import chrome
+from frameworktax.traces import kineto
 from frameworktax.traces.timeline import build
 from machines import MOST, Outlook, grid, outlook, uniform
 from question import ROOT, place, table
@@ -82,7 +82,7 @@ TRACES = (
 def recorded(trace: Recorded) -> Subject:
     """Return the last call in a trace as queues."""
     pattern = re.compile(re.escape(trace.mark))
-    step = build(chrome.read(ROOT / "tests" / "data" / trace.file), pattern).steps()[-1]
+    step = build(kineto.read(ROOT / "tests" / "data" / trace.file), pattern).steps()[-1]
     return Subject(
         trace.title, replay.queues_of(step), trace.device, replay.RECORDED,
         f"Replay of a recorded trace (`tests/data/{trace.file}`), not measured here. {trace.said}",

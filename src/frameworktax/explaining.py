@@ -21,7 +21,7 @@ from frameworktax.errors import TraceError, UsageError
 from frameworktax.integrations import readers
 from frameworktax.records import RUN_SCHEMA, STORE_SCHEMA, Prediction, Run
 from frameworktax.report import html, json_document, trace_blocks
-from frameworktax.traces import chrome, nsys, timeline
+from frameworktax.traces import kineto, nsys, timeline
 from frameworktax.traces.kineto import DamagedError, blocks
 from frameworktax.traces.timeline import Timeline
 
@@ -219,12 +219,12 @@ def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
     if text[:1] == b"[" and _EVENT.match(head):
-        return chrome.read
+        return kineto.read
     if text[:1] == b"{" and not _RUN.search(head) and not _is_store(head):
         seen, tail = 0, b""
         for block in source():
             if _EVENTS.search(tail + block):
-                return chrome.read
+                return kineto.read
             seen, tail = seen + len(block), block[-64:]
             if seen > LIST_WITHIN:
                 break

@@ -14,9 +14,11 @@ f_{i−1} + g), f_i = s_i + k_i.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from frameworktax.testing import FakeClock
 from frameworktax.traces import events, kineto
@@ -193,7 +195,10 @@ class FakeDevice:
         self._rows = []
         try:
             work()
-            return kineto.parse(self._export(self._rows))
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "trace.json")
+                path.write_text(self._export(self._rows), encoding="utf-8")
+                return kineto.read(path, own=True)
         finally:
             self._rows = None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tempfile
 from decimal import Decimal
+from pathlib import Path
 
-from frameworktax.traces import intervals
+from frameworktax.traces import intervals, kineto
 
 HOST, DEVICE_STREAM = 100, 7
 
@@ -16,6 +18,14 @@ def busy_ns(trace):
     work = trace.device()
     own = {d: work.where(work.device == d) for d in sorted(set(work.device.tolist()))}
     return {d: intervals.union_ns(w.start_ns, w.end_ns) for d, w in own.items()}
+
+
+def parse(text):
+    """Return the trace of a text, read as the measuring process's own profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        path.write_text(text)
+        return kineto.read(path, own=True)
 
 
 def us(ns):

@@ -9,13 +9,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
-from frameworktax.traces import chrome, timeline
+from frameworktax.traces import kineto, timeline
 
 
 def ordered(tmp_path, *events):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    return timeline.build(chrome.read(path))
+    return timeline.build(kineto.read(path))
 
 
 def test_a_step_as_arrays_in_the_order_of_the_launches(tmp_path):

@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.analysis.trace import bill as trace_bill
-from frameworktax.traces import chrome, timeline
+from frameworktax.traces import kineto, timeline
 from frameworktax.traces.events import CATEGORIES, Events, Trace
 
 
 def billed(tmp_path, *events):
     path = tmp_path / "t.json"
     path.write_text(cases.trace(*events))
-    line = timeline.build(chrome.read(path))
+    line = timeline.build(kineto.read(path))
     return line, trace_bill.bill(line)
 
 
@@ -90,7 +90,7 @@ def test_without_a_device_operators_and_what_is_around_them(tmp_path):
 @pytest.mark.parametrize("name", ["h100-bert-small-step.json", "a100-alexnet.json"])
 def test_recorded_steps_add_up_to_the_nanosecond(name):
     path = Path(__file__).parents[1] / "data" / name
-    line = timeline.build(chrome.read(path))
+    line = timeline.build(kineto.read(path))
     bill = trace_bill.bill(line)
     walls = line.windows.end_ns - line.windows.begin_ns
     assert bill.table.sum(axis=1).tolist() == walls.tolist()

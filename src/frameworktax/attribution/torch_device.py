@@ -95,4 +95,4 @@ class TorchDevice:
             with profile(activities=[*host, ProfilerActivity.CUDA]) as profiler:
                 work()
             profiler.export_chrome_trace(str(path))
-            return kineto.read(path)
+            return kineto.read(path, own=True)

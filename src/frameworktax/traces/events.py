@@ -136,8 +136,8 @@ class Trace:
         cut: why the file ends early; None if it does not.
         device_names: by number, as far as the file has them.
         shapes: (start_ns, device, stream) of a kernel → blocks, threads of a block, registers of
-            a thread, bytes of shared memory of a block; of Kineto's files that were read whole.
-        properties: of devices by number, as Kineto writes them; likewise.
+            a thread, bytes of shared memory of a block; of the measuring process's own profile.
+        properties: of devices by number, as Kineto writes them.
     """
 
     events: Events
