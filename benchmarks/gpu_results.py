@@ -22,8 +22,7 @@ from statistics import median
 from typing import Any
 
 from frameworktax import api
-from frameworktax.analysis.whatif import gpu
-from frameworktax.analysis.whatif.request import Refused, WhatIf
+from frameworktax.analysis.whatif.formulas import Case, Refused, WhatIf, answer
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Measurement
 from frameworktax.reproduce import paper
@@ -101,10 +100,10 @@ def replay_errors(measured: Sequence[Measurement]) -> dict[str, list[float]]:
                 if truth is None or truth.latency_ns is None:
                     continue
                 try:
-                    answer = gpu.answer(start, relatives, question)
+                    found = answer(Case(start, relatives, relatives, question))
                 except Refused:
                     continue
-                errors[name].append(answer.latency.value / truth.latency_ns.value - 1)
+                errors[name].append(found.latency.value / truth.latency_ns.value - 1)
     return dict(errors)
 
 

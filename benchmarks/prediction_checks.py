@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from frameworktax.analysis.estimates import median_interval, scaled
 from frameworktax.analysis.grouping import PointRecords, gather
-from frameworktax.analysis.whatif import cpu, gpu
-from frameworktax.analysis.whatif.request import Answer, Refused, WhatIf
+from frameworktax.analysis.whatif import formulas
+from frameworktax.analysis.whatif.formulas import Answer, Case, Refused, WhatIf
 from frameworktax.records import FLOOR, Estimate, Measurement, Record, device_of, point_name
 from frameworktax.stats import ratio_interval, relative_half_width
 
@@ -190,9 +190,7 @@ def _seen(other: Measurement, target: Measurement, asked: WhatIf) -> bool:
 
 def _answer(m: Measurement, seen: Sequence[Measurement], asked: WhatIf) -> Answer:
     relatives = [o for o in seen if o.point.family() == m.point.family()]
-    if device_of(m.platform) != "cpu":
-        return gpu.answer(m, relatives, asked)
-    return cpu.answer(m, relatives, seen, asked)
+    return formulas.answer(Case(m, relatives, seen, asked))
 
 
 def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
@@ -210,9 +208,8 @@ def _spans(m: Measurement, told: Sequence[Measurement]) -> list[Check]:
             continue
         small = [o for o in row if o.workload.batch < target.workload.batch][-POINTS:]
         with suppress(Refused):
-            answer = cpu.on_line(
-                [float(o.workload.batch) for o in small],
-                [o.span_ns for o in small if o.span_ns is not None],
+            answer = formulas.on_line(
+                [(float(o.workload.batch), o.span_ns) for o in small if o.span_ns is not None],
                 float(target.workload.batch),
                 SPAN,
                 "--batch 1,2,4",

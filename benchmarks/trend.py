@@ -17,10 +17,10 @@ from pathlib import Path
 
 from frameworktax import api
 from frameworktax.analysis.regime import DEVICES
-from frameworktax.analysis.whatif import gpu, replay
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.formulas import UNIFORM, Refused, totals
 from frameworktax.analysis.whatif.predict import errors_shown
 from frameworktax.analysis.whatif.replay import Queues
-from frameworktax.analysis.whatif.request import Refused
 from frameworktax.records import Estimate, Measurement
 from frameworktax.report.words import duration
 from frameworktax.reproduce import paper
@@ -96,12 +96,12 @@ def measured(folder: Path) -> Iterator[Subject]:
         if m.platform == "cpu" or m.runtime != "eager":
             continue
         with suppress(Refused):
-            gpu.totals(m)
+            totals(m)
             known = first.get(m.workload.model)
             if known is None or m.workload.batch < known.workload.batch:
                 first[m.workload.model] = m
     for m in first.values():
-        latency, host, kernel, span = (total.value for total in gpu.totals(m))
+        latency, host, kernel, span = (total.value for total in totals(m))
         queues = uniform(
             launches=m.launches or 0,
             host_ns=host,
@@ -110,7 +110,7 @@ def measured(folder: Path) -> Iterator[Subject]:
             latency_ns=latency,
         )
         title = f"{m.workload.model}, batch {m.workload.batch}, measured on {m.platform}"
-        yield Subject(title, queues, None, gpu.UNIFORM, f"From the totals in {folder}.")
+        yield Subject(title, queues, None, UNIFORM, f"From the totals in {folder}.")
 
 
 def generations(device: str) -> list[tuple[str, float, float]]:

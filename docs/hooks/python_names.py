@@ -17,7 +17,7 @@ BEHIND = {
     "BlockTax": "frameworktax.block.BlockTax",
     "Watch": "frameworktax.integrations.watch.Watch",
     "SweepResults": "frameworktax.sweep.run.SweepResults",
-    "WhatIf": "frameworktax.analysis.whatif.request.WhatIf",
+    "WhatIf": "frameworktax.analysis.whatif.formulas.WhatIf",
     "Comparison": "frameworktax.analysis.compare.comparison.Comparison",
     "Change": "frameworktax.analysis.compare.comparison.Change",
 }

@@ -23,7 +23,7 @@ from test_report import hostile
 
 from frameworktax.analysis.document import build
 from frameworktax.analysis.whatif import predict as whatif
-from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.report import charts, trace_blocks, words
 from frameworktax.report.families import families
 

@@ -15,7 +15,7 @@ import trace_cases as cases
 import frameworktax as ft
 from frameworktax import store
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.errors import FrameworktaxError, UsageError
 from frameworktax.explaining import explain_run
 from frameworktax.report import json_document

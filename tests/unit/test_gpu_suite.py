@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import gpu_results
 import gpu_suite
 import gpu_wheels
-from frameworktax.analysis.whatif import gpu as whatif
-from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.analysis.whatif.formulas import Case, WhatIf, answer
 from frameworktax.records import Estimate, Measurement, Workload
 from gpu_suite import DRY, PARTS, Part, Suite, judged, plan
 
@@ -302,7 +301,7 @@ def measured(runtime, batch, latency, host, kernel, launches=60):
 
 def test_errors_of_the_replay_are_predicted_over_measured():
     eager = [measured("eager", n, 1_000_000.0, 950_000.0, 100_000.0 * n) for n in (1, 2, 4)]
-    graphs = [whatif.answer(m, [m], WhatIf(graphs=True)).latency.value for m in eager]
+    graphs = [answer(Case(m, [m], [], WhatIf(graphs=True))).latency.value for m in eager]
     replayed = [
         measured("cuda-graph", m.workload.batch, predicted / 1.1, 9_000.0, 100_000.0)
         for m, predicted in zip(eager, graphs, strict=True)

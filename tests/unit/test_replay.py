@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from two_queues import Program, busy_ns, play, random_program
 
-from frameworktax.analysis.whatif import gpu, replay
+from frameworktax.analysis.whatif import formulas, replay
 from frameworktax.analysis.whatif.replay import Change
 from machines import uniform
 
@@ -128,8 +128,8 @@ def test_totals_end_as_the_replay_of_equal_launches_does(launches, host, kernel,
     span = kernel * spread
     q = uniform(launches=launches, host_ns=host, kernel_ns=kernel, span_ns=span, latency_ns=0.0)
     assert latency(q) == pytest.approx(0.0, abs=1e-6)
-    here = gpu._queues_ns(Change(), launches, host, kernel, span)
-    after = gpu._queues_ns(change, launches, host, kernel, span)
+    here = formulas._queues_ns(Change(), launches, host, kernel, span)
+    after = formulas._queues_ns(change, launches, host, kernel, span)
     assert replay.run(replay.changed(q, change)).latency_ns == pytest.approx(after - here, abs=1e-2)
 
 

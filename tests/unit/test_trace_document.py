@@ -13,7 +13,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
-from frameworktax.analysis.whatif.request import WhatIf
+from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.explaining import explain_run
 from frameworktax.report import html, json_document, trace_blocks
 from frameworktax.report.render_terminal import print_blocks

@@ -17,7 +17,7 @@ from two_queues import Program, busy_ns, play, random_program
 import prediction_checks as checks_of
 import validate
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu, gpu
+from frameworktax.analysis.whatif import formulas
 from frameworktax.errors import NothingMeasuredError
 from frameworktax.records import Attribution, Session, Subject
 
@@ -98,7 +98,7 @@ def test_formulas_that_hold_are_found_without_error():
     checks, refused = judged(cpu_records())
     assert refused == []
     assert len({(c.formula, c.subject, c.change) for c in checks}) == len(checks)
-    assert {c.formula for c in checks} == {cpu.RUNTIME, cpu.DEPTH}
+    assert {c.formula for c in checks} == {formulas.RUNTIME, formulas.DEPTH}
     for c in checks:
         assert c.error == pytest.approx(0, abs=2e-3), c
         assert c.counted
@@ -118,19 +118,19 @@ def deep(records, factor):
 def test_what_is_predicted_is_hidden_from_the_prediction():
     """A depth of 3 that is slower by half is missed by as much."""
     checks, _ = judged(deep(cpu_records(), lambda block: 1.5))
-    (found,) = [c for c in checks if c.formula == cpu.DEPTH]
+    (found,) = [c for c in checks if c.formula == formulas.DEPTH]
     assert found.error == pytest.approx(1 / 1.5 - 1, abs=1e-3)
 
 
 def test_uncertain_truths_are_kept_and_not_counted():
     checks, _ = judged(deep(cpu_records(), lambda block: 0.7 + 0.3 * block.process))
-    (found,) = [c for c in checks if c.formula == cpu.DEPTH]
+    (found,) = [c for c in checks if c.formula == formulas.DEPTH]
     assert not found.counted and found.uncertainty > checks_of.TRUTH
     whole = validate.Validation(
         checks=tuple(checks), refused=(), environment=data.ENVIRONMENT, made="now"
     )
-    assert cpu.DEPTH not in whole.formulas
-    assert cpu.RUNTIME in whole.formulas
+    assert formulas.DEPTH not in whole.formulas
+    assert formulas.RUNTIME in whole.formulas
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_a_simulated_device_is_predicted_in_every_kind(seed):
     checks, refused = judged(gpu_records(seed))
     assert refused == []
     assert {c.formula for c in checks} == {
-        gpu.UNIFORM,
-        gpu.BATCH,
-        gpu.WIDTH,
-        gpu.RUNTIME,
+        formulas.UNIFORM,
+        formulas.BATCH,
+        formulas.WIDTH,
+        formulas.HOST_TIME,
         checks_of.SPAN,
     }
     for c in checks:
@@ -231,7 +231,7 @@ def test_the_document_and_its_page():
     )
     document = json.loads(json.dumps(whole.document(), allow_nan=False))
     assert document["schema"] == "frameworktax.validation"
-    assert document["formulas"][cpu.DEPTH]["n"] == 2
+    assert document["formulas"][formulas.DEPTH]["n"] == 2
     page = validate.markdown(document)
     assert "AMD EPYC 9R14" in page and "a \\| b" in page
     assert page.count("\n| mlp") == 2 * len(checks)

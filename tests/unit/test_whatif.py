@@ -17,7 +17,7 @@ from made_points import device_point, estimate, point
 from two_queues import play, random_program
 
 from frameworktax.analysis.document import build
-from frameworktax.analysis.whatif import cpu
+from frameworktax.analysis.whatif import formulas
 from frameworktax.analysis.whatif import predict as predicting
 from frameworktax.analysis.whatif.predict import WhatIf, predict, predict_steps
 from frameworktax.errors import UsageError
@@ -47,7 +47,7 @@ def test_a_faster_host_takes_its_share_of_the_tax():
     found = one(WhatIf(host_speed=2), point())
     assert found.change == "--host-speed 2"
     assert found.subject == "m, eager, batch 1"
-    assert found.formula == cpu.HOST
+    assert found.formula == formulas.HOST
     assert found.latency_ns.value == pytest.approx(200 + 600)
     assert found.factor.value == pytest.approx(1.25)
     # only the tax share's interval moves the factor: 1 / (1 − s / 2)
@@ -84,7 +84,7 @@ def test_another_batch_or_width_is_not_predicted_on_a_cpu():
     for asked in (WhatIf(batch=16), WhatIf(width=2)):
         found = one(asked, *row)
         assert found.latency_ns is None and found.formula == "none"
-        assert found.reason == cpu.RESIZED and found.scales == ""
+        assert found.reason == formulas.RESIZED and found.scales == ""
 
 
 def test_a_line_that_does_not_fit_widens_its_interval():
@@ -136,13 +136,13 @@ def test_what_was_measured_is_not_said_to_be_unchecked():
 def test_another_runtime_with_the_same_kernels_pays_its_own_overhead(shown):
     other = point("inference-mode", batch=2, warm_overhead_ns=estimate(100, 5))
     own = point(warm_overhead_ns=estimate(200, 5))
-    shown[cpu.RUNTIME] = {"median": 0.03, "p95": 0.1, "n": 9}
+    shown[formulas.RUNTIME] = {"median": 0.03, "p95": 0.1, "n": 9}
     found = predict(WhatIf(runtime="inference-mode"), Run(measurements=(own, other)))
-    assert found[0].formula == cpu.RUNTIME
+    assert found[0].formula == formulas.RUNTIME
     # the tax is 400 × 100 / 200 if all of it is the runtime's own, 400 − 200 + 100 if none is
     assert found[0].latency_ns.value == pytest.approx(600 + (200 + 300) / 2)
     assert found[0].latency_ns.low <= 600 + 200 and found[0].latency_ns.high >= 600 + 300
-    assert found[0].shown_error == shown[cpu.RUNTIME]
+    assert found[0].shown_error == shown[formulas.RUNTIME]
 
 
 def test_depth_needs_two_depths():
@@ -184,14 +184,14 @@ def test_refusals_name_their_reason(asked, measured, reason):
 
 
 def test_a_formula_that_was_too_far_off_is_refused_with_its_error(shown):
-    shown[cpu.HOST] = {"median": 0.06, "p95": 0.09, "n": 12}
+    shown[formulas.HOST] = {"median": 0.06, "p95": 0.09, "n": 12}
     found = one(WhatIf(host_speed=2), point())
     assert found.latency_ns is None
     assert "6.0% at the median" in found.reason and "12 checks" in found.reason
-    shown[cpu.HOST] = {"median": 0.06, "p95": 0.09, "n": 4}
+    shown[formulas.HOST] = {"median": 0.06, "p95": 0.09, "n": 4}
     assert one(WhatIf(host_speed=2), point()).latency_ns is not None
-    shown[cpu.HOST] = {"median": 0.05, "p95": 0.15, "n": 12}
-    assert one(WhatIf(host_speed=2), point()).shown_error == shown[cpu.HOST]
+    shown[formulas.HOST] = {"median": 0.05, "p95": 0.15, "n": 12}
+    assert one(WhatIf(host_speed=2), point()).shown_error == shown[formulas.HOST]
 
 
 @pytest.mark.parametrize(
@@ -307,15 +307,13 @@ def test_the_sample_session_answers_every_change():
 
 
 def test_the_committed_table_is_readable_and_names_known_formulas():
-    from frameworktax.analysis.whatif import gpu
-
     known = {
-        cpu.RUNTIME,
-        cpu.DEPTH,
-        gpu.UNIFORM,
-        gpu.BATCH,
-        gpu.WIDTH,
-        gpu.RUNTIME,
+        formulas.RUNTIME,
+        formulas.DEPTH,
+        formulas.UNIFORM,
+        formulas.BATCH,
+        formulas.WIDTH,
+        formulas.HOST_TIME,
         "device span, line over batch",  # of benchmarks/prediction_checks.py
     }
     for name, errors in predicting.errors_shown().items():
@@ -327,9 +325,9 @@ def test_the_committed_table_is_readable_and_names_known_formulas():
 @given(st.floats(0, 1), st.floats(0.1, 10), st.floats(0.1, 10))
 def test_a_faster_host_never_costs(share, speed, more):
     tax = estimate(share, 0.02)
-    slow, fast = cpu.faster_host(tax, speed), cpu.faster_host(tax, speed * (1 + more))
+    slow, fast = formulas.faster_host(tax, speed), formulas.faster_host(tax, speed * (1 + more))
     assert fast.value <= slow.value + 1e-12
-    assert cpu.faster_host(tax, 1.0).value == pytest.approx(1)
+    assert formulas.faster_host(tax, 1.0).value == pytest.approx(1)
     assert slow.low <= slow.value <= slow.high
 
 
@@ -337,6 +335,6 @@ def test_a_faster_host_never_costs(share, speed, more):
 @given(st.floats(0.1, 1e6), st.floats(0, 1e6), st.integers(2, 6), st.floats(1, 64))
 def test_a_line_is_found_again(base, slope, count, at):
     values = [2.0**i for i in range(count)]
-    found = cpu.along_line(values, [estimate(base + slope * n) for n in values], at, "line")
+    found = formulas.along_line(values, [estimate(base + slope * n) for n in values], at, "line")
     assert found.value == pytest.approx(base + slope * at, rel=1e-6)
     assert found.low <= found.value <= found.high

@@ -22,9 +22,8 @@ from frameworktax.analysis.estimates import (
     scaled,
     times,
 )
-from frameworktax.analysis.whatif.cpu import SAME_KERNELS
+from frameworktax.analysis.whatif.formulas import MEASURED, SAME_KERNELS, Case, WhatIf
 from frameworktax.analysis.whatif.predict import predict_from
-from frameworktax.analysis.whatif.request import MEASURED, WhatIf
 from frameworktax.analysis.where import where
 from frameworktax.records import (
     FLOOR,
@@ -427,7 +426,7 @@ def unmeasured(focus: Measurement, measured: Sequence[Measurement]) -> list[Advi
 
 def _predicted(focus: Measurement, measured: Sequence[Measurement], runtime: str) -> Advice | None:
     """Return a prediction as advice; None where it was refused, or is no prediction."""
-    found = predict_from(focus, measured, measured, WhatIf(runtime=runtime))
+    found = predict_from(Case(focus, measured, measured, WhatIf(runtime=runtime)))
     if found is None or found.factor is None or found.formula == MEASURED:
         return None
     shown = found.shown_error

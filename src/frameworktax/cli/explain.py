@@ -69,7 +69,7 @@ def explain_command(
       frameworktax explain trace.json.gz --step 'ProfilerStep#[6-9]' --device-speed 2 --graphs
     """
     given = dict(locals())
-    from frameworktax.analysis.whatif.request import WhatIf
+    from frameworktax.analysis.whatif.formulas import WhatIf
     from frameworktax.explaining import explain_run
 
     out = Output(json_file, report, quiet=quiet, verbose=verbose)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from frameworktax.analysis.trace.document import NO_REGIME
-from frameworktax.analysis.whatif.request import MEASURED
+from frameworktax.analysis.whatif.formulas import MEASURED
 from frameworktax.errors import flat
 from frameworktax.records import Estimate, Prediction
 from frameworktax.report.blocks import Block, Cell, Column, Item, Items, Table, listed, right, table

@@ -1,8 +1,7 @@
 """What would change if: predictions from what was measured, each with its formula and its errors.
 
-``cpu`` holds the formulas for a CPU, where host and kernels share a thread; ``gpu`` those for a GPU
-and ``replay`` for a trace: two queues. A prediction is refused, with the reason, where its formula
-has shown larger errors than it may (METHOD, section 9).
+``formulas`` holds those from a measured point, ``replay`` that from a trace. A prediction is refused,
+with the reason, where its formula has shown larger errors than it may (METHOD, section 9).
 """
 
 from __future__ import annotations
@@ -15,14 +14,19 @@ from functools import cache
 from importlib import resources
 
 from frameworktax.analysis.estimates import paired_ratio, quotient
-from frameworktax.analysis.whatif import cpu, gpu, replay
-from frameworktax.analysis.whatif.request import (
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.formulas import (
     MEASURED,
+    ON_DEVICE,
     Answer,
+    Case,
     Refused,
     WhatIf,
+    answer,
+    change_of,
     changes,
     check,
+    formulas,
     scales,
 )
 from frameworktax.errors import UsageError
@@ -33,7 +37,6 @@ from frameworktax.records import (
     Measurement,
     Prediction,
     Run,
-    device_of,
     point_name,
 )
 from frameworktax.traces.timeline import Step
@@ -99,53 +102,36 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
         if m.workload.batch < smallest.workload.batch:
             first[family, m.runtime] = m
     found = (
-        predict_from(m, families[family], measured, one)
+        predict_from(Case(m, families[family], measured, one))
         for (family, _), m in first.items()
         for one in (changes(asked) if alone else [asked])
     )
     return tuple(one for one in found if one is not None)
 
 
-def predict_from(
-    m: Measurement,
-    relatives: Sequence[Measurement],
-    everything: Sequence[Measurement],
-    asked: WhatIf,
-) -> Prediction | None:
+def predict_from(case: Case) -> Prediction | None:
     """Return the prediction of one change from one measured point.
 
-    Args:
-        m: the point.
-        relatives: measured points that differ from it in runtime and batch alone, itself included.
-        everything: measured points, among which the one that is asked for may be.
-        asked: the change.
-
-    Returns:
-        None where the change leaves the point as it is.
+    None where the change leaves the point as it is.
     """
+    m, asked = case.m, case.asked
     if asked.runtime == m.runtime or asked.batch == m.workload.batch:
         return None
-    on_device = device_of(m.platform) != "cpu"
     made = Prediction(
         change=asked.words(),
         subject=point_name(m.point),
         formula="",
-        scales=scales(asked, on_device=on_device),
+        scales=scales(asked, formulas(m)),
     )
     try:
-        if measured := _measured(m, everything, asked):
-            answer = measured
-        elif on_device:
-            answer = gpu.answer(m, relatives, asked)
-        else:
-            answer = cpu.answer(m, relatives, everything, asked)
+        return _prediction(made, _measured(case) or answer(case), m.latency_ns)
     except Refused as refused:
         return replace(made, formula=refused.formula, reason=refused.reason)
-    return _prediction(made, answer, m.latency_ns)
 
 
-def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) -> Answer | None:
+def _measured(case: Case) -> Answer | None:
     """Return the point that was asked for, where it was measured: then nothing is predicted."""
+    m, asked = case.m, case.asked
     if asked.host_speed or asked.device_speed or asked.cpu_speed:
         return None
     w = m.workload
@@ -158,9 +144,8 @@ def _measured(m: Measurement, everything: Sequence[Measurement], asked: WhatIf) 
     runtime = "cuda-graph" if asked.graphs else asked.runtime or m.runtime
     point = replace(m.point, workload=workload, runtime=runtime)
     # graphs asked of what replays one already is the point itself
-    found = next(
-        (o for o in everything if o.runtime == runtime and o is not m and o.point == point), None
-    )
+    others = (o for o in case.everything if o.runtime == runtime and o is not m)
+    found = next((o for o in others if o.point == point), None)
     if found is None or found.latency_ns is None:
         return None
     return Answer(MEASURED, found.latency_ns, paired_ratio(m, found))
@@ -202,7 +187,7 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
             change=one.words(),
             subject=subject,
             formula=replay.RECORDED,
-            scales=scales(one, on_device=True),
+            scales=scales(one, ON_DEVICE),
         )
         reason = (_not_in_a_trace(one) if queues else None) or unusable
         if reason is None and one.graphs and any(q.blocked.any() for q in queues):
@@ -210,7 +195,7 @@ def predict_steps(asked: WhatIf, steps: Sequence[Step], subject: str) -> tuple[P
         if reason is not None:
             found.append(replace(made, reason=reason))
         else:
-            before, after = replay.steps_latency(queues, gpu.change_of(one))
+            before, after = replay.steps_latency(queues, change_of(one))
             found.append(_prediction(made, Answer(replay.RECORDED, after), before))
     return tuple(found)
 

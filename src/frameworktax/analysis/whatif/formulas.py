@@ -1,0 +1,519 @@
+"""What is asked of a what-if, and the formulas that answer from one measured point.
+
+On a CPU host and kernels share a thread, and latency is the sum of both. Each formula gives a
+ratio, latency after over latency before, with its interval: most of what moves a latency moves both
+sides alike.
+
+On a GPU a point is the two queues of ``replay``, by their totals. Totals show no single launches, so
+that all N of them are taken as equal. The replay of equal launches ends when the slower queue does,
+and needs no playing:
+
+    f = max(H + K / N, H / N + D)
+
+with H host time, K kernel time, D the kernels queued back to back (their gaps, D − K, stay). What
+the latency has beyond that is ``sync`` and stays. Sources and errors: METHOD, section 9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import itemgetter
+
+import numpy as np
+
+from frameworktax.analysis.bill import TWIN
+from frameworktax.analysis.estimates import inverse, product, propagate, quotient
+from frameworktax.analysis.whatif import replay
+from frameworktax.analysis.whatif.replay import Change
+from frameworktax.errors import UsageError
+from frameworktax.records import Estimate, Measurement, device_of
+
+MEASURED = "measured"
+"""The formula of an answer that was measured: nothing was predicted."""
+ZERO = "its interval reaches zero; measure it for longer"
+REPLAYED = ("device_speed", "host_speed", "cpu_speed", "graphs")
+"""Changes of the machine, which can be combined; the others change the work itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What is asked; None (or False) where it is not.
+
+    Attributes:
+        device_speed: factor on the device's speed, 2 = twice as fast.
+        host_speed: factor on the speed of the framework's part, kernels left as they are.
+        cpu_speed: factor on the speed of the CPU: of all that runs on it.
+        graphs: replay of captured graphs in place of single launches.
+        batch: samples a call.
+        width: factor on the layer widths.
+        depth: factor on the number of layers.
+        runtime: another runtime, by name.
+    """
+
+    device_speed: float | None = None
+    host_speed: float | None = None
+    cpu_speed: float | None = None
+    graphs: bool = False
+    batch: int | None = None
+    width: float | None = None
+    depth: float | None = None
+    runtime: str | None = None
+
+    def words(self) -> str:
+        """Return the change as it would be typed: ``--device-speed 2 --graphs``."""
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            option = f"--{field.name.replace('_', '-')}"
+            if value is True:
+                parts.append(option)
+            elif value not in (None, False):
+                parts.append(
+                    f"{option} {value:g}" if not isinstance(value, str) else f"{option} {value}"
+                )
+        return " ".join(parts)
+
+
+def check(asked: WhatIf) -> None:
+    """Raise UsageError where a change is impossible, or none is asked for."""
+    for field in fields(asked):
+        value = getattr(asked, field.name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and not 0 < value < math.inf:
+            option = f"--{field.name.replace('_', '-')}"
+            raise UsageError(f"{option} must be above zero (got {value:g})")
+    if not asked.words():
+        raise UsageError("no change to predict; give --batch 8, --host-speed 2 or another")
+
+
+def changes(asked: WhatIf) -> list[WhatIf]:
+    """Return each change alone, and those of the machine together where there are several."""
+    names = [f.name for f in fields(asked) if getattr(asked, f.name) not in (None, False)]
+    alone = [WhatIf(**{name: getattr(asked, name)}) for name in names]
+    machine = [name for name in names if name in REPLAYED]
+    if len(machine) > 1:
+        alone.append(WhatIf(**{name: getattr(asked, name) for name in machine}))
+    return alone
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A predicted latency, ns; ``factor`` where it is known better than as a quotient."""
+
+    formula: str
+    latency: Estimate
+    factor: Estimate | None = None
+
+
+class Refused(Exception):  # noqa: N818 - an answer too: it becomes a prediction without a number
+    """No prediction by this formula, and why."""
+
+    def __init__(self, formula: str, reason: str) -> None:
+        super().__init__(formula, reason)
+        self.formula, self.reason = formula, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A change of one measured point.
+
+    Attributes:
+        m: the point.
+        relatives: measured points that differ from it in runtime and batch alone, itself included.
+        everything: measured points, among which the one that is asked for may be.
+        asked: the change.
+    """
+
+    m: Measurement
+    relatives: Sequence[Measurement]
+    everything: Sequence[Measurement]
+    asked: WhatIf
+
+    def batches(self, runtime: str) -> list[Measurement]:
+        """Return the relatives of one runtime, by batch."""
+        mine = [m for m in self.relatives if m.runtime == runtime]
+        return sorted(mine, key=lambda m: m.workload.batch)
+
+
+Formulas = Mapping[str, tuple[str, Callable[[Case], Answer]] | str]
+"""Change → what of the latency it scales and what it keeps, and its formula; or why there is none.
+The first one that is asked for answers."""
+
+
+def formulas(m: Measurement) -> Formulas:
+    """Return the formulas for a point."""
+    return ON_CPU if device_of(m.platform) == "cpu" else ON_DEVICE
+
+
+def answer(case: Case) -> Answer:
+    """Answer one change from one point.
+
+    Raises:
+        Refused: no formula can.
+    """
+    known = formulas(case.m)
+    if known is ON_DEVICE:
+        totals(case.m)
+    found = next(known[name] for name in known if getattr(case.asked, name))
+    if isinstance(found, str):
+        raise Refused("none", found)
+    return found[1](case)
+
+
+def scales(asked: WhatIf, known: Formulas) -> str:
+    """Return what a change scales and what it keeps; of several changes each, in brackets."""
+    found = [known[f.name] for f in fields(asked) if getattr(asked, f.name)]
+    said = [one[0] for one in found if not isinstance(one, str)]
+    return said[0] if len(said) == 1 else " and ".join(f"({one})" for one in said)
+
+
+# --- a CPU ----------------------------------------------------------------------------------------
+
+HOST = "tax / host speed + kernels"
+CPU = "latency / CPU speed"
+RUNTIME = "kernels + tax between warm overheads"
+DEPTH = "line over depth"
+SAME_KERNELS = ("eager", "inference-mode", "torchscript")
+"""Runtimes that call the kernels that eager calls, in the same order."""
+NEEDS_DEVICE = "needs a device: this point ran on the CPU; ask --cpu-speed"
+REACH = 2.0
+"""How far beyond the largest measured value a line is drawn: as far as it is validated."""
+RESIZED = (
+    "another batch size or width may run other kernels: predictions were off by up to 59 %; "
+    "measure, do not predict"
+)
+"""METHOD, section 9, has what was tried."""
+REUSE = 4.0
+"""Uses of a weight a call, multiply-adds over parameters, under which kernels move weights more
+than they compute."""
+
+
+def faster_host(tax_share: Estimate, speed: float) -> Estimate:
+    """Return the ratio on a host whose overhead takes 1 / speed: T / (speed · L) + K / L."""
+    return propagate(lambda s: s / speed + 1 - s, HOST, tax_share)
+
+
+def faster_cpu(tax_share: Estimate | None, cpu: float, host: float = 1.0) -> Estimate:
+    """Return the ratio on a CPU on which all takes 1 / cpu: T / (cpu · host · L) + K / (cpu · L).
+
+    The interval reaches to kernels that stay as they are: what bounds them may be memory. Without
+    a tax share nothing is known to shrink.
+    """
+    if tax_share is None:
+        ends = (1 / (cpu * host), 1 / cpu, 1.0)
+        return Estimate(value=1 / cpu, low=min(ends), high=max(ends), method=CPU, n=1)
+    found = propagate(lambda s: s / (cpu * host) + (1 - s) / cpu, CPU, tax_share)
+    kept = propagate(lambda s: s / (cpu * host) + 1 - s, CPU, tax_share)
+    return replace(found, low=min(found.low, kept.low), high=max(found.high, kept.high))
+
+
+def other_runtime(tax_share: Estimate, warm_ratio: Estimate, warm_share: Estimate) -> Estimate:
+    """Return the ratio in a runtime with the same kernels, with its tax among real kernels.
+
+    Real kernels evict code and data, so that either runtime costs more than its twin. What that
+    adds, T − W, is the runtimes' own, and then scales as their twins do (T · W' / W), or that of
+    the operators both of them call, and then stays (T − W + W'). The value is half way; the
+    interval reaches to both ends. Inputs are T / L, W' / W and W / L.
+    """
+
+    def ends(s: float, ratio: float, warm: float) -> tuple[float, float]:
+        return 1 - s + s * ratio, 1 - warm + warm * ratio
+
+    inputs = (tax_share, warm_ratio, warm_share)
+    found = propagate(lambda *v: sum(ends(*v)) / 2, RUNTIME, *inputs)
+    own, shared = ends(*(e.value for e in inputs))
+    return replace(found, low=min(found.low, own, shared), high=max(found.high, own, shared))
+
+
+def along_line(
+    values: Sequence[float], latency: Sequence[Estimate], at: float, method: str
+) -> Estimate:
+    """Return the latency at another value of an axis, from a line through the measured ones, ns.
+
+    Least squares in relative residuals, so that each point counts alike; through two points the
+    line is exact. The interval includes the points' own and, from three points on, the relative
+    residual that the line leaves, taken at ``at``.
+
+    Args:
+        values: of the axis, at least two different.
+        latency: of each, ns.
+        at: where to.
+        method: of the result.
+    """
+
+    def line(measured: Sequence[float]) -> np.poly1d:
+        return np.poly1d(np.polyfit(values, measured, 1, w=1 / np.asarray(measured)))
+
+    found = propagate(lambda *measured: float(line(measured)(at)), method, *latency)
+    if len(values) < 3:
+        return found
+    centres = [e.value for e in latency]
+    residuals = line(centres)(values) / centres - 1
+    left = 2 * math.sqrt(residuals @ residuals / (len(values) - 2)) * found.value
+    return replace(
+        found,
+        low=found.value - math.hypot(found.value - found.low, left),
+        high=found.value + math.hypot(found.high - found.value, left),
+    )
+
+
+def _cpu_speed(case: Case) -> Answer:
+    m, asked = case.m, case.asked
+    share = None if m.bill_method == TWIN else m.tax_share
+    return _scaled(m, faster_cpu(share, asked.cpu_speed or 1.0, asked.host_speed or 1.0), CPU)
+
+
+def _host_speed(case: Case) -> Answer:
+    m = case.m
+    if m.tax_share is None or m.bill_method in (None, TWIN):
+        reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
+        raise Refused(HOST, reason)
+    return _scaled(m, faster_host(m.tax_share, case.asked.host_speed or 1.0), HOST)
+
+
+def _scaled(m: Measurement, ratio: Estimate, formula: str) -> Answer:
+    if m.latency_ns is None or ratio.low <= 0:
+        raise Refused(formula, ZERO)
+    return Answer(formula, product(m.latency_ns, ratio, formula), inverse(ratio))
+
+
+def check_kernels(m: Measurement, name: str, same: Sequence[str], formula: str) -> None:
+    """Refuse a runtime that does not run the kernels of the point's own."""
+    for runtime in (name, m.runtime):
+        if runtime not in same:
+            raise Refused(formula, f"{runtime} runs other kernels; measure, do not predict")
+
+
+def _runtime(case: Case) -> Answer:
+    m, name = case.m, str(case.asked.runtime)
+    check_kernels(m, name, SAME_KERNELS, RUNTIME)
+    if m.tax_share is None or m.latency_ns is None or m.bill_method in (None, TWIN):
+        raise Refused(RUNTIME, f"kernel time of {m.runtime} was not sampled")
+    own, warm = (
+        next((o.warm_overhead_ns for o in case.batches(runtime) if o.warm_overhead_ns), None)
+        for runtime in (m.runtime, name)
+    )
+    if own is None or warm is None:
+        reason = (
+            f"the warm overhead of {m.runtime if own is None else name} is not known; measure "
+            f"both at a small batch: --runtimes {m.runtime},{name} --batch 1 --twin all"
+        )
+        raise Refused(RUNTIME, reason)
+    warm_ratio, warm_share = quotient(warm, own, RUNTIME), quotient(own, m.latency_ns, RUNTIME)
+    return _scaled(m, other_runtime(m.tax_share, warm_ratio, warm_share), RUNTIME)
+
+
+def _depth(case: Case) -> Answer:
+    """Draw a line over depth, unless the size of the weights cannot be changed on paper.
+
+    Where a weight is used about once a call, kernels take the time of moving weights, and that
+    jumps when a larger model leaves the cache it was in: twice the depth of an MLP whose weights
+    just fitted took four times as long.
+    """
+    m = case.m
+    if m.macs and m.parameters and m.macs / m.parameters < REUSE:
+        reason = (
+            f"each weight is used {m.macs / m.parameters:.2g} times a call: the time is that of "
+            "moving weights, which depends on the cache that holds them; measure, do not predict"
+        )
+        raise Refused(DEPTH, reason)
+    row = [
+        (o.workload.depth, o.latency_ns)
+        for o in case.everything
+        if replace(o.workload, depth=m.workload.depth) == m.workload
+        and (o.runtime, o.platform, o.threads) == (m.runtime, m.platform, m.threads)
+        and o.latency_ns is not None
+    ]
+    at = m.workload.depth * (case.asked.depth or 1.0)
+    return on_line(sorted(row, key=itemgetter(0)), at, DEPTH, "two values of --depth")
+
+
+def on_line(
+    points: Sequence[tuple[float, Estimate]], at: float, formula: str, need: str
+) -> Answer:
+    """Return the answer of ``along_line``.
+
+    Args:
+        points: value of the axis and ns, ascending.
+        at: where to.
+        formula: of the answer.
+        need: what to measure for a second value.
+
+    Raises:
+        Refused: there is no line, it is too long, or it reaches zero.
+    """
+    values = [value for value, _ in points]
+    if len(set(values)) < 2:
+        raise Refused(formula, f"a line needs two measured points; give {need}")
+    if at > REACH * max(values) or at < min(values) / REACH:
+        reason = (
+            f"{at:g} is more than {REACH:g} times beyond what was measured "
+            f"({min(values):g} to {max(values):g}); measure nearer to it"
+        )
+        raise Refused(formula, reason)
+    found = along_line(values, [ns for _, ns in points], at, formula)
+    if found.low <= 0:
+        raise Refused(formula, ZERO)
+    return Answer(formula, found)
+
+
+ON_CPU: Formulas = {
+    "graphs": f"--graphs {NEEDS_DEVICE}",
+    "device_speed": f"--device-speed {NEEDS_DEVICE}",
+    "runtime": ("the tax; kernels stay", _runtime),
+    "batch": RESIZED,
+    "width": RESIZED,
+    "depth": ("the latency, along a line through measured depths", _depth),
+    "cpu_speed": (
+        "tax and kernels; the interval reaches to kernels that stay, bound by memory",
+        _cpu_speed,
+    ),
+    "host_speed": (
+        "the tax; kernels stay, though they run on this CPU (--cpu-speed scales both)",
+        _host_speed,
+    ),
+}
+
+
+# --- a device -------------------------------------------------------------------------------------
+
+UNIFORM = "two-queue replay, equal launches"
+BATCH = "two-queue replay, line over batch"
+WIDTH = "two-queue replay, width to width²"
+HOST_TIME = "two-queue replay, other host time"
+GRAPHS = ("cuda-graph", "onnxruntime-cuda-graph", "inductor-reduce-overhead")
+Totals = tuple[Estimate, Estimate, Estimate, Estimate]
+"""Latency, host time, kernel time and span of a call, ns."""
+
+
+def change_of(asked: WhatIf) -> Change:
+    """Return a change of the machine as the replay takes it."""
+    return Change(
+        device_speed=asked.device_speed or 1.0,
+        host_speed=(asked.host_speed or 1.0) * (asked.cpu_speed or 1.0),
+        graphs=asked.graphs or asked.runtime == "cuda-graph",
+    )
+
+
+def totals(m: Measurement) -> Totals:
+    """Return the totals of a GPU point.
+
+    Raises:
+        Refused: it cannot be replayed.
+    """
+    latency, host, kernel = m.latency_ns, m.enqueue_ns, m.kernel_ns
+    if latency is None or host is None or kernel is None or not m.launches:
+        reason = "host time, kernel time and launches are needed; measure with a device profile"
+        raise Refused(UNIFORM, reason)
+    # without a span the gaps are not known; they are then part of ``sync`` and stay
+    span = m.span_ns if m.span_ns is not None else kernel
+    sync_ns = latency.value - _queues_ns(Change(), m.launches, host.value, kernel.value, span.value)
+    if beyond := replay.unexplained(sync_ns, latency.value):
+        raise Refused(UNIFORM, beyond)
+    return latency, host, kernel, span
+
+
+def _queues_ns(change: Change, launches: int, host: float, kernel: float, span: float) -> float:
+    """Return when both queues of equal launches have ended, ns."""
+    host = host / change.host_speed
+    first = host / launches
+    shorter = kernel / (change.device_speed / change.kernels)
+    gaps = span - kernel if launches > 1 else 0.0
+    return max((first if change.graphs else host) + shorter / launches, first + shorter + gaps)
+
+
+def _after(m: Measurement, change: Change, host_ns: Estimate | None = None) -> Estimate:
+    """Return the latency after a change, ns; ``host_ns`` is the host time of another runtime."""
+    launches = m.launches or 0  # ``totals`` refuses a point without
+
+    def played(latency: float, host: float, kernel: float, span: float, *other: float) -> float:
+        sync_ns = latency - _queues_ns(Change(), launches, host, kernel, span)
+        after = other[0] if other else host
+        return _queues_ns(change, launches, after, kernel, span) + sync_ns
+
+    return propagate(played, UNIFORM, *totals(m), *([] if host_ns is None else [host_ns]))
+
+
+def _replayed(case: Case) -> Answer:
+    change = change_of(case.asked)
+    if change.graphs and case.m.runtime in GRAPHS:
+        raise Refused(UNIFORM, f"{case.m.runtime} replays a graph already")
+    return Answer(UNIFORM, _after(case.m, change))
+
+
+def _other_host(case: Case) -> Answer:
+    """Replay with the host time of another runtime, at the smallest batch that has one.
+
+    Refused where it was seen, at any batch, to run other kernels, or another number of them.
+    """
+    m, name = case.m, str(case.asked.runtime)
+    if name == "cuda-graph":
+        return _replayed(case)
+    check_kernels(m, name, (*SAME_KERNELS, "cuda-graph"), HOST_TIME)
+    own = {o.workload.batch: o.kernel_names for o in (*case.relatives, m) if o.runtime == m.runtime}
+    others = case.batches(name)
+    for other in others:
+        mine, theirs = own.get(other.workload.batch), other.kernel_names
+        if mine and theirs and mine != theirs:
+            odd = sorted(dict(mine.items() ^ theirs.items()))
+            reason = (
+                f"{name} runs other kernels here, {len(odd)} differ in name or number "
+                f"({odd[0][:60]}); measure, do not predict"
+            )
+            raise Refused(HOST_TIME, reason)
+    host = next((other.enqueue_ns for other in others if other.enqueue_ns is not None), None)
+    if host is None:
+        reason = f"the host time of {name} is not known; measure it at any batch"
+        raise Refused(HOST_TIME, reason)
+    return Answer(HOST_TIME, _after(m, change_of(case.asked), host))
+
+
+def _batch(case: Case) -> Answer:
+    row = [
+        (float(o.workload.batch), o.kernel_ns)
+        for o in case.batches(case.m.runtime)
+        if o.kernel_ns is not None
+    ]
+    found = on_line(row, float(case.asked.batch or 1), BATCH, "--batch 1,2,4")
+    return _with_kernels(case.m, found.latency, BATCH)
+
+
+def _width(case: Case) -> Answer:
+    # totals do not show which kernels are matrix products; where the host bounds the call, both
+    # ends give one latency
+    kernel, width = totals(case.m)[2], case.asked.width or 1.0
+    grown = [kernel.value * width**power for power in (0, 1, 2)]
+    wider = replace(kernel, value=grown[1], low=min(grown), high=max(grown))
+    return _with_kernels(case.m, wider, WIDTH)
+
+
+def _with_kernels(m: Measurement, kernel: Estimate, formula: str) -> Answer:
+    """Replay with another kernel time, ns, the interval from both of its ends."""
+    if kernel.low <= 0:
+        raise Refused(formula, ZERO)
+    own = totals(m)[2].value
+    found, low, high = (
+        _after(m, Change(kernels=ns / own)) for ns in (kernel.value, kernel.low, kernel.high)
+    )
+    merged = replace(
+        found, low=min(found.low, low.value), high=max(found.high, high.value), method=formula
+    )
+    return Answer(formula, merged)
+
+
+_HOST = "the host's time; kernels, launch latency and gaps stay"
+ON_DEVICE: Formulas = {
+    "graphs": ("launches, to one; kernels and gaps stay", _replayed),
+    "runtime": ("the host's time; kernels stay", _other_host),
+    "batch": ("kernels, along a line through measured batches; the host stays", _batch),
+    "width": ("kernels, by the width to its square; the host stays", _width),
+    "depth": "on a device depth changes launches and kernels alike; measure two depths",
+    "device_speed": ("kernels and copies; the host, launch latency and gaps stay", _replayed),
+    "host_speed": (_HOST, _replayed),
+    "cpu_speed": (_HOST, _replayed),
+}
