@@ -6,9 +6,8 @@ What a file is follows from its content and not from its name. Not called ``expl
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,8 @@ ACCEPTED = (
     "a store, a document of --json, a CSV of latencies, a report of optimum-benchmark or "
     "pytest-benchmark"
 )
-HEAD_BYTES = 1 << 16
-LIST_WITHIN = 16 << 20
-"""A trace's list of events begins within so many bytes."""
-DOCUMENT_BYTES = 256 << 20
-"""The size up to which a document is looked for in JSON that does not begin with its schema."""
+HEAD_BYTES = 16 << 20
+"""Of a file, in which its kind shows: the schema of a document, the beginning of a trace's events."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
@@ -174,17 +170,19 @@ class LoadedSource:
 
 def load(path: Path, step: str | None = None) -> LoadedSource:
     """Return what is in a file or folder; raises as ``explain`` does."""
-    reader = _trace_reader(path)
-    if reader is None:
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
+    read = _reader(path) if not path.is_dir() else _stored if any(path.glob("*.jsonl")) else _other
+    if read not in (kineto.read, nsys.read):
         if step is not None:
             raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
-        return LoadedSource(_document(path))
+        return LoadedSource(read(path))
     try:
         pattern = re.compile(step) if step is not None else None
     except re.error as error:
         raise UsageError(f"--step {step!r} is no regular expression: {error}") from error
     try:
-        ordered = timeline.build(reader(path), pattern)
+        ordered = timeline.build(read(path), pattern)
         run = document(ordered, path.name)
     except MemoryError as error:
         raise TraceError(
@@ -194,21 +192,17 @@ def load(path: Path, step: str | None = None) -> LoadedSource:
     return LoadedSource(run, ordered, subject)
 
 
-def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
-    """Return what reads this trace, or None where it is none.
+def _reader(path: Path) -> Callable[[Path], Any]:
+    """Return what reads this file.
 
     Raises:
-        UsageError: there is nothing, or it is a protocol buffer.
+        UsageError: it is no regular file, or a protocol buffer.
         TraceError: it cannot be read.
     """
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
-    if path.is_dir():
-        return None
     if not path.is_file():
         raise UsageError(f"{path} is no regular file: write it to one first; {ACCEPTED}")
-    head, source = _head(path)
-    text = head.lstrip()
+    head = _head(path)
+    text, line = head.lstrip(), head.split(b"\n", 1)[0]
     if head.startswith(SQLITE):
         return nsys.read
     if path.name.endswith(".xplane.pb") or (head[:1] == b"\n" and b"\0" in head):
@@ -218,69 +212,37 @@ def _trace_reader(path: Path) -> Callable[[Path], Any] | None:
         )
     if not text:
         raise TraceError(f"{path}: the file is empty or blank; {ACCEPTED}")
-    if text[:1] == b"[" and _EVENT.match(head):
-        return kineto.read
-    if text[:1] == b"{" and not _RUN.search(head) and not _is_store(head):
-        seen, tail = 0, b""
-        for block in source():
-            if _EVENTS.search(tail + block):
-                return kineto.read
-            seen, tail = seen + len(block), block[-64:]
-            if seen > LIST_WITHIN:
+    if b'"schema"' in line and STORE_SCHEMA.encode() in line:
+        return _stored
+    if _RUN.search(head):
+        return json_document.load
+    is_trace = _EVENTS.search(head) if text[:1] == b"{" else _EVENT.match(head)
+    return kineto.read if is_trace else _other
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes, unpacked, up to where it is damaged: its reader reports that."""
+    head = bytearray()
+    try:
+        for block in blocks(path):
+            head += block
+            if len(head) >= HEAD_BYTES:
                 break
-    return None
+    except DamagedError as error:
+        if not head:
+            raise TraceError(
+                f"{path}: the gzip file is damaged or cut off ({error}); copy it again"
+            ) from error
+    return bytes(head[:HEAD_BYTES])
 
 
-def _head(path: Path) -> tuple[bytes, Callable[[], Iterator[bytes]]]:
-    """Return the first bytes, unpacked, and what gives the blocks."""
-
-    def source() -> Iterator[bytes]:
-        given = False
-        try:
-            for block in blocks(path):
-                given = True
-                yield block
-        except DamagedError as error:
-            if not given:
-                raise TraceError(
-                    f"{path}: the gzip file is damaged or cut off ({error}); copy it again"
-                ) from error
-            # a reader of the whole file reports it
-
-    return next(source(), b"")[:HEAD_BYTES], source
+def _stored(path: Path) -> Run:
+    return read_store(path).run
 
 
-def _is_store(head: bytes) -> bool:
-    first = head.split(b"\n", 1)[0]
-    return b'"schema"' in first and STORE_SCHEMA.encode() in first
-
-
-def _document(path: Path) -> Run:
-    """Return the document of anything but a trace."""
-    if path.is_dir():
-        found = None if any(path.glob("*.jsonl")) else readers.read(path)
-        return found or read_store(path).run
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    if _is_store(head):
-        return read_store(path).run
-    if _RUN.search(head) or _says_run(path, head):
-        return json_document.load(path)
+def _other(path: Path) -> Run:
+    """Return the document of what another tool wrote, or of an empty store."""
     found = readers.read(path)
-    if found is None:
+    if found is None and not path.is_dir():
         raise UsageError(f"{path}: nothing known is in it; {ACCEPTED}")
-    return found
-
-
-def _says_run(path: Path, head: bytes) -> bool:
-    """Return whether JSON whose first bytes do not say so is a document all the same."""
-    try:
-        if head.lstrip()[:1] != b"{" or path.stat().st_size > DOCUMENT_BYTES:
-            return False
-        data = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError):
-        return False
-    return isinstance(data, dict) and data.get("schema") == RUN_SCHEMA
+    return found or _stored(path)
