@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from frameworktax.report.html import write_page
 from frameworktax.report.json_document import dump, plain
 from frameworktax.report.words import interval, milliseconds, percent
 from frameworktax.reproduce import figures, paper
-from frameworktax.reproduce.claims import Finding, Judged, estimate_text, value_text
-from frameworktax.reproduce.proxies import PROXIES
-from frameworktax.reproduce.results import Effect, Reproduction, StudyResult
+from frameworktax.reproduce.claims import PROXIES, Finding, Judged, estimate_text, value_text
+from frameworktax.reproduce.results import TIMES, Reproduction, StudyResult
 from frameworktax.reproduce.rows import Row, select
 
 TITLE = "The paper on this machine"
@@ -48,9 +47,11 @@ def document(found: Reproduction) -> dict[str, Any]:
             "name": study.file.name,
             "title": study.file.title,
             "scale": study.scale,
-            "proxies": [asdict(proxy) for proxy in study.proxies],
-            "free": [asdict(free) for free in study.free],
-            "machines": [asdict(effect) for effect in study.effects],
+            "proxies": [
+                {**one, "rho": asdict(one["rho"]) if one["rho"] else None} for one in study.proxies
+            ],
+            "free": study.free,
+            "machines": study.effects,
         }
         for study in found.studies
     ]
@@ -195,15 +196,13 @@ def _tables(study: StudyResult) -> Iterator[Block]:
         ],
     )
     if study.free:
+        heads = ["axis", "curve", "free up to (within 10 % of the first value)"]
+        said = "{}{value:.3g} ({low:.3g} to {high:.3g})"
         rows = [
-            [
-                f.axis,
-                f.at,
-                f"{'at least ' * f.lower_bound}{f.value:.3g} ({f.low:.3g} to {f.high:.3g})",
-            ]
+            [f["axis"], f["at"], said.format("at least " * f["lower_bound"], **f)]
             for f in study.free
         ]
-        yield table("", ["axis", "curve", "free up to (within 10 % of the first value)"], rows)
+        yield table("", heads, rows)
     if study.effects:
         heads = ["machine", "model", "latency, ms", "host, ms", "kernels, ms", "of the first"]
         yield table("", heads, map(_effect, study.effects))
@@ -217,20 +216,23 @@ def _by_data(finding: Finding) -> str:
     return f"{value_text(finding.paper, finding.unit)} ({VERDICTS[finding.paper_verdict]})"
 
 
-def _effect(e: Effect) -> list[str]:
-    host, device = (NONE if x is None else f"{x:.2f}" for x in (e.host_ratio, e.device_ratio))
-    times = map(milliseconds, (e.latency_ns, e.host_ns, e.kernel_ns))
-    return [e.machine, e.model, *times, f"host × {host}, device × {device}"]
+def _effect(e: Mapping[str, Any]) -> list[str]:
+    ratios = (e["host_ratio"], e["device_ratio"])
+    host, device = (NONE if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+    times = (milliseconds(e[f"{name}_ns"]) for name in TIMES)
+    return [e["machine"], e["model"], *times, f"host × {host}, device × {device}"]
 
 
 def _proxies(study: StudyResult) -> Block:
     """Return a line a proxy, a column a regime."""
-    regimes = list(dict.fromkeys(p.regime for p in study.proxies))
+    regimes = list(dict.fromkeys(p["regime"] for p in study.proxies))
     cells = {
-        (p.proxy, p.regime): f"{estimate_text(p.rho)}, n = {p.n}" if p.rho else p.reason or NONE
+        (p["proxy"], p["regime"]): f"{estimate_text(p['rho'])}, n = {p['n']}"
+        if p["rho"]
+        else p["reason"] or NONE
         for p in study.proxies
     }
-    names = dict.fromkeys(p.proxy for p in study.proxies)
+    names = dict.fromkeys(p["proxy"] for p in study.proxies)
     heads = ["Spearman's ρ of latency with", *(f"{name} points" for name in regimes)]
     return table(
         "", heads, [[PROXIES[p], *(cells[p, regime] for regime in regimes)] for p in names]

@@ -15,8 +15,8 @@ from frameworktax.api import document, pick_device
 from frameworktax.errors import NothingMeasuredError, StoreError
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import Environment, LeftOut, Point, Record, Run, Subject, sessions_of
-from frameworktax.reproduce import paper, proxies
-from frameworktax.reproduce.claims import Judged, free_value, judge
+from frameworktax.reproduce import paper
+from frameworktax.reproduce.claims import Judged, free_value, judge, proxies
 from frameworktax.reproduce.rows import (
     NotEvaluable,
     Row,
@@ -90,44 +90,27 @@ def reproduce(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Free:
-    """The largest value of an axis whose latency is within 10 % of its first value's."""
-
-    axis: str
-    at: str
-    value: float
-    low: float
-    high: float
-    lower_bound: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """A machine's point at the smallest batch: what the host and what the device take of it, ns.
-
-    The ratios are to the first machine's; None where a time is missing.
-    """
-
-    machine: str
-    model: str
-    latency_ns: float
-    host_ns: float | None
-    kernel_ns: float | None
-    host_ratio: float | None
-    device_ratio: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
-    """One study, from what was measured."""
+    """One study, from what was measured; the last three as they stand in the document.
+
+    Attributes:
+        file: the study.
+        scale: of the points.
+        rows: what was planned, measured or with a reason why not.
+        claims: with their verdicts.
+        proxies: see ``claims.proxies``.
+        free: the largest value of an axis whose latency is within 10 % of its first value's.
+        effects: what host and device take of each machine's point at the smallest batch, ns, and
+            ratios to the first machine's; null where a time is missing.
+    """
 
     file: StudyFile
     scale: Scale
     rows: tuple[Row, ...]
     claims: tuple[Judged, ...]
-    proxies: tuple[proxies.Proxy, ...] = ()
-    free: tuple[Free, ...] = ()
-    effects: tuple[Effect, ...] = ()
+    proxies: Sequence[Mapping[str, Any]]
+    free: Sequence[Mapping[str, Any]]
+    effects: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,13 +263,13 @@ def _result(study: StudyFile, scale: Scale, rows: Sequence[Row]) -> StudyResult:
         scale=scale,
         rows=tuple(rows),
         claims=judge(study, rows),
-        proxies=() if study.proxies is None else tuple(proxies.table(rows, study.proxies)),
-        free=tuple(f for axis in study.free for f in _free(rows, axis)),
-        effects=tuple(_effects(rows)),
+        proxies=() if study.proxies is None else proxies(rows, study.proxies),
+        free=[one for axis in study.free for one in _free(rows, axis)],
+        effects=_effects(rows),
     )
 
 
-def _free(rows: Sequence[Row], axis: str) -> list[Free]:
+def _free(rows: Sequence[Row], axis: str) -> list[dict[str, Any]]:
     """Return the free value of an axis for every curve along it."""
     others = ["model", "runtime", "precision", "batch", "length", "width", "depth"]
     others += ["image_size", "input", "machine"]
@@ -309,11 +292,11 @@ def _free(rows: Sequence[Row], axis: str) -> list[Free]:
         with suppress(NotEvaluable):  # too few blocks for an interval: left out
             x, bound = free_value(curve, axis)
             ends = {"value": x.value, "low": x.low, "high": x.high}
-            found.append(Free(axis=axis, at=", ".join(parts), **ends, lower_bound=bound))
+            found.append({"axis": axis, "at": ", ".join(parts), **ends, "lower_bound": bound})
     return found
 
 
-def _effects(rows: Sequence[Row]) -> list[Effect]:
+def _effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return what host and device take of each model on each machine; empty for one machine."""
     machines = by_machine(rows)
     found = []
@@ -326,15 +309,7 @@ def _effects(rows: Sequence[Row]) -> list[Effect]:
             times = {q: chosen[0].numbers[q].value for q in TIMES if q in chosen[0].numbers}
             first = first or times
             ratio = {q: times[q] / first[q] for q in times if first.get(q)}
-            found.append(
-                Effect(
-                    machine=name,
-                    model=str(model),
-                    latency_ns=times["latency"],
-                    host_ns=times.get("host"),
-                    kernel_ns=times.get("kernel"),
-                    host_ratio=ratio.get("host"),
-                    device_ratio=ratio.get("kernel"),
-                )
-            )
+            one = {"machine": name, "model": model, **{f"{q}_ns": times.get(q) for q in TIMES}}
+            one |= {"host_ratio": ratio.get("host"), "device_ratio": ratio.get("kernel")}
+            found.append(one)
     return found

@@ -12,24 +12,6 @@ from typing import Any
 from frameworktax.analysis.curves import Blocks
 from frameworktax.records import Estimate, Measurement
 
-QUANTITIES = (
-    "latency",  # the pipelined kind, as the paper's: one synchronise at the end of a block
-    "synchronised_latency",  # one synchronise a call
-    "kernel",
-    "tax",
-    "tax_share",
-    "host",  # until the call returns; on a CPU host and kernels share a thread: the tax
-    "macs",  # as the paper counts: linear, convolution and recurrent layers
-    "full_macs",  # half the FLOPs: products of activations as well
-    "flops",
-    "parameters",
-    "layers",
-    "operators",
-    "launches",
-    "flops_per_second",
-    "sm_active",
-    "warp_occupancy",
-)
 AXES = (
     *("model", "runtime", "precision", "batch", "length", "image_size", "width", "depth", "input"),
     *("phase", "regime", "panel"),
@@ -81,8 +63,8 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
     """
     depth = layers.get(m.workload.model)
     counts = {
-        "macs": m.macs,
-        "full_macs": None if m.flops is None else m.flops / 2,
+        "macs": m.macs,  # as the paper counts: linear, convolution and recurrent layers
+        "full_macs": None if m.flops is None else m.flops / 2,  # products of activations as well
         "flops": m.flops,
         "parameters": m.parameters,
         "layers": None if depth is None else depth * m.workload.depth,
@@ -90,11 +72,12 @@ def of_measurement(m: Measurement, layers: Mapping[str, int]) -> Row:
         "launches": m.launches,
     }
     numbers: dict[str, Estimate | None] = {
-        "latency": m.pipelined_ns,
-        "synchronised_latency": m.latency_ns,
+        "latency": m.pipelined_ns,  # as the paper's: one synchronise at the end of a block
+        "synchronised_latency": m.latency_ns,  # one synchronise a call
         "kernel": m.kernel_ns,
         "tax": m.tax_ns,
         "tax_share": m.tax_share,
+        # until the call returns; on a CPU host and kernels share a thread: the tax
         "host": m.enqueue_ns if m.enqueue_ns is not None else m.tax_ns,
         "sm_active": m.sm_activity,
         "warp_occupancy": m.warp_occupancy,
