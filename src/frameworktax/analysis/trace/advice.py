@@ -45,7 +45,7 @@ def advise(
 
 
 def _bound(action: str, evidence: str, before: float, after: float) -> Advice:
-    gain = before / max(after, 1.0)
+    gain = before / max(after, 1.0)  # where nothing is left: as if it were 1 ns
     return Advice(
         action=action,
         evidence=evidence,
@@ -119,7 +119,7 @@ def _graphs(trace: Mapping[str, Any], steps: Sequence[Step]) -> Advice | None:
     before = sum(replay.run(q).latency_ns for q in queues)
     free = [replace(q, blocked=np.zeros_like(q.blocked)) for q in queues]
     after = sum(replay.played(q, Change(graphs=True)) for q in free)
-    gain = before / max(after, 1.0)
+    gain = before / max(after, 1.0)  # as in ``_bound``
     if gain < WORTH:
         return None
     waits = [w["operator"] or w["call"] for w in trace["waits"]]

@@ -44,55 +44,36 @@ def operators(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
     Without one it is each operator: ``self_ns`` is its own time, ``tax_ns`` the same where it does
     not compute, and ``kernel_ns`` is null.
     """
-    if not len(timeline.work):
-        return _by_own_time(timeline, bill)
-    name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
-    tax = _totals(name[chosen], bill.charged.ns[chosen])
-    busy = _launched(timeline, bill.threads)
-    calls: Counter[int] = Counter()
-    host: Counter[int] = Counter()
-    for thread in bill.threads.values():
-        events = thread.events
-        outermost = (events.category == OPERATOR) & (thread.operator == np.arange(len(events)))
-        counted = events.where(outermost & (timeline.windows.of(events.start_ns) >= 0))
-        calls.update(counted.name.tolist())
-        host.update(_totals(counted.name, counted.end_ns - counted.start_ns))
-    found: list[dict[str, Any]] = [
-        {
-            "name": timeline.events.names[name],
-            "tax_ns": tax.get(name, 0),
-            "calls": calls[name],
-            "host_ns": host[name],
-            "kernel_ns": busy.get(name, 0),
-        }
-        for name in host
-    ]
-    found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
-    return found[:SHOWN]
-
-
-def _by_own_time(timeline: Timeline, bill: Bill) -> list[dict[str, Any]]:
-    computes = computing(bill.threads, len(timeline.events.names))
+    has_device = bool(len(timeline.work))
     calls: Counter[int] = Counter()
     host: Counter[int] = Counter()
     own: Counter[int] = Counter()
     for thread in bill.threads.values():
         events = thread.events
-        inside = (events.category == OPERATOR) & (timeline.windows.of(events.start_ns) >= 0)
-        calls.update(events.name[inside].tolist())
-        host.update(_totals(events.name[inside], (events.end_ns - events.start_ns)[inside]))
-        own.update(_totals(events.name[inside], thread.own_ns[inside]))
-    return [
-        {
-            "name": timeline.events.names[name],
-            "self_ns": ns,
-            "tax_ns": 0 if computes[name] else ns,
-            "calls": calls[name],
-            "host_ns": host[name],
-            "kernel_ns": None,
-        }
-        for name, ns in own.most_common(SHOWN)
+        counted = (events.category == OPERATOR) & (timeline.windows.of(events.start_ns) >= 0)
+        if has_device:
+            counted &= thread.operator == np.arange(len(events))
+        name = events.name[counted]
+        calls.update(name.tolist())
+        host.update(_totals(name, (events.end_ns - events.start_ns)[counted]))
+        own.update(_totals(name, thread.own_ns[counted]))
+    names = timeline.events.names
+    busy = _launched(timeline, bill.threads) if has_device else {}
+    kernel = {n: busy.get(n, 0) if has_device else None for n in host}
+    known = {n: {"calls": calls[n], "host_ns": host[n], "kernel_ns": kernel[n]} for n in host}
+    if not has_device:
+        computes = computing(bill.threads, len(names))
+        return [
+            {"name": names[n], "self_ns": ns, "tax_ns": 0 if computes[n] else ns, **known[n]}
+            for n, ns in own.most_common(SHOWN)
+        ]
+    name, chosen = _on(bill, VIEWS["operator"], (*STARVED, "wait"))
+    tax = _totals(name[chosen], bill.charged.ns[chosen])
+    found: list[dict[str, Any]] = [
+        {"name": names[n], "tax_ns": tax.get(n, 0), **known[n]} for n in host
     ]
+    found.sort(key=lambda o: (o["tax_ns"], o["host_ns"]), reverse=True)
+    return found[:SHOWN]
 
 
 def causes(
