@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,19 +15,10 @@ from frameworktax.reproduce.rows import Row, exactly
 
 SAME = {"text": "figure-4"}
 """Studies without numbers of their own that speak of another's."""
-RUNTIMES = {"PyTorch": "eager", "TorchScript": "torchscript", "ONNX Runtime": "onnxruntime"}
-PRECISIONS = {"fp32": "float32", "fp16": "float16"}
 NOT_STATED = "float32"
 """Precision under which rows stand whose precision the paper does not state."""
-LENGTH = 128
-LENGTH_BATCH = 128
-"""Batch of the panel over sequence lengths."""
-UNITS = {"s": 1e9, "ms": 1e6, "percent": 0.01}
-QUANTITIES = {"total_latency": "latency", "kernel_time": "kernel"}
+UNITS = {"s": 1e9, "ms": 1e6, "giga": 1e9, "percent": 0.01}
 PRINTED = "as the paper gives it"
-POINT = {"precision": NOT_STATED, "batch": 1, "width": 1.0, "depth": 1.0, "input": "dense"}
-Printed = tuple[dict[str, Any], str, Estimate]
-"""Axes of a point, a quantity, its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ def platforms() -> tuple[Platform, ...]:
 
 @cache
 def models() -> dict[str, dict[str, str]]:
-    """Return model → ``layers`` as its authors count them, its name ``printed`` and ``drawn``."""
+    """Return model → ``layers`` as its authors count them, its name as ``drawn``."""
     return {line["model"]: line for line in _lines("models.csv")}
 
 
@@ -86,9 +76,10 @@ def models() -> dict[str, dict[str, str]]:
 def rows(study: str) -> tuple[Row, ...]:
     """Return the paper's numbers for a figure or table; empty where it gives none as numbers."""
     found: dict[tuple[tuple[str, Any], ...], dict[str, Estimate]] = defaultdict(dict)
-    name = SAME.get(study, study)
-    for at, quantity, number in (*_figure(name), *_table(name)):
-        found[tuple(at.items())][quantity] = number
+    for line in _lines("points.csv"):
+        if line["study"] == SAME.get(study, study):
+            number = float(line["value"]) * UNITS[line["unit"]]
+            found[tuple(_axes(line).items())][line["quantity"]] = exactly(number, PRINTED)
     for numbers in found.values():
         if "latency" in numbers and "kernel" in numbers:
             latency = numbers["latency"].value
@@ -97,42 +88,18 @@ def rows(study: str) -> tuple[Row, ...]:
     return tuple(Row(at=dict(at), numbers=numbers) for at, numbers in found.items())
 
 
-def _figure(study: str) -> Iterator[Printed]:
-    ours = {model["printed"]: name for name, model in models().items()}
-    for line in _lines("figures.csv"):
-        if line["source"] != study:
-            continue
-        at: dict[str, Any] = {
-            **POINT,
-            "model": ours[line["model"]],
-            "runtime": RUNTIMES[line["runtime"]],
-            "precision": PRECISIONS.get(line["precision"], NOT_STATED),
-            "length": LENGTH if "BERT" in line["model"] or study == "figure-1" else None,
-        }
-        value = float(line["axis_value"])
-        if line["axis"] == "batch_size":
-            at |= {"batch": int(value), "panel": "batch"}
-        elif line["axis"] == "sequence_length":
-            at |= {"batch": LENGTH_BATCH, "length": int(value), "panel": "length"}
-        else:
-            yield at, "macs", exactly(value * 1e9, PRINTED)
-        time_ns = float(line["milliseconds"]) * UNITS["ms"]
-        yield at, QUANTITIES[line["quantity"]], exactly(time_ns, PRINTED)
-
-
-def _table(study: str) -> Iterator[Printed]:
-    for line in _lines("tables.csv"):
-        if f"table-{line['table']}" != study:
-            continue
-        at = {
-            **POINT,
-            "model": "bert-base",
-            "runtime": line["runtime"],
-            "batch": int(line["batch"]),
-            "length": int(line["length"]),
-            "width": float(line["width"]),
-        }
-        yield at, line["quantity"], exactly(float(line["value"]) * UNITS[line["unit"]], PRINTED)
+def _axes(line: dict[str, str]) -> dict[str, Any]:
+    at = {
+        "model": line["model"],
+        "runtime": line["runtime"],
+        "precision": line["precision"] or NOT_STATED,
+        "batch": int(line["batch"]),
+        "length": int(line["length"]) if line["length"] else None,
+        "width": float(line["width"]),
+        "depth": 1.0,
+        "input": "dense",
+    }
+    return {**at, "panel": line["panel"]} if line["panel"] else at
 
 
 def _lines(name: str) -> list[dict[str, str]]:
