@@ -73,8 +73,10 @@ def _drawing(
         "width": width,
         "height": height,
         "points": mine,
-        "x": _x_axis(panel, shown),
-        "y": _y_axis(panel, shown, first),
+        "x_title": WORDS.get(panel.x, panel.x),
+        "y_title": "latency, ms" if first else None,
+        **_x_axis(panel, shown),
+        **_y_axis(panel, shown),
         "names": names,
         "colours": _colours(panel, names),
         "legend": {"title": None, "orient": "top", "columns": 2} if is_named else None,
@@ -119,16 +121,10 @@ def _x_axis(panel: Panel, shown: list[Point]) -> Spec:
         every = [v for i, v in enumerate(at) if len(at) < 6 or not i % 2]
         scale = {"type": "log", "base": 2, "domain": [at[0] / 1.1, at[-1] * 1.1], "nice": False}
         axis = {"values": every, "format": "d", "grid": False}
-    return {
-        "field": "x",
-        "type": "quantitative",
-        "title": WORDS.get(panel.x, panel.x),
-        "scale": scale,
-        "axis": axis,
-    }
+    return {"x_scale": scale, "x_axis": axis}
 
 
-def _y_axis(panel: Panel, shown: list[Point], named: bool) -> Spec:
+def _y_axis(panel: Panel, shown: list[Point]) -> Spec:
     low, high = min(p["low"] for p in shown), max(p["high"] for p in shown)
     scale: Spec = {"domain": [min(0.0, low), high * 1.12], "nice": False}
     axis: Spec = {"tickCount": 5, "format": ".4~g"}
@@ -139,8 +135,7 @@ def _y_axis(panel: Panel, shown: list[Point], named: bool) -> Spec:
             at = [t for t in at if f"{t:e}"[0] == "1"]
         scale = {"type": "log", "domain": [low, high], "nice": False}
         axis = {"values": at, "format": "~g"}
-    title = "latency, ms" if named else None
-    return {"field": "y", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    return {"y_scale": scale, "y_axis": axis}
 
 
 def _colours(panel: Panel, names: list[str]) -> list[str]:
