@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from frameworktax.records import FLOOR, Estimate, FamilyKey, Point, point_name
+from frameworktax.records import FLOOR, FamilyKey, Point, point_name
 from frameworktax.report.blocks import Cell, Column, Table, right, table
 from frameworktax.report.words import milliseconds, plus_minus, time_text
 from frameworktax.stats import UNTIL, process_interval, relative_half_width
@@ -81,34 +81,28 @@ class Growing:
             return None
         self._said.add(key)
         mine.sort(key=lambda p: p.workload.batch)
-        values = [f"{_text(self._medians[p])} at batch {p.workload.batch}" for p in mine]
+        values = []
+        for p in mine:
+            ns, around, _ = self._known(self._medians[p])
+            said = f"{time_text(ns)} {around}".rstrip()
+            values.append(f"{said} at batch {p.workload.batch}")
         return f"{point.runtime}: {', '.join(values)}"
 
     def _cell(self, point: Point | None) -> Cell:
         medians = self._medians.get(point) if point is not None else None
         if medians is None:
             return Cell(WAITING, style="dim")
-        found = _interval(medians)
-        brief = milliseconds(_value(medians, found))
-        note = plus_minus(found).replace(" ", "") if found is not None else ""
-        is_done = relative_half_width(found) <= self._until
+        ns, around, is_done = self._known(medians)
+        brief = milliseconds(ns)
+        note = around.replace(" ", "")
         return Cell(brief, style="strong" if is_done else "", note=note, short=brief)
 
+    def _known(self, medians: Medians) -> tuple[float, str, bool]:
+        """Return the value of a point, ns, its interval in words, and whether that is narrow enough.
 
-def _value(medians: Medians, found: Estimate | None) -> float:
-    """Return the value of an interval, or the mean of processes where none is shown yet."""
-    if found is not None:
-        return found.value
-    return fmean(median(blocks) for blocks in medians if blocks)
-
-
-def _interval(medians: Medians) -> Estimate | None:
-    """Return the interval of a point; None below three values, of which it says next to nothing."""
-    found = process_interval(medians)
-    return found if found is not None and found.n >= LEAST else None
-
-
-def _text(medians: Medians) -> str:
-    found = _interval(medians)
-    around = plus_minus(found) if found is not None else ""
-    return f"{time_text(_value(medians, found))} {around}".rstrip()
+        Below ``LEAST`` values it is the mean of processes, and no interval is shown.
+        """
+        found = process_interval(medians)
+        if found is None or found.n < LEAST:
+            return fmean(median(blocks) for blocks in medians if blocks), "", False
+        return found.value, plus_minus(found), relative_half_width(found) <= self._until
