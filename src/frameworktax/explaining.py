@@ -30,7 +30,7 @@ ACCEPTED = (
     "pytest-benchmark"
 )
 HEAD_BYTES = 16 << 20
-"""Of a file, in which its kind shows: the schema of a document, the beginning of a trace's events."""
+"""Of a file, in which its kind shows: a document's schema, the beginning of a trace's events."""
 SQLITE = b"SQLite format 3\0"
 _RUN = re.compile(rb'"schema"\s*:\s*"' + re.escape(RUN_SCHEMA).encode() + rb'"')
 _EVENTS = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')

@@ -98,7 +98,7 @@ class Growing:
         return Cell(brief, style="strong" if is_done else "", note=note, short=brief)
 
     def _known(self, medians: Medians) -> tuple[float, str, bool]:
-        """Return the value of a point, ns, its interval in words, and whether that is narrow enough.
+        """Return the value of a point, ns, its interval as text, and whether that is narrow enough.
 
         Below ``LEAST`` values it is the mean of processes, and no interval is shown.
         """

@@ -4,9 +4,9 @@ On a CPU host and kernels share a thread, and latency is the sum of both. Each f
 ratio, latency after over latency before, with its interval: most of what moves a latency moves both
 sides alike.
 
-On a GPU a point is the two queues of ``replay``, by their totals. Totals show no single launches, so
-that all N of them are taken as equal. The replay of equal launches ends when the slower queue does,
-and needs no playing:
+On a GPU a point is the two queues of ``replay``, by their totals. Totals show no single launches,
+so that all N of them are taken as equal. The replay of equal launches ends when the slower queue
+does, and needs no playing:
 
     f = max(H + K / N, H / N + D)
 
@@ -333,9 +333,7 @@ def _depth(case: Case) -> Answer:
     return on_line(sorted(row, key=itemgetter(0)), at, DEPTH, "two values of --depth")
 
 
-def on_line(
-    points: Sequence[tuple[float, Estimate]], at: float, formula: str, need: str
-) -> Answer:
+def on_line(points: Sequence[tuple[float, Estimate]], at: float, formula: str, need: str) -> Answer:
     """Return the answer of ``along_line``.
 
     Args:

@@ -1,7 +1,7 @@
 """What would change if: predictions from what was measured, each with its formula and its errors.
 
-``formulas`` holds those from a measured point, ``replay`` that from a trace. A prediction is refused,
-with the reason, where its formula has shown larger errors than it may (METHOD, section 9).
+``formulas`` holds those from a measured point, ``replay`` that from a trace. A prediction is
+refused, with the reason, where its formula has shown larger errors than it may (METHOD, section 9).
 """
 
 from __future__ import annotations
