@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from frameworktax.traces import kineto
 from frameworktax.traces.events import Trace
 
 MARKER = "nextafter"
@@ -84,6 +83,8 @@ class TorchDevice:
         launch calls and their correlation in every version.
         """
         from torch.profiler import ProfilerActivity, profile
+
+        from frameworktax.traces import kineto
 
         # Sessions follow each other while graphs are alive, and CUPTI taken down and brought up
         # again then crashes; torch.profiler sets the same two for Inductor's graphs.
