@@ -461,9 +461,10 @@ def _unconfirmed(m: Measurement | None) -> str:
     if m.ratio_to_eager is None:
         return "too few blocks to compare it with eager; give a longer --time-budget"
     gain = inverse(m.ratio_to_eager)
-    if gain.low <= 1:
-        return f"its gain is not proven: {times(gain.value)} ({gain.low:.2f} to {gain.high:.2f})"
-    return ""
+    if gain.low > 1:
+        return ""
+    why = f"its gain is not proven: {times(gain.value)} ({gain.low:.2f} to {gain.high:.2f})"
+    return f"{why}; give a longer --time-budget" if gain.high > 1 else why
 
 
 # --- the proof ------------------------------------------------------------------------------------
