@@ -327,7 +327,7 @@ def test_a_failing_sampler_leaves_the_latency(clock, seen, made, monkeypatch, br
 
 def test_a_failing_clock_is_counted(recorder, clock, seen, monkeypatch):
     call(recorder, clock, MS)
-    monkeypatch.setattr(recorder, "_clock", None)
+    monkeypatch.setattr(recorder, "clock", None)
     recorder.leave(recorder.enter("call", ([0],), {}))
     assert recorder.faults["call"] == 1
 

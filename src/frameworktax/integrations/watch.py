@@ -272,37 +272,30 @@ class Caller:
     sampled: list[Sampled] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
     """All calls of one watched model in this process.
 
     It knows the model by name only, so that the model can end.
     """
 
-    def __init__(
-        self,
-        model: str,
-        exporter: Exporter,
-        *,
-        size: Callable[[tuple[Any, ...], Mapping[str, Any]], int | None] = batch_size,
-        max_batch: int = MAX_BATCH,
-        sample: float = SAMPLE,
-        interval_s: float = INTERVAL_S,
-        clock: Clock = REAL,
-        sampler: Callable[[], PerfEventSampler] = RING_SAMPLER,
-        place: Callable[[Iterable[int]], Mapping[int, Leaf]] | None = None,
-    ) -> None:
-        self.model = model
+    model: str
+    exporter: Exporter
+    size: Callable[[tuple[Any, ...], Mapping[str, Any]], int | None] = batch_size
+    max_batch: int = MAX_BATCH
+    sample: float = SAMPLE
+    interval_s: float = INTERVAL_S
+    clock: Clock = REAL
+    sampler: Callable[[], PerfEventSampler] = RING_SAMPLER
+    place: Callable[[Iterable[int]], Mapping[int, Leaf]] = field(default_factory=lambda: Places())
+    ended: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         self.faults: Counter[str] = Counter()
-        self.ended = False
-        self._exporter = exporter
-        self._size, self._max_batch = size, max_batch
-        self._sample, self._interval_s = sample, interval_s
-        self._clock, self._open = clock, sampler
-        self._place = Places() if place is None else place
         self._labels: dict[tuple[str, int], Labels] = {}
-        self._batches = batch_labels(max_batch)
+        self._batches = batch_labels(self.max_batch)
         self._tax = Tax()
-        self._refused = None if sample else "not asked for: sample=0"
+        self._refused = None if self.sample else "not asked for: sample=0"
         self._begin()
         _RECORDERS.add(self)
 
@@ -333,7 +326,7 @@ class Recorder:
             if caller.depth > 1:
                 return caller
             try:
-                caller.kind = call, self._size(args, kwargs)
+                caller.kind = call, self.size(args, kwargs)
             except Exception as error:  # noqa: BLE001  # of a user's function, or an argument's shape
                 self._fault("batch", error)
                 caller.kind = call, None
@@ -341,7 +334,7 @@ class Recorder:
             if caller.skip < 0:
                 self._begin_sample(caller)
             if not caller.sampling:
-                caller.begin_ns = self._clock.wall_ns()
+                caller.begin_ns = self.clock.wall_ns()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is not the request's
             self._fault("call", error)
             self._local.caller = None
@@ -353,7 +346,7 @@ class Recorder:
         if caller is None:
             return
         try:
-            now = self._clock.wall_ns()
+            now = self.clock.wall_ns()
             caller.depth -= 1
             if caller.depth:
                 return
@@ -368,7 +361,7 @@ class Recorder:
         call, size = kind
         if size is None or size < 1:
             at = -1
-        elif size > self._max_batch:
+        elif size > self.max_batch:
             at = len(self._batches) - 1
         else:
             at = (size - 1).bit_length()
@@ -381,9 +374,9 @@ class Recorder:
     def _join(self) -> Caller:
         """Return the state of a thread that calls for the first time."""
         opened = None
-        if self._sample:
+        if self.sample:
             try:
-                opened = self._open()
+                opened = self.sampler()
             except OSError as error:
                 self._refused = str(error.strerror or error)
         coin = random.Random(threading.get_ident())
@@ -400,9 +393,9 @@ class Recorder:
 
     def _gap(self, coin: random.Random) -> int:
         """Return how many calls are passed over before the next that is sampled."""
-        if not 0 < self._sample < 1:
+        if not 0 < self.sample < 1:
             return 0
-        return int(math.log(1 - coin.random()) / math.log(1 - self._sample))
+        return int(math.log(1 - coin.random()) / math.log(1 - self.sample))
 
     def _begin_sample(self, caller: Caller) -> None:
         caller.skip = self._gap(caller.coin)
@@ -412,9 +405,9 @@ class Recorder:
             if caller.sampler is not None:
                 caller.sampler.resume()
                 caller.sampling = True
-                caller.cpu_ns = self._clock.cpu_ns()
-                caller.begin_ns = self._clock.wall_ns()
-                caller.queued_ns = self._clock.queued_ns()
+                caller.cpu_ns = self.clock.cpu_ns()
+                caller.begin_ns = self.clock.wall_ns()
+                caller.queued_ns = self.clock.queued_ns()
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("sampler", error)
             caller.sampler, caller.sampling = None, False
@@ -424,7 +417,7 @@ class Recorder:
 
     def _end_sample(self, caller: Caller, now: int) -> None:
         caller.sampling = False
-        queued, cpu = self._clock.queued_ns(), self._clock.cpu_ns()
+        queued, cpu = self.clock.queued_ns(), self.clock.cpu_ns()
         try:
             if caller.sampler is not None:  # else forked in the middle of this call
                 caller.sampler.pause()
@@ -468,7 +461,7 @@ class Recorder:
     def _run(self, requests: SimpleQueue[bool]) -> None:
         while not self.ended:
             with suppress(Empty):
-                requests.get(timeout=self._interval_s)
+                requests.get(timeout=self.interval_s)
             self.flush()
         self.flush()  # what came while it ended
         for caller in self._callers:
@@ -529,9 +522,9 @@ class Recorder:
         for kind, wall_ns, failed in calls:
             labels = self._labels_of(kind)
             if failed:
-                self._exporter.failed(labels)
+                self.exporter.failed(labels)
             else:
-                self._exporter.called(labels, wall_ns / 1e9)
+                self.exporter.called(labels, wall_ns / 1e9)
 
     def _export_samples(self, caller: Caller) -> None:
         sampler = caller.sampler
@@ -549,23 +542,23 @@ class Recorder:
         if drained.lost:
             self._fault("ring", "the ring was full: these samples are left out", drained.lost)
             return
-        where = self._place(address for address, _ in drained.user)
+        where = self.place(address for address, _ in drained.user)
         labels_of = [self._labels_of(call.kind) for call in sampled]
         for labels, stretch in stretches(sampled, labels_of, drained, where, kernel=sampler.kernel):
             parts = parts_ns(stretch, sampler)
-            self._portion(partial(self._tax.export, self._exporter, labels, parts, stretch))
+            self._portion(partial(self._tax.export, self.exporter, labels, parts, stretch))
 
     def _export_state(self) -> None:
         for stage, count in tuple(self.faults.items()):
             if count > self._exported[stage]:
-                self._exporter.fault(self.model, stage, count - self._exported[stage])
+                self.exporter.fault(self.model, stage, count - self._exported[stage])
                 self._exported[stage] = count
         reason = self.reason
         said = ("none" if reason else "perf-event", reason or "")
         if said != self._said:
             if self._said is not None:
-                self._exporter.state(self.model, *self._said, now=False)
-            self._exporter.state(self.model, *said, now=True)
+                self.exporter.state(self.model, *self._said, now=False)
+            self.exporter.state(self.model, *said, now=True)
             self._said = said
 
     def forked(self) -> None:
@@ -578,7 +571,7 @@ class Recorder:
 # --- forks ----------------------------------------------------------------------------------------
 
 _RECORDERS: weakref.WeakSet[Recorder] = weakref.WeakSet()
-_EXPORTING = threading.Lock()
+_EXPORTING = threading.RLock()
 """Held while an exporter is called, and by a fork: else the child could inherit a lock of the
 exporter's that nothing in it ever releases."""
 
