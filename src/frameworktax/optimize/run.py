@@ -173,8 +173,8 @@ class Optimized:
         proof: the document of the deployment and eager, side by side.
     """
 
-    folder: Path | None
-    manifest: Manifest | None
+    folder: Path | None = None
+    manifest: Manifest | None = None
     candidates: tuple[Candidate, ...]
     undeliverable: tuple[tuple[str, str], ...]
     final: Run
@@ -201,7 +201,8 @@ def optimize(
         inputs: example inputs of a live module.
         output: folder of the deployment.
         store: folder that keeps every sample.
-        **options: the other attributes of ``Asked``, and a ``reporter`` that shows progress.
+        **options: the other attributes of ``optimize.run.Asked``, and a ``reporter`` that shows
+            progress.
 
     Returns:
         The deployment, loaded; the module is called where nothing was faster.
@@ -398,13 +399,8 @@ def _deliver(
                 one.out(why) if (why := failures.get((one.workload, one.runtime))) else one
                 for one in found
             )
-    return Optimized(
-        folder=None,
-        manifest=None,
-        candidates=tuple(race.decide(found, asked.aim)),
-        undeliverable=undeliverable,
-        final=final,
-    )
+    decided = race.decide(found, asked.aim)
+    return Optimized(candidates=tuple(decided), undeliverable=undeliverable, final=final)
 
 
 @contextmanager
