@@ -54,7 +54,6 @@ MIN_STRETCHES = 3
 def build(
     records: Sequence[Record],
     *,
-    left_out: Sequence[str] = (),
     asked: Iterable[Point] = (),
     until: float = UNTIL,
 ) -> Run:
@@ -63,8 +62,6 @@ def build(
     Args:
         records: of a store, in any order. Of a point in several sessions the newest one that
             measured it counts.
-        left_out: what else was planned and not measured, in words; points that a record says
-            were left out, and that no session measured, are added.
         asked: points that were asked for, where the caller knows; the records name those that a
             session reached or left out.
         until: the half-width that was asked for, as a share; wider points get a note.
@@ -108,7 +105,7 @@ def build(
         measurements=tuple(measurements),
         curves=tuple(curves),
         advice=advising.ranked(advice),
-        left_out=(*left_out, *left_out_names(records, {g.point for g in grouped})),
+        left_out=tuple(left_out_names(records, {g.point for g in grouped})),
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -319,20 +319,19 @@ def _slope(part: Part, rows: Sequence[Row]) -> Estimate:
     )
 
 
-def free_value(curve: Sequence[Row], axis: str, quantity: str = "latency") -> tuple[Estimate, bool]:
+def free_value(curve: Sequence[Row], axis: str) -> tuple[Estimate, bool]:
     """Return the largest free value of any axis, and whether it is a lower bound.
 
-    Ours by the bootstrap over blocks, at the synchronised latency; a printed curve has no blocks
+    Ours with its interval, from blocks, at the synchronised latency; a printed curve has no blocks
     and gets its value alone.
 
     Args:
         curve: ascending along ``axis``, every point with numbers.
         axis: batch, length, width or depth.
-        quantity: of a printed curve.
     """
     first = curve[0].at[axis]
     steps = [row.at[axis] / first for row in curve]
-    numbers = [number(row, quantity) for row in curve]
+    numbers = [number(row, "latency") for row in curve]
     if all(row.columns for row in curve):
         found, bound = free_batch_interval(steps, [row.columns for row in curve])
         if found is None:
