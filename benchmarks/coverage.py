@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from frameworktax import host, models, runtimes
 from frameworktax.host.cache import atomic_path
-from frameworktax.models.registry import BUILT_IN, Entry
+from frameworktax.models import BUILT_IN, Entry
 from frameworktax.records import Workload
 from frameworktax.runtimes import environments
 from frameworktax.runtimes.base import Target

@@ -45,7 +45,7 @@ from frameworktax.optimize.delivery import Prover
 from frameworktax.optimize.run import Asked, Optimized, optimize_model
 from frameworktax.records import DEPLOYED, REFERENCE, Estimate, Measurement, Point
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import Artifact, write_manifest
+from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.serving import Deployment, load
 from frameworktax.runtimes.torch_common import to_arrays
@@ -91,10 +91,9 @@ FIRST = {
 import numpy as np, frameworktax as ft
 fast = ft.load(FOLDER)
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import Artifact, write_manifest
-from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.artifacts import Artifact
 shape = deployment.served(fast.shapes)[0]
-arrays = Artifact(fast.folder / shape.folder).inputs(shape.batch)
+arrays = Artifact.read(fast.folder / shape.folder).inputs(shape.batch)
 args = dict(zip(fast.manifest.interface.names, arrays))
 fast(**args)
 """,
@@ -237,7 +236,7 @@ def beside_olive(found: Optimized, cells: list[Row], folder: Path) -> None:
     try:
         with Prover(Target("cpu"), None, folder, SETUP_S) as prover:
             prover.export(workload, "onnxruntime", [workload.batch], own)
-        artifact = Artifact(own)
+        artifact = Artifact.read(own)
         command = [str(olive_python()), "-c", OLIVE_CODE, "auto-opt"]
         command += ["-m", str(artifact.file(workload.batch)), "-o", str(folder / "made")]
         command += ["--device", "cpu", "--provider", "CPUExecutionProvider", "--precision", "fp32"]
@@ -249,8 +248,8 @@ def beside_olive(found: Optimized, cells: list[Row], folder: Path) -> None:
         )
         for file in (folder / "made").glob("*.onnx*"):
             shutil.copy(file, artifact.folder)
-        artifact.manifest.files = {workload.batch: "model.onnx"}
-        write_manifest(artifact.folder, artifact.manifest)
+        artifact.files = {workload.batch: "model.onnx"}
+        artifact.write()
         arguments = ["--pair", str(found.folder), str(own)]
         took = [child(Path(__file__), arguments, SETUP_S) for _ in range(PROCESSES)]
     except (BenchmarkError, FrameworktaxError) as error:
@@ -406,7 +405,7 @@ def block_ns(call: Callable[[], object]) -> float:
 def bound(fast: Deployment, *, on_torch: bool = True) -> Callable[[], object]:
     """Return a call of a deployment at its first shape."""
     shape = deployment.served(fast.shapes)[0]
-    arrays = Artifact(fast.folder / str(shape.folder)).inputs(shape.batch)
+    arrays = Artifact.read(fast.folder / str(shape.folder)).inputs(shape.batch)
     named = dict(zip(fast.manifest.interface.inputs, arrays, strict=True))
     args, kwargs = fast.arguments(named, on_torch=on_torch)
     return lambda: fast(*args, **kwargs)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from frameworktax import models, runtimes
-from frameworktax.models.registry import Entry
+from frameworktax.models import Entry
 from frameworktax.records import PRECISIONS
 from frameworktax.runtimes.base import Runtime
 

@@ -28,7 +28,7 @@ from frameworktax.measure.plan import (
 from frameworktax.measure.recorder import open_shard, without_end
 from frameworktax.measure.reporter import Reporter
 from frameworktax.measure.session import MeasuringSession
-from frameworktax.models.live import unpack
+from frameworktax.models.user import unpack
 from frameworktax.records import (
     Block,
     LeftOut,

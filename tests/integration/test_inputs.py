@@ -12,9 +12,9 @@ from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure import parity
 from frameworktax.measure.worker import Server
 from frameworktax.models import ragged
-from frameworktax.models.base import Inputs, Model
+from frameworktax.models.base import Decoding, Inputs, Model
 from frameworktax.models.describe import describe, describe_batches
-from frameworktax.models.generate import FirstToken, Greedy, Loop
+from frameworktax.models.generate import Greedy, Loop
 from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
@@ -218,10 +218,9 @@ def test_the_hook_counts_the_prompt_out():
     seen = []
 
     class Counting(Greedy):
-        def __call__(self, input_ids, attention_mask=None):
-            put = self._hook.put
-            self._hook.put = lambda tokens: (seen.append(tuple(tokens.shape)), put(tokens))
-            return super().__call__(input_ids, attention_mask)
+        def put(self, tokens):
+            seen.append(tuple(tokens.shape))
+            super().put(tokens)
 
     model = decoder()
     with torch.no_grad():
@@ -232,15 +231,15 @@ def test_the_hook_counts_the_prompt_out():
 def test_the_first_token_is_the_second_thing_handed_over(monkeypatch):
     now = iter([11, 22, 33])
     monkeypatch.setattr("time.perf_counter_ns", lambda: next(now))
-    hook = FirstToken()
+    hook = Greedy(torch.nn.Identity(), Decoding(new_tokens=2, kv_cache="none"))
     for expected in (11, 22):  # and anew in the next call
-        before = hook.stamp_ns
+        before = hook.first_token_ns
         hook.put("prompt")
-        assert hook.stamp_ns == before
+        assert hook.first_token_ns == before
         hook.put("first")
         hook.put("second")
         hook.end()
-        assert hook.stamp_ns == expected
+        assert hook.first_token_ns == expected
 
 
 def test_an_end_token_ends_nothing():

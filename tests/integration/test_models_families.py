@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from frameworktax import models
+from frameworktax.models import BUILT_IN
 from frameworktax.models.describe import describe
-from frameworktax.models.registry import BUILT_IN
 from frameworktax.records import Workload
 
 torch = pytest.importorskip("torch")

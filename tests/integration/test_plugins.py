@@ -139,7 +139,7 @@ def test_what_an_outside_model_cannot_do_is_an_error(plugin, monkeypatch, asked,
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(plugin))
     point = EntryPoint("example-model", "example_plugin.model:build", models.GROUP)
-    monkeypatch.setattr(models.registry, "entry_points", lambda group: [point])
+    monkeypatch.setattr(models, "entry_points", lambda group: [point])
     assert models.build(Workload(model="example-model", depth=0.25)).inputs(2).args[0].shape[0] == 2
     ghost = models.build(Workload(model="example-model"), "meta")
     assert all(p.is_meta for p in ghost.module.parameters())

@@ -6,7 +6,7 @@ import frameworktax as ft
 from frameworktax import api, runtimes
 from frameworktax.errors import UsageError, UserModelError
 from frameworktax.models import torchvision_operators
-from frameworktax.models.live import build_live, unpack
+from frameworktax.models.user import build_live, unpack
 from frameworktax.records import SEED
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.torch_common import to_arrays

@@ -129,7 +129,7 @@ def onnx_file(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("onnx")
     model = models.build(WORKLOADS["bert-tiny"])
     runtimes.get("onnxruntime").prepare(model, [2, 3], Target(), folder)
-    return Artifact(folder).file(2)
+    return Artifact.read(folder).file(2)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if runtimes.get(name).takes_onnx])

@@ -71,9 +71,9 @@ def test_exported_steps_make_the_tokens_of_eager(name: str, kv_cache: str, tmp_p
     how = "its keys and values handed on" if kv_cache == "dynamic" else "no cache"
     assert dict(notes)["decoded-by"].endswith(how)
     # One layer: its keys and values; one graph serves all batches and lengths.
-    manifest = Artifact(tmp_path).manifest
-    assert manifest.cache == ([[12, 6]] * 2 if kv_cache == "dynamic" else [])
-    assert len(set(manifest.files.values())) == 1
+    artifact = Artifact.read(tmp_path)
+    assert artifact.cache == ([[12, 6]] * 2 if kv_cache == "dynamic" else [])
+    assert len(set(artifact.files.values())) == 1
 
 
 def test_a_cache_that_forgets_is_no_plain_one() -> None:

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import coverage
 from coverage import Cell
 from frameworktax import runtimes
-from frameworktax.models.registry import BUILT_IN
+from frameworktax.models import BUILT_IN
 
 CELLS = (
     Cell(model="bert-tiny", runtime="openvino", verdict="runs", difference=2e-7),

@@ -20,8 +20,8 @@ import frameworktax as ft
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import artifacts, deployment, serving
-from frameworktax.runtimes.deployment import Manifest, Padding, Shape, padded_to
-from frameworktax.runtimes.interface import Interface, Outputs, binder, builder, dtypes_of, tree
+from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, padded_to, tree
+from frameworktax.runtimes.serving import Outputs, binder, builder, dtypes_of
 
 COMMAND = "frameworktax optimize mine.py:build -o deploy"
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -46,13 +46,14 @@ def deploy(tmp_path):
     np.save(inner / "model.npy", WEIGHT)
     for batch in (1, 2):
         np.savez(inner / f"inputs-{batch}.npz", **{"0": np.ones((batch, 4), np.float32)})
-    made = artifacts.Manifest(
+    made = artifacts.Artifact(
+        folder=inner,
         names=["input_0"],
         dtypes=["float32"],
         batch_dims=[0],
         files={1: "model.npy", 2: "model.npy"},
     )
-    artifacts.write_manifest(inner, made)
+    made.write()
     shapes = [
         Shape(batch=b, length=None, sizes=((b, 4),), runtime="steady", folder="model/steady",
               is_between=b == 3)
@@ -230,10 +231,9 @@ def test_rows_repeat_tokens_are_zero_and_outputs_are_cut(on_torch):
 def test_a_padded_call_returns_the_rows_that_were_given(deploy):
     shapes = [s for s in deployment.parse(deploy).shapes if not s.is_between and s.runtime]
     asked = [shapes[0], replace(shapes[1], batch=4, sizes=((4, 4),))]
-    files = {1: "model.npy", 4: "model.npy"}
-    inner = deploy / "model/steady/artifact"
-    made = artifacts.Manifest(names=["input_0"], dtypes=["float32"], batch_dims=[0], files=files)
-    artifacts.write_manifest(inner, made)
+    made = artifacts.Artifact.read(deploy / "model/steady")
+    made.files = {1: "model.npy", 4: "model.npy"}
+    made.write()
     axes = Padding(inputs=((0, None),), outputs=((0, None),), batch=True)
     written = deployment.files_in(deploy)
     change(deploy, shapes=tuple(asked), padding=axes, files=written)

@@ -10,7 +10,7 @@ import pytest
 
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.protocol import Drawn
-from frameworktax.models.live import Live
+from frameworktax.models.user import Live
 from frameworktax.optimize import blocks, delivery, race, run
 from frameworktax.optimize.delivery import Delivery, Proof, Prover
 from frameworktax.optimize.run import Asked, deliverable
@@ -25,8 +25,7 @@ from frameworktax.records import (
     Workload,
 )
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import Shape
-from frameworktax.runtimes.interface import Interface
+from frameworktax.runtimes.deployment import Interface, Shape
 
 W1 = Workload(model="m", batch=1)
 W4 = Workload(model="m", batch=4)

@@ -55,7 +55,8 @@ def test_asking_imports_no_engine() -> None:
         "from frameworktax import models, runtimes\n"
         "from frameworktax.runtimes.base import Target\n"
         "models.describe_names(), runtimes.distributions()\n"
-        "for name in runtimes.names(): runtimes.get(name).missing(Target())\n"
+        "for name in runtimes.names():\n"
+        "    for device in ('cpu', 'cuda:0'): runtimes.get(name).missing(Target(device))\n"
         "heavy = ('torch', 'transformers', 'onnx', 'onnxruntime', 'openvino', 'numpy')\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )
@@ -114,7 +115,7 @@ def test_impossible_workloads_are_one_line(workload: Workload, said: str) -> Non
 def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> None:
     taken = registry.names()[0]
     points = [EntryPoint("mine", "package.module:thing", registry.GROUP)]
-    monkeypatch.setattr(models.registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(models, "entry_points", lambda group: points)
     assert registry.names()[-1] == "mine"
     points.append(EntryPoint(taken, "package.module:other", registry.GROUP))
     with pytest.raises(UsageError, match=f"'{taken}' is registered twice.*package.module:other"):
@@ -123,7 +124,7 @@ def test_entry_points_add_names_and_may_not_collide(registry, monkeypatch) -> No
 
 def test_a_plugin_that_is_no_runtime_is_told(monkeypatch) -> None:
     points = [EntryPoint("odd", "collections:OrderedDict", runtimes.GROUP)]
-    monkeypatch.setattr(models.registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(models, "entry_points", lambda group: points)
     with pytest.raises(UsageError, match=r"'odd' .* is no Runtime"):
         runtimes.get("odd")
 
@@ -172,20 +173,24 @@ def test_null_does_nothing(tmp_path) -> None:
 
 
 def test_artifact_is_whole_or_not_there(tmp_path) -> None:
-    manifest = artifacts.Manifest(
-        files={1: "a", 3: "b"}, names=["x"], dtypes=["float32"], batch_dims=[0], notes=[("c", "t")]
-    )
+
+    def made(folder: Path) -> artifacts.Artifact:
+        return artifacts.Artifact(
+            folder=folder, files={1: "a", 3: "b"}, names=["x"], dtypes=["float32"],
+            batch_dims=[0], notes=[("c", "t")],
+        )  # fmt: skip
+
     with pytest.raises(KeyboardInterrupt), artifacts.staged(tmp_path) as folder:
-        artifacts.write_manifest(folder, manifest)
+        made(folder).write()
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(WorkerError, match="nothing prepared"):
-        artifacts.Artifact(tmp_path)
+        artifacts.Artifact.read(tmp_path)
     for _ in range(2):  # a second one replaces the first
         with artifacts.staged(tmp_path) as folder:
-            artifacts.write_manifest(folder, manifest)
-    read = artifacts.Artifact(tmp_path)
-    assert read.manifest == manifest
+            made(folder).write()
+    read = artifacts.Artifact.read(tmp_path)
+    assert read == made(tmp_path / "artifact")
     assert read.file(3) == tmp_path / "artifact" / "b"
     with pytest.raises(WorkerError, match="batch 2 was not prepared"):
         read.file(2)

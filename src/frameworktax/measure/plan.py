@@ -13,7 +13,7 @@ from frameworktax import runtimes as registry
 from frameworktax.attribution import available_samplers, call_stacks
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
-from frameworktax.models.live import Live, send
+from frameworktax.models.user import Live, send
 from frameworktax.records import (
     BY,
     FLOOR,
@@ -59,7 +59,7 @@ class Plan:
             that takes little, ``none``.
         folder: where exports, compiled code and temporary files go: this user's cache, and never a
             store, because what lies here is run.
-        live: file holding a live module sent from Python; the ``models.live.Live`` itself where
+        live: file holding a live module sent from Python; the ``models.user.Live`` itself where
             it is measured in place; None otherwise.
         in_place: why the live module cannot be sent to another process, so that it is measured in
             this one; empty where it can.

@@ -75,7 +75,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """How the module is called: ``runtimes.interface.Interface`` as plain data."""
+    """How the module is called: ``runtimes.deployment.Interface`` as plain data."""
 
     interface: Mapping[str, Any]
     sizes: tuple[tuple[int, ...], ...]

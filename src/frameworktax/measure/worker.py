@@ -295,8 +295,8 @@ class Server:
         import numpy as np
 
         from frameworktax.models.base import draw
+        from frameworktax.runtimes.deployment import describe
         from frameworktax.runtimes.eager import Eager
-        from frameworktax.runtimes.interface import describe
 
         if self._drawn is None or self._drawn[0] != workload.without_batch():
             self._drawn = workload.without_batch(), _build(workload, device, live)
@@ -345,7 +345,7 @@ def _build(workload: Workload, device: str, live: Any) -> Model:
 
     _check_device(device)
     if live is not None:
-        from frameworktax.models.live import build_live
+        from frameworktax.models.user import build_live
 
         return build_live(live, workload, device)
     return models.build(workload, device)

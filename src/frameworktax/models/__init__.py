@@ -1,45 +1,169 @@
 """The models by name, and the way to any other: torchvision's, timm's, Hugging Face's, your own.
 
-The registry is a table, so that listing models imports no engine. A family is a function
-``build(name, workload) -> Model``; it builds in float32 on the CPU. ``build`` here seeds torch
-before, and moves the result to the device and precision asked for.
+The registry is the table in ``models.toml``, so that listing models imports no engine. A family is
+a function ``build(name, workload) -> Model``; it builds in float32 on the CPU. ``build`` here seeds
+torch before, and moves the result to the device and precision asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from frameworktax.errors import UsageError, UserModelError, nearest
 from frameworktax.models.base import SEED
 from frameworktax.models.finalize import NO_IMAGES, finalize, no_generation, unmasked
 from frameworktax.models.libraries import libraries_in
-from frameworktax.models.registry import BUILT_IN, PREFIXES, USER, Entry, with_plugins
 from frameworktax.models.torchvision_operators import declare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from frameworktax.models.base import Model
     from frameworktax.records import Workload
-
-__all__ = [
-    "BUILT_IN", "GROUP", "PREFIXES", "Entry", "build", "check", "describe_name",
-    "describe_names", "is_user_model", "libraries", "names",
-]  # fmt: skip
 
 GROUP = "frameworktax.models"
 PLUGIN = "other"
 """The family of models from other packages: what they support is for them to say."""
+T = TypeVar("T")
 
 
+# --- what other packages register -----------------------------------------------------------------
+
+
+@functools.cache
+def _registered(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=group))
+
+
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Return what installed packages register, read once for a search path: that takes 0.1 s."""
+    return _registered(group, tuple(sys.path))
+
+
+def with_plugins(known: Mapping[str, T], group: str, entry: Callable[[str], T]) -> dict[str, T]:
+    """Return what is built in, and what other packages register.
+
+    Args:
+        known: name → entry of what is built in.
+        group: of entry points, ``frameworktax.models`` or ``frameworktax.runtimes``.
+        entry: makes one of ``module:function``.
+
+    Raises:
+        UsageError: two packages claim one name.
+    """
+    found = dict(known)
+    for point in entry_points(group=group):
+        if point.name in found:
+            raise UsageError(
+                f"{group.partition('.')[2][:-1]} '{point.name}' is registered twice, the second "
+                f"time by {point.value}; uninstall or rename one"
+            )
+        found[point.name] = entry(point.value)
+    return found
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One registered model.
+
+    Attributes:
+        target: ``module:function`` with ``build(name, workload) -> Model``.
+        family: what ``list models`` groups by.
+        summary: what it is, in a line.
+        packages: importable names that must be there.
+        has_length: whether ``--length`` means something.
+        has_image_size: whether ``--image-size`` does.
+        default_length: tokens a sample, or samples of audio.
+        default_image_size: pixels a side.
+        max_length: most tokens a sample may have, where the model has learned positions.
+        min_length: fewest.
+        min_image_size: fewest pixels a side.
+        image_step: what must divide them.
+        factors: which of ``width`` and ``depth`` scale it; a twin needs a width.
+        generates: whether it can decode greedily.
+        extra: the project's extra that installs ``packages``.
+        asks_batch_dim: whether the user may have to say which dimension is the batch.
+        check: ``module:function`` that looks at a workload more closely, importing no engine.
+        row: all that ``models.toml`` says, for the function that builds it.
+    """
+
+    target: str
+    family: str
+    summary: str
+    packages: tuple[str, ...] = ("torch",)
+    has_length: bool = False
+    has_image_size: bool = False
+    default_length: int | None = None
+    default_image_size: int | None = None
+    max_length: int | None = None
+    min_length: int = 1
+    min_image_size: int | None = None
+    image_step: int = 1
+    factors: tuple[str, ...] = ("width", "depth")
+    generates: bool = False
+    extra: str = "torch"
+    asks_batch_dim: bool = False
+    check: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _read() -> dict[str, Entry]:
+    """Return name → entry of every model in ``models.toml``, in its order."""
+    known = {field.name for field in fields(Entry)}
+    groups = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+    found = {}
+    for group in groups.values():
+        common = {key: value for key, value in group.items() if not isinstance(value, dict)}
+        for name, own in group.items():
+            if name in common:
+                continue
+            row = common | own
+            plain: dict[str, Any] = {k: v for k, v in row.items() if k in known}
+            plain |= {k: tuple(v) for k, v in plain.items() if isinstance(v, list)}
+            found[name] = Entry(**plain, row=row)
+    return found
+
+
+_ALL = _read()
+BUILT_IN = {name: entry for name, entry in _ALL.items() if ":" not in name}
+"""Name → entry, in the order of ``list models``: one family after the other."""
+PREFIXES = {name: entry for name, entry in _ALL.items() if ":" in name}
+"""What stands before the colon → entry."""
+USER = Entry(
+    "frameworktax.models.user:build",
+    "your own",
+    "file.py:function or package.module:function",
+    factors=(),
+    generates=True,
+    asks_batch_dim=True,
+)
+FILES = {"onnx": "onnx:{}", "py": "{}:function"}
+"""How a model in a file is named, by the end of the file's name."""
 LISTED = (
     *("has_length", "has_image_size", "default_length", "default_image_size", "max_length"),
     *("factors", "generates"),
 )
 """Of an entry, beside its family and summary, what ``list models --json`` says."""
+
+
+def length_of(workload: Workload) -> int:
+    """Return the length of a sample as asked for, or its model's own; 0 where it has none."""
+    return workload.length or BUILT_IN[workload.model].default_length or 0
+
+
+def image_size_of(workload: Workload) -> int:
+    """Return the pixels a side as asked for, or the model's own; 0 where it takes no image."""
+    return workload.image_size or BUILT_IN[workload.model].default_image_size or 0
 
 
 def _registry() -> dict[str, Entry]:
@@ -84,15 +208,7 @@ def _missing(entry: Entry) -> str | None:
 
 def is_user_model(name: str) -> bool:
     """Return whether the name points at the user's own function (``file.py:function``)."""
-    return ":" in name and _prefix(name) not in PREFIXES
-
-
-def _prefix(name: str) -> str:
-    return name.partition(":")[0] + ":NAME"
-
-
-FILES = {"onnx": "onnx:{}", "py": "{}:function"}
-"""How a model in a file is named, by the end of the file's name."""
+    return ":" in name and _entry(name) is USER
 
 
 def _entry(name: str) -> Entry:
@@ -102,16 +218,16 @@ def _entry(name: str) -> Entry:
         UsageError: there is no such model.
     """
     if ":" in name:
-        return PREFIXES.get(_prefix(name), USER)
-    known = BUILT_IN if name in BUILT_IN else _registry()
-    if name not in known:
+        return PREFIXES.get(name.partition(":")[0] + ":NAME", USER)
+    known = describe_name(name)
+    if known is None:
         meant = FILES.get(name.rpartition(".")[2])
-        near = f", did you mean '{meant.format(name)}'?" if meant else nearest(name, known)
+        near = f", did you mean '{meant.format(name)}'?" if meant else nearest(name, _registry())
         raise UsageError(
             f"unknown model '{name}'{near} "
             "(see 'frameworktax list models'; your own: file.py:function)"
         )
-    return known[name]
+    return known
 
 
 def libraries(workload: Workload) -> tuple[str, ...]:
@@ -125,6 +241,9 @@ def libraries(workload: Workload) -> tuple[str, ...]:
         return ()
 
 
+# --- from a workload to a model -------------------------------------------------------------------
+
+
 def check(workload: Workload) -> None:
     """Refuse a workload that names no model or asks for what its model lacks.
 
@@ -135,18 +254,32 @@ def check(workload: Workload) -> None:
     """
     name = workload.model
     entry = _entry(name)
-    for refusal in _refusals(workload, entry):
-        raise UsageError(refusal)
+    refuse(workload, entry)
     if entry is USER:
         where = name.rpartition(":")[0]
         if where.endswith(".py") and not Path(where).is_file():
             raise UserModelError(f"no file {where} (for {name}); check the path")
     if entry.check:
-        module, _, function = entry.check.partition(":")
-        getattr(importlib.import_module(module), function)(workload)
+        _function(entry.check)(workload)
     missing = _missing(entry)
     if missing is not None:
         raise UsageError(f"model '{name}' cannot be built: {missing}")
+
+
+def _function(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def refuse(workload: Workload, entry: Entry) -> None:
+    """Refuse a workload that cannot be, or asks for what a model of this kind lacks.
+
+    Raises:
+        UsageError: one line that says what to change.
+    """
+    for refusal in _refusals(workload, entry):
+        raise UsageError(refusal)
 
 
 def _refusals(workload: Workload, entry: Entry) -> Iterator[str]:
@@ -207,11 +340,10 @@ def build(workload: Workload, device: str = "cpu") -> Model:
     import torch
 
     declare()
-    module, _, function = entry.target.partition(":")
-    family: Callable[[str, Workload], Model] = getattr(importlib.import_module(module), function)
+    family = _function(entry.target)
     torch.manual_seed(SEED)  # every process builds the same weights
     with torch.device("meta" if device == "meta" else "cpu"):
-        model = family(workload.model, workload)
+        model: Model = family(workload.model, workload)
     is_dense = workload.input == "dense" and workload.phase == "forward"
     if device.startswith("cuda") and is_dense and "transformers" in entry.packages:
         model = unmasked(model)

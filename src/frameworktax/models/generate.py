@@ -27,36 +27,6 @@ OWN = "a loop of frameworktax's own over the step, static cache"
 GRAPHS = "two CUDA graphs, of the prompt and of one step, static cache"
 
 
-class FirstToken:
-    """A streamer as transformers has them: notes when the first new token is there.
-
-    ``generate`` hands over the prompt first, then each token, moved to the CPU and so complete.
-    """
-
-    def __init__(self) -> None:
-        self.stamp_ns = 0
-        self._handed = 0
-
-    def put(self, tokens: Any) -> None:
-        """Take the prompt or a token of each sequence."""
-        self._handed += 1
-        if self._handed == 2:
-            self.stamp_ns = time.perf_counter_ns()
-
-    def end(self) -> None:
-        """Be ready for the next call."""
-        self._handed = 0
-
-    def cost_ns(self, tokens: torch.Tensor, new_tokens: int) -> int:
-        """Return what noting costs a call that makes ``new_tokens`` tokens, measured here."""
-        start = time.perf_counter_ns()
-        for _ in range(HOOK_CALLS):
-            self.put(tokens.cpu())
-        spent = time.perf_counter_ns() - start
-        self.end()
-        return spent * (new_tokens + 1) // HOOK_CALLS
-
-
 class Decoder:
     """What generates greedily: called with a prompt and its mask, (batch, length).
 
@@ -82,7 +52,10 @@ class Decoder:
 
 
 class Greedy(Decoder):
-    """``module.generate``, greedy."""
+    """``module.generate``, greedy; its own streamer, which notes when the first new token is there.
+
+    ``generate`` hands over the prompt first, then each token, moved to the CPU and so complete.
+    """
 
     how = LIBRARY
 
@@ -90,7 +63,7 @@ class Greedy(Decoder):
         from transformers import GenerationConfig
 
         super().__init__(module, decoding)
-        self._hook = FirstToken()
+        self._handed = 0
         self._config = GenerationConfig(
             max_new_tokens=decoding.new_tokens,
             do_sample=False,
@@ -111,14 +84,28 @@ class Greedy(Decoder):
             input_ids,
             attention_mask=attention_mask,
             generation_config=self._config,
-            streamer=self._hook,
+            streamer=self,
         )
-        self.first_token_ns = self._hook.stamp_ns
         return made
 
+    def put(self, tokens: Any) -> None:
+        """Take the prompt or a token of each sequence."""
+        self._handed += 1
+        if self._handed == 2:
+            self.first_token_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """Be ready for the next call."""
+        self._handed = 0
+
     def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
-        """Return what noting the first token costs a call."""
-        return self._hook.cost_ns(input_ids[:, 0], self._new_tokens)
+        """Return what noting the first token costs a call, measured here."""
+        tokens, start = input_ids[:, 0], time.perf_counter_ns()
+        for _ in range(HOOK_CALLS):
+            self.put(tokens.cpu())
+        spent = time.perf_counter_ns() - start
+        self.end()
+        return spent * (self._new_tokens + 1) // HOOK_CALLS
 
 
 class Loop(Decoder):

@@ -1,4 +1,8 @@
-"""``hf:``: a model type of transformers, a local folder, or a model on the Hugging Face hub.
+"""Models of transformers': by name, by type (``hf:bert``), from a local folder or from the hub.
+
+A name's class and sizes stand in ``models.toml``: no download, random weights from a fixed seed.
+Layer norms keep outputs of ordinary size, so nothing needs calibration. Attention is what the
+class takes by itself: scaled-dot-product attention where it has it, what users run.
 
 A type has random weights and its configuration class's own sizes. A folder, or a hub id, has the
 sizes of its ``config.json`` and the weights of its safetensors files; weights in any other format
@@ -8,22 +12,263 @@ A model whose code comes with it is refused unless the user trusts that code.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from frameworktax import host
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.base import SEED, Draw, Model, model_of
-from frameworktax.models.calibrate import calibrate
+from frameworktax.models import BUILT_IN, PREFIXES, length_of, refuse
+from frameworktax.models.base import (
+    SEED,
+    Draw,
+    Model,
+    calibrate,
+    deep,
+    integers,
+    model_of,
+    normal,
+    ones,
+    wide,
+)
 from frameworktax.models.finalize import no_generation
-from frameworktax.models.transformers_classes import drawers
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload
+
+TWIN_LENGTH = 8
+"""Tokens of a twin: what the framework costs does not grow with the length, kernels do."""
+LANDMARKS = 64
+CHUNK = 64
+"""Tokens that a Reformer's token looks back over; shorter texts get full attention."""
+BIG_BIRD_FULL = 704
+"""Tokens up to which BigBird's class switches to full attention."""
+TWIN_SAMPLES = 2_000
+"""Samples of a twin's audio."""
+CHANNELS = 512
+DECODER_TOKENS = 16
+FRAMES, TWIN_FRAMES = 3_000, 8
+"""Mel frames of 30 s, which Whisper's encoder always takes: shorter audio is padded."""
+TEXT, AUDIO, MEL, IMAGE = "input_ids", "input_values", "input_features", "pixel_values"
+"""What transformers calls the main input of a model."""
+
+
+# --- by name: a class and its sizes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a transformer; ``inner`` is the width between a layer's two linear maps."""
+
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+
+    def named(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the sizes as settings of these names; an empty name leaves its size out."""
+        sizes = (self.layers, self.hidden, self.heads, self.inner)
+        return {name: size for name, size in zip(names, sizes, strict=True) if name}
+
+
+COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+"""What most of transformers' configurations call the four sizes."""
+
+
+def scaled(row: Mapping[str, Any], workload: Workload) -> Shape:
+    """Return a model's shape after the factors; the number of heads stays.
+
+    Width scales the dimension of a head, so that hidden stays a multiple of the heads. The twin
+    has heads of dimension ``least_head`` and nothing wider than the sum of its heads.
+    """
+    full, least_head = Shape(*row["shape"]), row.get("least_head", 1)
+    layers = deep(full.layers, workload)
+    hidden = full.heads * wide(full.hidden // full.heads, workload, least_head)
+    inner = hidden if workload.twin else round(full.inner / full.hidden * hidden)
+    return Shape(layers, hidden, full.heads, inner)
+
+
+def make(row: Mapping[str, Any], kind: str | None = None, **settings: Any) -> Any:
+    """Return a seeded model of the class in a row, or of another ``kind``, with these settings."""
+    import torch
+
+    family, _, stem = row["class"].partition(".")
+    package = f"transformers.models.{family}"
+    configuration = importlib.import_module(f"{package}.configuration_{family}")
+    modeling = importlib.import_module(f"{package}.modeling_{family}")
+    torch.manual_seed(SEED)
+    config = getattr(configuration, f"{stem}Config")(**settings)
+    return getattr(modeling, kind or row.get("model", f"{stem}Model"))(config)
+
+
+def build(name: str, workload: Workload) -> Model:
+    """Build a language or speech model in float32 on the CPU.
+
+    Raises:
+        UsageError: the length does not fit the model.
+    """
+    row = BUILT_IN[name].row
+    generates, causal = workload.phase == "generate", row.get("causal")
+    shape = scaled(row, workload)
+    settings = {**row.get("settings", {}), **shape.named(row.get("names", COMMON))}
+    derive = DERIVED.get(row.get("derive", name))
+    if derive is not None:
+        settings |= derive(shape, workload)
+    if causal:
+        settings["use_cache"] = generates
+    module = make(row, causal if generates else None, **settings)
+    length = length_of(workload)
+    if workload.twin:
+        most = TWIN_SAMPLES if module.main_input_name == AUDIO else TWIN_LENGTH
+        shorter = TWIN_LENGTHS.get(name)
+        length = shorter(length) if shorter is not None else min(length, most)
+    named = drawers(name, module, length)
+    if not row.get("mask", True):
+        named.pop("attention_mask", None)
+    positions = BUILT_IN[name].max_length
+    return model_of(module, named=named, generates=generates, positions=positions)
+
+
+def _nystromformer(shape: Shape, workload: Workload) -> dict[str, Any]:
+    """Its class wants the length in its configuration, and a whole number of tokens a landmark.
+
+    Up to 64 tokens each is its own landmark, which is full attention.
+
+    Raises:
+        UsageError: a length above 64 that 64 does not divide.
+    """
+    length = length_of(workload)
+    if length > LANDMARKS and length % LANDMARKS:
+        raise UsageError(
+            f"{workload.model} takes up to {LANDMARKS} tokens or a multiple of {LANDMARKS}, "
+            f"not {length}; choose another --length"
+        )
+    if workload.twin:
+        length = TWIN_LENGTHS["nystromformer"](length)
+    return {"segment_means_seq_len": length, "num_landmarks": min(length, LANDMARKS)}
+
+
+def _reformer(shape: Shape, workload: Workload) -> dict[str, Any]:
+    axial = shape.hidden // 4 or 1
+    return {
+        "attn_layers": [("local", "lsh")[i % 2] for i in range(shape.layers)],
+        "attention_head_size": shape.hidden // shape.heads,
+        "axial_pos_embds_dim": [axial, shape.hidden - axial],
+    }
+
+
+def _audio(shape: Shape, workload: Workload) -> dict[str, Any]:
+    """Convolutions over raw audio; two channels for the twin, on one some layouts coincide."""
+    return {
+        "conv_dim": [2 if workload.twin else wide(CHANNELS, workload)] * 7,
+        # The groups of the positional convolution: 16, or as many as divide the width.
+        "num_conv_pos_embedding_groups": max(g for g in range(1, 17) if shape.hidden % g == 0),
+    }
+
+
+def _speecht5(shape: Shape, workload: Workload) -> dict[str, Any]:
+    return {
+        "decoder_layers": shape.layers // 2 or 1,
+        "decoder_attention_heads": shape.heads,
+        "decoder_ffn_dim": shape.inner,
+        **_audio(shape, workload),
+    }
+
+
+DERIVED: Mapping[str, Callable[[Shape, Workload], Mapping[str, Any]]] = {
+    "electra": lambda shape, _: {"embedding_size": shape.hidden},
+    "albert": lambda shape, workload: {
+        "embedding_size": shape.hidden if workload.twin else wide(128, workload)
+    },
+    "mobilebert": lambda shape, _: {
+        "hidden_size": 4 * shape.hidden,
+        "embedding_size": shape.hidden,
+        "intra_bottleneck_size": shape.hidden,
+    },
+    "squeezebert": lambda shape, _: {"embedding_size": shape.hidden},
+    "funnel": lambda shape, _: {
+        "block_sizes": [shape.layers] * 3,
+        "d_head": shape.hidden // shape.heads,
+    },
+    "nystromformer": _nystromformer,
+    "reformer": _reformer,
+    "mamba": lambda _, workload: {"state_size": 1 if workload.twin else 16},
+    "qwen3": lambda shape, _: {
+        "head_dim": shape.hidden // shape.heads,
+        "hidden_size": shape.hidden // 2,
+        "intermediate_size": shape.inner // 2,
+    },
+    "audio": _audio,
+    "speecht5": _speecht5,
+    "whisper": lambda _, workload: {
+        "max_source_positions": (TWIN_FRAMES if workload.twin else FRAMES) // 2
+    },
+}
+"""Settings that follow from shape and workload; they win over those of the table."""
+
+TWIN_LENGTHS: Mapping[str, Callable[[int], int]] = {
+    # Shorter ones would take another path, with other operators.
+    "nystromformer": lambda length: min(length, 2 * LANDMARKS),
+    "bigbird": lambda length: length if length > BIG_BIRD_FULL else min(length, TWIN_LENGTH),
+    "reformer": lambda length: min(length, 2 * CHUNK if length > CHUNK else TWIN_LENGTH),
+    # Its scan dispatches operators for every token, so a shorter twin would be another program.
+    "mamba": lambda length: length,
+}
+"""Tokens of the full model → of its twin, where those of ``TWIN_LENGTH`` would not do."""
+
+
+# --- inputs: what a class says that it takes ------------------------------------------------------
+
+
+def drawers(name: str, module: Any, length: int, side: int | None = None) -> dict[str, Draw]:
+    """Return what to draw for a model of transformers', a sample of its main input first.
+
+    That is token ids and their mask, or noise for pixels, raw audio and mel frames; and ids for a
+    decoder that follows.
+
+    Args:
+        name: of the model, for messages.
+        module: the model.
+        length: tokens or samples of audio.
+        side: pixels; None for the model's own.
+
+    Raises:
+        UsageError: the shape of its main input does not follow from its configuration.
+    """
+    main, config = module.main_input_name, module.config
+    mels = getattr(config, "num_mel_bins", None)
+    steps = getattr(config, "max_source_positions", None)
+    shape: tuple[int, ...] = (length,)
+    if main == IMAGE:
+        vision = getattr(config, "vision_config", None) or config
+        own = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
+        height, width = own if isinstance(own, list | tuple) else (own, own)
+        shape = (int(getattr(vision, "num_channels", 3)), side or int(height), side or int(width))
+    elif main == MEL and mels is not None and steps is not None:
+        shape = (int(mels), 2 * int(steps))
+    elif main not in (TEXT, AUDIO):
+        raise UsageError(
+            f"{name} takes '{main}' of a shape that its configuration does not give; write a "
+            "function that returns the model and its inputs (file.py:function)"
+        )
+    takes = inspect.signature(module.forward).parameters
+    vocabulary = int(getattr(config.get_text_config(), "vocab_size", None) or 2)
+    found = {main: integers(vocabulary, *shape) if main == TEXT else normal(*shape)}
+    if main == TEXT and "attention_mask" in takes:
+        found["attention_mask"] = ones(*shape)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        found["decoder_input_ids"] = integers(vocabulary, DECODER_TOKENS)
+    return found
+
+
+# --- hf: a type, a folder, the hub ----------------------------------------------------------------
 
 CONFIG = "config.json"
 CALIBRATION_BATCH = 2
@@ -58,8 +303,8 @@ def check(workload: Workload) -> None:
         raise UsageError(f"no folder {name}; check the path")
 
 
-def build(name: str, workload: Workload) -> Model:
-    """Build a model of transformers' in float32 on the CPU.
+def build_any(name: str, workload: Workload) -> Model:
+    """Build a type, a folder's or a hub's model in float32 on the CPU.
 
     Raises:
         UsageError: no such model, or one that needs code, memory or inputs that are not there.
@@ -83,14 +328,23 @@ def build(name: str, workload: Workload) -> Model:
         if "/" in wanted or Path(wanted).is_dir():
             text = f"random weights: {wanted} has none in safetensors files, others are not read"
             notes.append(("random-weights", text))
-    is_text = module.main_input_name == "input_ids"
+    main = module.main_input_name
+    positions = _positions(module) if main == TEXT else None
+    own = replace(
+        PREFIXES["hf:NAME"],
+        has_length=main in (TEXT, AUDIO),
+        has_image_size=main == IMAGE,
+        max_length=positions,
+    )
+    refuse(workload, own)
+    length = TWO_SECONDS if main == AUDIO else min(DEFAULT_LENGTH, positions or DEFAULT_LENGTH)
     model = model_of(
         module,
-        named=_inputs(name, module, workload),
+        named=drawers(name, module, workload.length or length, workload.image_size),
         has_twin=False,
         notes=notes,
         generates=workload.phase == "generate",
-        positions=_positions(module) if is_text else None,
+        positions=positions,
     )
     if not trained:
         calibrate(module, [model.inputs(CALIBRATION_BATCH)])
@@ -198,58 +452,6 @@ def _check_memory(name: str, kind: Any, config: Any, trust: dict[str, Any]) -> N
             f"{name} has {needed / 1e9:.1f} GB of weights and {free / 1e9:.1f} GB are free; name a "
             f"folder with a {CONFIG} of smaller sizes"
         )
-
-
-# --- inputs of a model that is known by its class only --------------------------------------------
-
-
-def _inputs(name: str, module: Any, workload: Workload) -> dict[str, Draw]:
-    """Return what to draw for a model, which follows from its main input.
-
-    That is token ids, pixels, raw audio or mel frames.
-
-    Raises:
-        UsageError: it takes something else, or the length does not fit its positions.
-    """
-    main = module.main_input_name
-    if workload.length is not None and main not in ("input_ids", "input_values"):
-        raise UsageError(f"{name} has no length; leave out --length")
-    if workload.image_size is not None and main != "pixel_values":
-        raise UsageError(f"{name} has no image size; leave out --image-size")
-    if workload.input == "ragged" and main != "input_ids":
-        raise UsageError(f"{name} takes no sentences; leave out --input ragged")
-    return drawers(module, *_shape(name, module, workload))
-
-
-def _shape(name: str, module: Any, workload: Workload) -> tuple[int, ...]:
-    """Return the shape of one sample of a model's main input."""
-    main, config = module.main_input_name, module.config
-    if main == "input_ids":
-        positions = _positions(module)
-        length = workload.length
-        if length is None:
-            length = DEFAULT_LENGTH if positions is None else min(DEFAULT_LENGTH, positions)
-        if positions is not None and length > positions:
-            raise UsageError(
-                f"{name} takes lengths from 1 to {positions}, not {length}; choose another --length"
-            )
-        return (length,)
-    if main == "input_values":
-        return (TWO_SECONDS if workload.length is None else workload.length,)
-    if main == "pixel_values":
-        vision = getattr(config, "vision_config", None) or config
-        own = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
-        height, width = own if isinstance(own, list | tuple) else (own, own)
-        size = workload.image_size
-        return int(getattr(vision, "num_channels", 3)), size or int(height), size or int(width)
-    mels = getattr(config, "num_mel_bins", None)
-    steps = getattr(config, "max_source_positions", None)
-    if main != "input_features" or mels is None or steps is None:
-        raise UsageError(
-            f"{name} takes '{main}' of a shape that its configuration does not give; write a "
-            "function that returns the model and its inputs (file.py:function)"
-        )
-    return int(mels), 2 * int(steps)
 
 
 def _positions(module: Any) -> int | None:

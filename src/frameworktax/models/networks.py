@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
+from frameworktax.models import BUILT_IN, image_size_of, length_of
 from frameworktax.models.base import Model, deep, integers, model_of, normal, wide
-from frameworktax.models.registry import BUILT_IN, image_size_of, length_of
 
 if TYPE_CHECKING:
     from frameworktax.records import Workload

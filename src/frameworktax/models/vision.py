@@ -1,7 +1,10 @@
-"""Image models: convolutional networks, vision transformers and what took their shape.
+"""Image models: this project's own, those of torchvision and transformers by name, and any other.
 
 ResNet and MobileNetV2 are defined here, layer for layer as in torchvision 0.28, so that a plain
 torch is enough and depths scale. Parameter counts equal torchvision's, which the tests pin.
+``torchvision:NAME`` and ``timm:NAME`` are any of their models, with random weights, calibrated. Of
+torchvision: classification, segmentation, video and optical flow. Detection models take a list of
+images and return boxes through torchvision's compiled operators; they are refused.
 
 torch is imported at the top: the registry imports this file only to build a model.
 """
@@ -9,24 +12,37 @@ torch is imported at the top: the registry imports this file only to build a mod
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from frameworktax.models.base import Model, deep, model_of, normal, wide
-from frameworktax.models.calibrate import calibrate, images, rouse
-from frameworktax.models.registry import BUILT_IN, image_size_of
-from frameworktax.models.transformers_classes import BASE, COMMON, Shape, make, scaled
+from frameworktax.errors import UsageError, nearest
+from frameworktax.models import BUILT_IN, image_size_of
+from frameworktax.models.base import (
+    SEED,
+    Inputs,
+    Model,
+    calibrate,
+    deep,
+    drawn,
+    model_of,
+    normal,
+    wide,
+)
+from frameworktax.models.hugging_face import COMMON, make, scaled
+from frameworktax.models.torchvision_operators import loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from frameworktax.records import Workload
 
 CLASSES = 1000
-PATCH = 16
+BATCHES, BATCH = 4, 8
+SIDE = 64
+"""Pixels a side of the images to calibrate on; one size, so that a model's weights do not depend
+on the image size it is measured at. The smallest map of most networks here is then 2 by 2."""
 ANY_SIZE = ("swin-tiny",)
 """A smaller image takes Swin's last stages another way, without shifted windows: its twin gets the
 full one."""
@@ -42,11 +58,19 @@ def build(name: str, workload: Workload) -> Model:
     size = least if workload.twin and name not in ANY_SIZE else image_size_of(workload)
     if "network" in row:
         module = _convnet(row, workload, least)
-        calibrate(module, images(least))
+    elif "class" in row:
+        module = _of_class(row, workload, size)
     else:
-        module = _resnet(row, workload) if "blocks" in row else _NETWORKS[name](workload, size)
-        calibrate(module)
+        module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(workload)
+    calibrate(module, _images(least if "network" in row else SIDE))
     return model_of(module, normal(3, size, size))
+
+
+def _images(side: int) -> Iterable[Inputs]:
+    """Return seeded batches of noise, shape (batch, 3, side, side)."""
+    generator = torch.Generator().manual_seed(SEED)
+    for _ in range(BATCHES):
+        yield Inputs((torch.randn(BATCH, 3, side, side, generator=generator, device="cpu"),))
 
 
 def _classes(workload: Workload) -> int:
@@ -154,7 +178,7 @@ def _conv_norm_relu6(
     return [conv, nn.BatchNorm2d(outer), nn.ReLU6(inplace=True)]
 
 
-def _mobilenet_v2(workload: Workload, size: int) -> nn.Module:
+def _mobilenet_v2(workload: Workload) -> nn.Module:
     inner = wide(32, workload)
     net = nn.Sequential(*_conv_norm_relu6(3, inner, 3, 2))
     for expansion, channels, depth, first_stride in _INVERTED:
@@ -195,8 +219,20 @@ def _convnet(row: Mapping[str, Any], workload: Workload, least: int) -> nn.Modul
 
     if workload.twin or workload.width != 1.0:
         shrink(module, width, torch.zeros(1, 3, least, least))
-    rouse(module)
+    _rouse(module)
     return module
+
+
+def _rouse(module: nn.Module) -> None:
+    """Draw every convolution and linear map anew so that sizes survive the depth without norms.
+
+    He et al. 2015 (arXiv:1502.01852), by the number of inputs; biases are zero.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def shrink(module: nn.Module, width: Callable[[int], int], example: torch.Tensor) -> None:
@@ -262,89 +298,140 @@ def _renew(layer: nn.Module, name: str, shape: tuple[int, ...]) -> None:
 # --- vision transformers and what took their shape ------------------------------------------------
 
 
-def _widths(widths: tuple[int, ...], workload: Workload) -> list[int]:
+def _of_class(row: Mapping[str, Any], workload: Workload, size: int) -> nn.Module:
+    """Return a network of torchvision's or transformers' with the sizes of its row, scaled."""
+    settings: dict[str, Any] = {**row.get("settings", {}), row["classes"]: _classes(workload)}
+    if "shape" in row:
+        settings |= scaled(row, workload).named(row.get("names", COMMON))
+    if row.get("image_step"):
+        settings["image_size"] = size
+    depths = [deep(depth, workload) for depth in row.get("depths", ())]
     # Two for the twin: on one channel some layouts coincide and copies fall away.
-    return [2 if workload.twin else wide(width, workload) for width in widths]
+    widths = [2 if workload.twin else wide(width, workload) for width in row.get("widths", ())]
+    family, _, name = row["class"].partition(".")
+    if family != "torchvision":
+        settings |= {"depths": depths, "hidden_sizes": widths} if depths else {}
+        return make(row, **settings)
+    from torchvision import models
+
+    if name == "ConvNeXt":
+        block = models.convnext.CNBlockConfig
+        settings["block_setting"] = list(map(block, widths, [*widths[1:], None], depths))
+    elif depths:
+        settings["depths"] = depths
+    return getattr(models, name)(**settings)
 
 
-def _depths(depths: tuple[int, ...], workload: Workload) -> list[int]:
-    return [deep(depth, workload) for depth in depths]
+# --- any of torchvision's and timm's --------------------------------------------------------------
+
+FRAMES = 16
+"""Frames of a clip: what torchvision's video models were trained on, or a multiple of it."""
+FLOW_SIZE = 128
+"""Smallest image of RAFT, whose default of 520 by 960 is none of a square."""
+CALIBRATION_BATCHES, LEAST_BATCH, MOST_BATCH = 2, 4, 32
 
 
-def _vit(workload: Workload, size: int) -> Any:
-    """Dosovitskiy et al. 2021 (arXiv:2010.11929), ViT-B/16."""
-    from torchvision.models import VisionTransformer
+def build_torchvision(name: str, workload: Workload) -> Model:
+    """Build a model of torchvision's in float32 on the CPU.
 
-    shape = scaled(BASE, workload)
-    return VisionTransformer(
-        image_size=size,
-        patch_size=PATCH,
-        num_layers=shape.layers,
-        num_heads=shape.heads,
-        hidden_dim=shape.hidden,
-        mlp_dim=shape.inner,
-        num_classes=_classes(workload),
-    )
+    Raises:
+        UsageError: no such model, a detection model, or an image size it does not take.
+    """
+    from torchvision import models
 
-
-def _deit(workload: Workload, size: int) -> Any:
-    """Touvron et al. 2021 (arXiv:2012.12877), base, with the distillation token and its head."""
-    return make(
-        "deit",
-        "DeiTConfig",
-        "DeiTForImageClassificationWithTeacher",
-        image_size=size,
-        patch_size=PATCH,
-        num_labels=_classes(workload),
-        **scaled(BASE, workload).named(COMMON),
-    )
+    wanted = name.partition(":")[2]
+    _check_name("torchvision", wanted, models.list_models(), "torchvision.models.list_models()")
+    kind = models.get_model_builder(wanted).__module__
+    if ".detection" in kind:
+        why = "" if loaded() else "; its compiled operators do not load beside this torch either"
+        raise UsageError(
+            f"{name} is a detection model, which takes lists of images and returns lists of "
+            f"boxes{why}; wrap it in a function of your own (file.py:function)"
+        )
+    size = _own_size(models, wanted, kind) if workload.image_size is None else workload.image_size
+    shapes = [normal(*shape) for shape in _shapes(kind, size)]
+    with _size_errors(name, workload):
+        with torch.device("cpu"):  # some compute their widths with tensors
+            module = models.get_model(wanted, weights=None, **_settings(wanted, kind, size))
+        calibrate(module, _other_samples(drawn(*shapes), size))
+    return model_of(module, *shapes, has_twin=False)
 
 
-def _swin(workload: Workload, size: int) -> Any:
-    """Liu et al. 2021 (arXiv:2103.14030), tiny."""
-    from torchvision.models import SwinTransformer
+def build_timm(name: str, workload: Workload) -> Model:
+    """Build a model of timm's in float32 on the CPU.
 
-    shape = scaled(Shape(1, 96, 3, 384), workload, least_head=2)
-    return SwinTransformer(
-        patch_size=[4, 4],
-        embed_dim=shape.hidden,
-        depths=_depths((2, 2, 6, 2), workload),
-        num_heads=[3, 6, 12, 24],
-        window_size=[7, 7],
-        stochastic_depth_prob=0.2,
-        num_classes=_classes(workload),
-    )
+    Raises:
+        UsageError: no such model, or an image size it does not take.
+    """
+    import timm
 
-
-def _convnext(workload: Workload, size: int) -> Any:
-    """Liu et al. 2022 (arXiv:2201.03545), tiny."""
-    from torchvision.models import ConvNeXt
-    from torchvision.models.convnext import CNBlockConfig
-
-    widths: list[int | None] = [*_widths((96, 192, 384, 768), workload), None]
-    depths = _depths((3, 3, 9, 3), workload)
-    blocks = [CNBlockConfig(widths[i], widths[i + 1], depths[i]) for i in range(4)]
-    return ConvNeXt(blocks, stochastic_depth_prob=0.1, num_classes=_classes(workload))
+    wanted = name.partition(":")[2]
+    if not timm.is_model(wanted):
+        _check_name("timm", wanted, timm.list_models(), "timm.list_models()")
+    size = workload.image_size
+    with _size_errors(name, workload):
+        with torch.device("cpu"):  # drop rates come from tensors in some
+            module = timm.create_model(wanted, pretrained=False)
+            if size is not None and module.pretrained_cfg.get("fixed_input_size"):
+                torch.manual_seed(SEED)
+                module = timm.create_model(wanted, pretrained=False, img_size=size)
+        channels, height, width = module.pretrained_cfg["input_size"]
+        images = normal(channels, size or height, size or width)
+        calibrate(module, _other_samples(drawn(images), size or height))
+    return model_of(module, images, has_twin=False)
 
 
-def _poolformer(workload: Workload, size: int) -> Any:
-    """Yu et al. 2022 (arXiv:2111.11418), S12."""
-    return make(
-        "poolformer",
-        "PoolFormerConfig",
-        "PoolFormerForImageClassification",
-        hidden_sizes=_widths((64, 128, 320, 512), workload),
-        depths=_depths((2, 2, 6, 2), workload),
-        num_labels=_classes(workload),
-    )
+def _check_name(library: str, name: str, known: list[str], lister: str) -> None:
+    if name not in known:
+        raise UsageError(
+            f"{library} has no model '{name}'{nearest(name, known)} ({lister} has them all)"
+        )
 
 
-_NETWORKS: dict[str, Callable[[Workload, int], nn.Module]] = {
-    "mobilenet-v2": _mobilenet_v2,
-    "vit-base": _vit,
-    "deit-base": _deit,
-    "swin-tiny": _swin,
-    "convnext-tiny": _convnext,
-    "poolformer": _poolformer,
-}
-"""Name → network, from a workload and the pixels a side."""
+@contextmanager
+def _size_errors(name: str, workload: Workload) -> Iterator[None]:
+    """Raise what a model raises at a size that was asked for as a wrong size."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        if workload.image_size is None:
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"{name} takes no image of {workload.image_size} pixels a side ({text}); "
+            "choose another --image-size"
+        ) from error
+
+
+def _other_samples(inputs: Callable[[int], Inputs], size: int) -> Iterable[Inputs]:
+    """Return other samples than those that are measured, more of them if they are small.
+
+    The last maps of a small image are a single pixel, and statistics need some.
+    """
+    batch = min(MOST_BATCH, max(LEAST_BATCH, (2 * 224 // size) ** 2))
+    whole = inputs((1 + CALIBRATION_BATCHES) * batch)
+    for first in range(batch, (1 + CALIBRATION_BATCHES) * batch, batch):
+        yield Inputs(tuple(arg[first : first + batch] for arg in whole.args))
+
+
+def _own_size(models: Any, name: str, kind: str) -> int:
+    """Return the size that torchvision's own transforms for the trained weights give."""
+    if "optical_flow" in kind:
+        return FLOW_SIZE
+    transforms = models.get_model_weights(name).DEFAULT.transforms()
+    return int((getattr(transforms, "crop_size", None) or transforms.resize_size)[0])
+
+
+def _shapes(kind: str, size: int) -> list[tuple[int, ...]]:
+    if "optical_flow" in kind:
+        return [(3, size, size)] * 2
+    return [(3, FRAMES, size, size) if ".video" in kind else (3, size, size)]
+
+
+def _settings(name: str, kind: str, size: int) -> dict[str, Any]:
+    """Return what keeps training's auxiliary heads, downloads and slow initialisation out."""
+    if ".segmentation" in kind:
+        return {"weights_backbone": None}
+    if "googlenet" in name or "inception" in name:
+        return {"init_weights": False, "aux_logits": False}
+    return {"image_size": size} if name.startswith("vit_") else {}

@@ -38,8 +38,7 @@ from frameworktax.records import DEPLOYED, REFERENCE, Measurement, Run, Workload
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import FOLDER, Artifact
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import Manifest, Padding, Shape, configuration
-from frameworktax.runtimes.interface import Interface
+from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, configuration
 from frameworktax.version import __version__
 
 if TYPE_CHECKING:
@@ -192,8 +191,8 @@ class Delivery:
         """Yield shapes between those that were asked for, where a dynamic artifact serves both."""
         taken = {(one.workload.length, one.workload.batch) for one in winners}
         for place, ones in _by_place(winners).items():
-            artifact = Artifact(self._folder / place)
-            files, batches = artifact.manifest.files, [one.workload.batch for one in ones]
+            artifact = Artifact.read(self._folder / place)
+            files, batches = artifact.files, [one.workload.batch for one in ones]
             for batch in between([n for n in batches if files[n] == artifact.dynamic]):
                 workload = replace(ones[0].workload, batch=batch)
                 if (workload.length, batch) not in taken:
@@ -403,7 +402,7 @@ def _by_place(winners: Iterable[Candidate]) -> dict[str, list[Candidate]]:
 
 def _batches(place: Path) -> set[int]:
     try:
-        return set(Artifact(place).manifest.files)
+        return set(Artifact.read(place).files)
     except WorkerError:
         return set()
 

@@ -22,7 +22,7 @@ from frameworktax.measure.plan import (
     with_live,
 )
 from frameworktax.measure.reporter import Reporter
-from frameworktax.models.live import Live, send, unpack
+from frameworktax.models.user import Live, send, unpack
 from frameworktax.optimize import race
 from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged

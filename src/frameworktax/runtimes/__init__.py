@@ -10,7 +10,7 @@ import importlib
 
 from frameworktax import models
 from frameworktax.errors import UsageError, nearest
-from frameworktax.models.registry import entry_points, with_plugins
+from frameworktax.models import entry_points, with_plugins
 from frameworktax.runtimes.base import Runtime
 from frameworktax.runtimes.environments import Recipe
 

@@ -26,7 +26,7 @@ from frameworktax.runtimes.artifacts import (
 )
 from frameworktax.runtimes.base import Call, Target
 from frameworktax.runtimes.environments import Recipe
-from frameworktax.runtimes.onnx_files import export_onnx
+from frameworktax.runtimes.onnxruntime import export_onnx
 from frameworktax.runtimes.torch_common import confine
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class _TractLoaded(ArtifactLoaded):
 
         arrays = self._artifact.inputs(batch)
         graph = tract.onnx().load(str(self._artifact.file(batch)))
-        given = dict(zip(self._artifact.manifest.names, arrays, strict=True))
+        given = dict(zip(self._artifact.names, arrays, strict=True))
         inputs = []
         for number in range(graph.input_count()):
             array = given[graph.input_name(number)]

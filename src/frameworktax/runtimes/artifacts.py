@@ -16,7 +16,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,20 +39,22 @@ MANIFEST, INPUTS = "manifest.json", "inputs-{}.npz"
 
 
 @dataclass(kw_only=True)
-class Manifest:
-    """The contents of an artefact.
+class Artifact:
+    """What an engine runs without the model: files in a folder, and how inputs reach them.
 
     Attributes:
-        files: batch size → the engine's file that serves it, by name within the folder.
+        folder: that all of it is in; ``directory`` is what the session gave the runtime.
         names: of the inputs, in the order of the exported program.
         dtypes: of the inputs, as torch writes them without its prefix (``bfloat16``).
         batch_dims: of the inputs; None for one without a batch.
+        files: batch size → the engine's file that serves it, by name within the folder.
         notes: (code, text) pairs that belong beside every number.
         free_dimension: the engine's name for the batch, where it has one.
         new_tokens: how many to generate; None for a forward pass.
         cache: heads and head dimension of each tensor of the cache, where generating has one.
     """
 
+    folder: Path
     names: list[str]
     dtypes: list[str]
     batch_dims: list[int | None]
@@ -61,6 +63,61 @@ class Manifest:
     free_dimension: str | None = None
     new_tokens: int | None = None
     cache: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, directory: Path) -> Artifact:
+        """Return what was prepared in ``directory``.
+
+        Raises:
+            WorkerError: nothing was.
+        """
+        path = directory / FOLDER / MANIFEST
+        if not path.is_file():
+            raise WorkerError("failed", f"nothing prepared in {directory}; measure again")
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found["files"] = {int(batch): name for batch, name in found["files"].items()}
+        found["notes"] = [(code, text) for code, text in found["notes"]]
+        return cls(folder=path.parent, **found)
+
+    def write(self) -> None:
+        """Write the manifest into the folder, over an older one."""
+        names = [field.name for field in fields(Artifact) if field.name != "folder"]
+        with atomic_path(self.folder / MANIFEST) as partial:
+            partial.write_text(json.dumps({name: getattr(self, name) for name in names}))
+
+    @property
+    def directory(self) -> Path:
+        """Where a runtime keeps what lies beside the artefact."""
+        return self.folder.parent
+
+    def file(self, batch: int | None) -> Path:
+        """Return the engine's file for a batch size; for None the one that takes any.
+
+        Raises:
+            WorkerError: this batch size was not prepared.
+        """
+        name = self.dynamic if batch is None else self.files.get(batch)
+        if name is None:
+            raise WorkerError("failed", f"batch {batch} was not prepared; measure again")
+        return self.folder / name
+
+    @property
+    def dynamic(self) -> str | None:
+        """The name of the file that serves several batch sizes, so that its batch is dynamic."""
+        names = list(self.files.values())
+        return next((name for name in names if names.count(name) > 1), None)
+
+    def inputs(self, batch: int) -> list[np.ndarray]:
+        """Return the inputs of a batch size, in order; bfloat16 is stored as float32.
+
+        Raises:
+            WorkerError: this batch size was not prepared.
+        """
+        import numpy as np
+
+        self.file(batch)
+        with np.load(self.folder / INPUTS.format(batch)) as stored:
+            return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
 
 
 @contextmanager
@@ -76,61 +133,6 @@ def staged(directory: Path) -> Iterator[Path]:
         yield partial
         if final.exists():
             shutil.rmtree(final)
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest into the artefact's folder, over an older one."""
-    with atomic_path(folder / MANIFEST) as partial:
-        partial.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
-
-
-class Artifact:
-    """A finished artefact, read."""
-
-    def __init__(self, directory: Path) -> None:
-        """Read the manifest.
-
-        Raises:
-            WorkerError: nothing was prepared in ``directory``.
-        """
-        self.directory = directory
-        self.folder = directory / FOLDER
-        path = self.folder / MANIFEST
-        if not path.is_file():
-            raise WorkerError("failed", f"nothing prepared in {directory}; measure again")
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        fields["files"] = {int(batch): name for batch, name in fields["files"].items()}
-        fields["notes"] = [(code, text) for code, text in fields["notes"]]
-        self.manifest = Manifest(**fields)
-
-    def file(self, batch: int | None) -> Path:
-        """Return the engine's file for a batch size; for None the one that takes any.
-
-        Raises:
-            WorkerError: this batch size was not prepared.
-        """
-        name = self.dynamic if batch is None else self.manifest.files.get(batch)
-        if name is None:
-            raise WorkerError("failed", f"batch {batch} was not prepared; measure again")
-        return self.folder / name
-
-    @property
-    def dynamic(self) -> str | None:
-        """The name of the file that serves several batch sizes, so that its batch is dynamic."""
-        names = list(self.manifest.files.values())
-        return next((name for name in names if names.count(name) > 1), None)
-
-    def inputs(self, batch: int) -> list[np.ndarray]:
-        """Return the inputs of a batch size, in order; bfloat16 is stored as float32.
-
-        Raises:
-            WorkerError: this batch size was not prepared.
-        """
-        import numpy as np
-
-        self.file(batch)
-        with np.load(self.folder / INPUTS.format(batch)) as stored:
-            return [np.ascontiguousarray(stored[f"{i}"]) for i in range(len(stored.files))]
 
 
 # --- from a module to the files -------------------------------------------------------------------
@@ -184,32 +186,26 @@ def example(model: Model, batch: int) -> tuple[Any, ...]:
     return tuple(tensor.contiguous() for tensor in model.inputs(batch).tensors().values())
 
 
-class Export:
-    """A model on its way to an engine's files, in a folder that becomes the artefact.
+class Export(Artifact):
+    """An artefact in the making: a model on its way to an engine's files.
 
     Attributes:
         model: to export.
         batches: sizes that must be served.
         target: what they are for.
-        folder: where the files go.
-        manifest: what the artefact will say; what writes the files adds to it.
     """
 
     def __init__(self, model: Model, batches: Sequence[int], target: Target, folder: Path) -> None:
-        self.model, self.batches, self.target, self.folder = model, batches, target, folder
+        self.model, self.batches, self.target = model, batches, target
         tensors = model.inputs(min(batches)).tensors()
-        self.manifest = Manifest(
+        super().__init__(
+            folder=folder,
             names=[_port(*path.split(".", 1)) for path in tensors],
             dtypes=[str(t.dtype).removeprefix("torch.") for t in tensors.values()],
             batch_dims=[model.batch_dims.get(path) for path in tensors],
             notes=list(model.notes),
             new_tokens=model.decoding.new_tokens if model.decoding else None,
         )
-
-    @property
-    def notes(self) -> list[tuple[str, str]]:
-        """Notes that belong beside every number."""
-        return self.manifest.notes
 
     def each(self, suffix: str) -> dict[int, str]:
         """Return batch size → name of a file of its own."""
@@ -227,7 +223,7 @@ class Export:
         if len(batches) > 1:
             size = min(b for b in batches if b > 1)
             dim = torch.export.Dim("batch", min=1)
-            shapes = [None if at is None else {at: dim} for at in self.manifest.batch_dims]
+            shapes = [None if at is None else {at: dim} for at in self.batch_dims]
             try:
                 program = torch.export.export(
                     module, example(self.model, size), dynamic_shapes={"tensors": tuple(shapes)}
@@ -273,8 +269,8 @@ class Export:
                 for i, t in enumerate(self.model.inputs(batch).tensors().values())
             }
             np.savez(self.folder / INPUTS.format(batch), **arrays)
-        self.manifest.files = dict(files)
-        write_manifest(self.folder, self.manifest)
+        self.files = dict(files)
+        self.write()
 
 
 def _port(kind: str, name: str) -> str:
@@ -303,7 +299,7 @@ class ArtifactLoaded(Loaded):
 
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes of the export."""
-        return self._artifact.manifest.notes
+        return self._artifact.notes
 
     def serve(self, batch: int | None) -> Serve:
         """Return a function from inputs in the artefact's order to outputs in the module's.
@@ -364,7 +360,7 @@ class TorchArtifactLoaded(OnTorch, ArtifactLoaded):
         arrays = self._artifact.inputs(batch)
         return tuple(
             torch.from_numpy(array).to(self._target.device, getattr(torch, dtype))
-            for array, dtype in zip(arrays, self._artifact.manifest.dtypes, strict=True)
+            for array, dtype in zip(arrays, self._artifact.dtypes, strict=True)
         )
 
 
@@ -410,8 +406,8 @@ class ArtifactRuntime(Runtime):
             export.finish(self.write(export))
 
     def exported(self, model: Model, target: Target) -> Model:
-        """Return the model that is exported for a target: by default the one that is given."""
-        return model
+        """Return the model that is exported for a target: by default as the option wants it."""
+        return variants.applied(model, self.option)
 
     @abstractmethod
     def write(self, export: Export) -> Mapping[int, str]:
@@ -419,6 +415,6 @@ class ArtifactRuntime(Runtime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Read the manifest of what was exported."""
-        artifact = Artifact(directory)
-        kind = self.decoding_loaded if artifact.manifest.new_tokens is not None else None
+        artifact = Artifact.read(directory)
+        kind = self.decoding_loaded if artifact.new_tokens is not None else None
         return (kind or self.loaded)(artifact, target, self.option)

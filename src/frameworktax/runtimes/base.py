@@ -53,6 +53,8 @@ class Target:
 class Loaded(ABC):
     """A runtime ready to be called."""
 
+    _target = Target()
+
     @abstractmethod
     def bind(self, batch: int) -> Call:
         """Return a call that runs the model on the inputs of this batch size."""
@@ -61,8 +63,12 @@ class Loaded(ABC):
     def outputs(self, result: Any) -> list[np.ndarray]:
         """Return a call's result as float64/int64 arrays, in the order eager gives them."""
 
-    def synchronize(self) -> None:  # noqa: B027 - a CPU runtime has nothing to wait for
-        """Wait until everything enqueued is complete on the device."""
+    def synchronize(self) -> None:
+        """Wait until everything enqueued on a device is complete; nothing to do on a CPU."""
+        if self._target.is_cuda:
+            import torch
+
+            torch.cuda.synchronize(self._target.device)
 
     def first_token_ns(self) -> int | None:
         """Return the ``time.perf_counter_ns`` at which the last call's first token was there.

@@ -47,7 +47,7 @@ def present_names(cache: Cache) -> list[str]:
 
 
 def export_step(export: Export) -> tuple[torch.export.ExportedProgram, list[str], list[str]]:
-    """Export one step of a causal language model; the manifest gets its cache.
+    """Export one step of a causal language model; the artefact gets its cache.
 
     Returns:
         A program for any batch, tokens and past, and the names of its inputs and outputs: from
@@ -72,7 +72,7 @@ def export_step(export: Export) -> tuple[torch.export.ExportedProgram, list[str]
     shapes = {"ids": {0: batch, 1: tokens}, "past": [{0: batch, 2: length} for _ in past]}
     program = torch.export.export(module, (ids, past), dynamic_shapes=shapes)
     cache = [[int(tensor.shape[1]), int(tensor.shape[3])] for tensor in past]
-    export.manifest.cache = cache
+    export.cache = cache
     return program, [IDS, *past_names(cache)], [NEXT, *present_names(cache)]
 
 
@@ -123,10 +123,10 @@ class DecodingLoaded(ArtifactLoaded):
         """Return a call that generates from this batch of prompts."""
         import numpy as np
 
-        manifest = self._artifact.manifest
-        prompt = self._artifact.inputs(batch)[manifest.names.index(IDS)]
-        start, is_cached = self.starts(batch), bool(manifest.cache)
-        number = range(manifest.new_tokens or 0)
+        artifact = self._artifact
+        prompt = artifact.inputs(batch)[artifact.names.index(IDS)]
+        start, is_cached = self.starts(batch), bool(artifact.cache)
+        number = range(artifact.new_tokens or 0)
 
         def call() -> np.ndarray:
             step = start()
@@ -152,5 +152,5 @@ class DecodingLoaded(ArtifactLoaded):
 
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes of the export, and what decodes."""
-        cache = "its keys and values handed on" if self._artifact.manifest.cache else "no cache"
+        cache = "its keys and values handed on" if self._artifact.cache else "no cache"
         return super().notes() + decoding_notes(f"{HOW}, {cache}")

@@ -10,18 +10,21 @@
 object in AOTInductor's package, TorchScript's interpreter), so that files must be the ones that
 were written, by this user or root. Nothing is unpickled. ``Deployed`` is a deployment as a runtime
 to be measured.
+
+How the module is called and what it returns is plain data too (``Interface``): enough to stand in
+for it. Of what it takes, tensors are inputs and everything else is a constant of the export.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,6 @@ from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.host.cache import atomic_path
 from frameworktax.records import DEPLOYED
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
-from frameworktax.runtimes.interface import Interface
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +47,125 @@ LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
 """Files that are read by people and by ``compare``, and never loaded."""
 ROOT = 0
 """The user whose files are as good as one's own."""
+
+
+# --- how a module is called -----------------------------------------------------------------------
+
+Plain = bool | int | float | str | None
+KINDS = {kind.name: kind for kind in inspect._ParameterKind}
+_NONE = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A module's calls as data.
+
+    Attributes:
+        parameters: name, kind and whether there is a default, in the order of ``forward``.
+        inputs: paths of the tensors (``args.0``, ``kwargs.input_ids``), in the artefact's order.
+        dtypes: of the inputs, as torch writes them without its prefix.
+        constants: path → value of what else the example was called with.
+        output: the structure of what is returned; see ``tree``.
+    """
+
+    parameters: Sequence[tuple[str, str, bool]]
+    inputs: Sequence[str]
+    dtypes: Sequence[str]
+    constants: Mapping[str, Plain] = field(default_factory=dict)
+    output: Any = None
+
+    @property
+    def names(self) -> list[str]:
+        """What the inputs are called by: parameters of ``forward``."""
+        return [self.parameter(path) for path in self.inputs]
+
+    @property
+    def positions(self) -> list[str]:
+        """Parameters that may be given by position."""
+        return [name for name, kind, _ in self.parameters if kind.startswith("POSITIONAL")]
+
+    def parameter(self, path: str) -> str:
+        """Return the parameter that a path of ``Inputs`` is of; ``args.N`` beyond those named."""
+        kind, _, name = path.partition(".")
+        if kind == "kwargs":
+            return name
+        return self.positions[int(name)] if int(name) < len(self.positions) else path
+
+    def signature(self) -> inspect.Signature:
+        """Return the module's own signature; a default is shown as ``...``."""
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, KINDS[kind], default=... if has_default else _NONE)
+                for name, kind, has_default in self.parameters
+            ]
+        )
+
+
+def describe(model: Model, result: Any) -> Interface:
+    """Return how a model is called and what it returned.
+
+    Raises:
+        WorkerError: it is called with or returns what cannot be written down.
+    """
+    inputs = model.inputs(1)
+    tensors = inputs.tensors()
+    constants = {path: v for path, v in inputs.items() if path not in tensors}
+    for path, value in constants.items():
+        if not isinstance(value, Plain):
+            raise WorkerError(
+                "unavailable", f"{path} is a {type(value).__name__}; pass tensors and plain values"
+            )
+    found = inspect.signature(model.module.forward).parameters.values()
+    return Interface(
+        parameters=[(p.name, p.kind.name, p.default is not _NONE) for p in found],
+        inputs=list(tensors),
+        dtypes=[_dtype(v) for v in tensors.values()],
+        constants=constants,
+        output=tree(result),
+    )
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def tree(result: Any) -> Any:
+    """Return the structure of an output as JSON.
+
+    ``{"tensor": dtype}``, ``{"value": plain}``, ``{"tuple": [...]}`` (``names`` of a named one),
+    ``{"list": [...]}``, or ``{"mapping": {key: ...}}`` with the name of its class and its fields
+    that are None. What a mapping holds beside these is left out.
+
+    Raises:
+        WorkerError: another kind of object.
+    """
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return {"tensor": _dtype(result)}
+    if isinstance(result, Plain):
+        return {"value": result}
+    if isinstance(result, tuple):
+        names = {"names": result._fields} if hasattr(result, "_fields") else {}
+        return {"tuple": [tree(v) for v in result], "class": type(result).__name__, **names}
+    if isinstance(result, list):
+        return {"list": [tree(v) for v in result]}
+    if isinstance(result, Mapping):
+        kinds = torch.Tensor | tuple | list | Mapping | Plain
+        known = {k: v for k, v in result.items() if isinstance(k, str) and isinstance(v, kinds)}
+        own: list[str] = [f.name for f in fields(result)] if is_dataclass(result) else []
+        return {
+            "mapping": {key: tree(value) for key, value in known.items()},
+            "class": type(result).__name__,
+            "none": [name for name in own if getattr(result, name, None) is None],
+        }
+    raise WorkerError(
+        "unavailable",
+        f"the output holds a {type(result).__name__}; return tensors, tuples, lists or dicts",
+    )
+
+
+# --- what serves which shape ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +230,16 @@ class Padding:
     draws: int = 0
     difference: float = 0.0
 
-    def sizes(self, sizes: Sequence[Sequence[int]]) -> tuple[int, int | None] | None:
-        """Return batch and length of inputs of these sizes; None where inputs disagree."""
+    def sizes(self, sizes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+        """Return batch and length (0 for none) of inputs of these sizes; None if they disagree."""
         found = []
         for axis in (0, 1):
             pairs = zip(sizes, self.inputs, strict=True)
             there = {size[at] for size, axes in pairs if (at := axes[axis]) is not None}
             if len(there) > 1:
                 return None
-            found.append(next(iter(there), None))
-        return (found[0], found[1]) if found[0] is not None else None
+            found.append(next(iter(there), 0))
+        return (found[0], found[1]) if found[0] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +276,7 @@ class Manifest:
         device: and ``precision``, ``threads``: of the measurements.
         aim: what the race was for: latency, throughput, memory or startup.
         padding: how sizes between the shapes are served; None where they are not.
-        interface: how it is called; see ``runtimes.interface``.
+        interface: how it is called.
         shapes: that are served, or were left to eager.
         files: path relative to the folder → what was written.
     """
@@ -289,10 +410,10 @@ def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
     lacking = sorted(set(its.features) - set(here.features))
     if lacking:
         yield f"made on {its.cpu}; this processor lacks {', '.join(lacking[:4])}"
+    found = host.libraries(manifest.packages)
     for name, version in manifest.packages.items():
-        found = _version(name)
-        if found != version:
-            yield f"made with {name} {version}, here is {found or 'none'}"
+        if found.get(name) != version:
+            yield f"made with {name} {version}, here is {found.get(name, 'none')}"
     folders = {shape.folder for shape in manifest.shapes if shape.folder}
     for name in (*manifest.files, *folders):
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
@@ -307,13 +428,6 @@ def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
             known = path.relative_to(folder).as_posix()
             if known not in manifest.files and (path.is_symlink() or not path.is_dir()):
                 yield f"{known} does not belong to it"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
@@ -367,18 +481,17 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
     here = padding.sizes(sizes) if padding is not None else None
     if padding is None or here is None:
         return None
-    batch, length = here
-    asked = {(s.batch, s.length): s for s in manifest.shapes if not s.is_between}
-    lengths = {n for _, n in asked if n is not None}
-    rows = _around({b for b, _ in asked}, batch)
-    tokens = _around(lengths, length) if lengths else (None, None)
-    if rows is None or tokens is None:
+    # All batches are asked for at all lengths: the least of those that hold it is least in both.
+    asked = {(s.batch, s.length or 0): s for s in manifest.shapes if not s.is_between}
+    smaller = [at for at in asked if at[0] <= here[0] and at[1] <= here[1]]
+    larger = [at for at in asked if at[0] >= here[0] and at[1] >= here[1]]
+    if not smaller or not larger:
         return None
-    below, above = asked.get((rows[0], tokens[0])), asked.get((rows[1], tokens[1]))
-    if below is None or above is None or above.runtime is None or below.runtime is None:
+    below, above = asked[max(smaller)], asked[min(larger)]
+    if above.runtime is None or below.runtime is None:
         return None
-    has_longer = bool(lengths) and above.length != length
-    if (above.batch > batch and not padding.batch) or (has_longer and not padding.length):
+    grows = (above.batch > here[0], (above.length or 0) > here[1])
+    if (grows[0] and not padding.batch) or (grows[1] and not padding.length):
         return None
     for size, large, axes in zip(sizes, above.sizes, padding.inputs, strict=True):
         differs = [at for at, (n, m) in enumerate(zip(size, large, strict=False)) if n != m]
@@ -388,15 +501,6 @@ def padded_to(manifest: Manifest, sizes: Sequence[Sequence[int]]) -> Shape | Non
         eager_ns = below.gain[0] * below.latency_ns[0]
         return above if above.latency_ns[0] <= eager_ns else None
     return above
-
-
-def _around(values: Iterable[int], wanted: int | None) -> tuple[int, int] | None:
-    """Return the nearest values, one at most and one at least as large; None where one lacks."""
-    if wanted is None:
-        return None
-    below = [value for value in values if value <= wanted]
-    above = [value for value in values if value >= wanted]
-    return (max(below), min(above)) if below and above else None
 
 
 # --- as a runtime ---------------------------------------------------------------------------------
@@ -435,7 +539,7 @@ class _DeployedLoaded(Loaded):
                 break
         else:
             raise WorkerError("unavailable", f"no artifact serves batch {batch}")
-        arrays = Artifact(fast.folder / str(shape.folder)).inputs(batch)
+        arrays = Artifact.read(fast.folder / str(shape.folder)).inputs(batch)
         args, kwargs = fast.arguments(
             dict(zip(fast.manifest.interface.inputs, arrays, strict=True))
         )

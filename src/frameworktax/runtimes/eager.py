@@ -18,7 +18,6 @@ from frameworktax.runtimes.torch_common import (
     configure,
     given,
     quantized,
-    synchronize,
 )
 
 if TYPE_CHECKING:
@@ -109,9 +108,6 @@ class Null(Runtime):
 class _NullLoaded(Loaded):
     def __init__(self, target: Target) -> None:
         self._target = target
-
-    def synchronize(self) -> None:
-        synchronize(self._target)
 
     def bind(self, batch: int) -> Call:
         return lambda: None

@@ -247,10 +247,6 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
         **variants.options("bfloat16"),
     }
 
-    def exported(self, model: Model, target: Target) -> Model:
-        """Return the model as the option wants it."""
-        return variants.applied(model, self.option)
-
     def prepare(
         self, model: Model, batches: Sequence[int], target: Target, directory: Path
     ) -> None:
@@ -268,11 +264,7 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
         """Compile the packages."""
         import torch._inductor
 
-        was_dynamic = False
-
         def compiled(exported: Exported, file: Path) -> None:
-            nonlocal was_dynamic
-            was_dynamic = exported.is_dynamic
             torch._inductor.aoti_compile_and_package(
                 exported.program, package_path=str(file), inductor_configs=FREEZING["options"]
             )
@@ -287,7 +279,7 @@ class AotInductor(CompiledRuntime, ArtifactRuntime):
             return files | export.save("pt2", compiled, larger)
         # Broad on purpose: the compiler raises anything; a static one may yet work.
         except Exception as error:
-            if not was_dynamic:
+            if len(larger) == 1:
                 raise
             export.notes.append(static_note(error))
             return files | export.save("pt2", compiled, larger, static=True)

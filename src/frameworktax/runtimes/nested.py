@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from frameworktax.errors import WorkerError
 from frameworktax.models.ragged import IDS, MASK
@@ -67,7 +67,7 @@ class _Encoder:
         if activation != GELU or getattr(config, "is_decoder", False):
             raise _unavailable(f"computes encoders with {GELU}, not this {kind} ({activation})")
         try:
-            self._layers = list(_arguments(LAYERS[kind], module, config))
+            self._layers = list(_arguments(kind, module, config))
             self._embeddings = module.embeddings
         except AttributeError as error:  # a model with a head, or another version's names
             raise _unavailable(
@@ -93,57 +93,48 @@ def _unavailable(reason: str) -> WorkerError:
     return WorkerError("unavailable", f"{reason}; choose another runtime")
 
 
-class _Names(NamedTuple):
-    """Where a kind of encoder has what the fused operator takes, as paths of attributes."""
-
-    layers: str  # of the model
-    sizes: tuple[str, str]  # width and heads, of the configuration
-    projections: tuple[str, str, str]  # query, key and value; here and below of a layer
-    out: str  # projection of attention's output
-    norms: tuple[str, str]  # after attention, after the two linear maps
-    inner: tuple[str, str]  # the two linear maps
-
-
-_BERT = _Names(
+Parts = tuple[str, tuple[str, str], tuple[str, ...]]
+_BERT: Parts = (
     "encoder.layer",
     ("hidden_size", "num_attention_heads"),
-    ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attention.output.dense",
-    ("attention.output.LayerNorm", "output.LayerNorm"),
-    ("intermediate.dense", "output.dense"),
+    (
+        *("attention.self.query", "attention.self.key", "attention.self.value"),
+        *("attention.output.dense", "attention.output.LayerNorm", "output.LayerNorm"),
+        *("intermediate.dense", "output.dense"),
+    ),
 )
-_DISTILBERT = _Names(
+_DISTILBERT: Parts = (
     "transformer.layer",
     ("dim", "n_heads"),
-    ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    "attention.out_lin",
-    ("sa_layer_norm", "output_layer_norm"),
-    ("ffn.lin1", "ffn.lin2"),
+    (
+        *("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        *("attention.out_lin", "sa_layer_norm", "output_layer_norm"),
+        *("ffn.lin1", "ffn.lin2"),
+    ),
 )
 LAYERS = {"bert": _BERT, "roberta": _BERT, "electra": _BERT, "distilbert": _DISTILBERT}
-"""transformers' ``model_type`` → names of its parts."""
+"""transformers' ``model_type`` → names of its parts, as paths of attributes: the model's layers;
+width and heads in its configuration; of a layer query, key, value, the projection of attention's
+output, the norm after it, the norm after the two linear maps, and these two."""
 
 
-def _arguments(names: _Names, module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
+def _arguments(kind: str, module: Any, config: Any) -> Iterator[tuple[Any, ...]]:
     """Yield what ``torch._transformer_encoder_layer_fwd`` takes after its input, by layer."""
     import torch
 
-    for layer in attrgetter(names.layers)(module):
-        projections, norms, inner = (
-            attrgetter(*paths)(layer) for paths in (names.projections, names.norms, names.inner)
-        )
-        out = attrgetter(names.out)(layer)
-        if norms[0].eps != norms[1].eps:
+    layers, sizes, paths = LAYERS[kind]
+    for layer in attrgetter(layers)(module):
+        *projections, out, first, second, inner, outer = attrgetter(*paths)(layer)
+        if first.eps != second.eps:
             raise _unavailable("takes one epsilon for both layer norms, this model has two")
         yield (
-            *attrgetter(*names.sizes)(config),
+            *attrgetter(*sizes)(config),
             torch.cat([p.weight for p in projections]).detach(),
             torch.cat([p.bias for p in projections]).detach(),
             out.weight,
             out.bias,
             True,  # GELU
             False,  # norms follow their blocks
-            norms[0].eps,
-            *(p for norm in norms for p in (norm.weight, norm.bias)),
-            *(p for linear in inner for p in (linear.weight, linear.bias)),
+            first.eps,
+            *(p for part in (first, second, inner, outer) for p in (part.weight, part.bias)),
         )

@@ -22,7 +22,7 @@ from frameworktax.runtimes.artifacts import ArtifactLoaded
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.cuda_graph import missing_gpu
 from frameworktax.runtimes.onnxruntime import OnnxLoaded, OnnxRuntime
-from frameworktax.runtimes.torch_common import NO_TF32, synchronize
+from frameworktax.runtimes.torch_common import NO_TF32
 
 PROVIDER = "CUDAExecutionProvider"
 LIBRARY = "libonnxruntime_providers_cuda.so"
@@ -99,10 +99,6 @@ class OnnxCudaLoaded(OnnxLoaded):
         # Otherwise each run waits for the device and nothing can be queued behind it.
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         return (options,)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self._target)
 
     def notes(self) -> list[tuple[str, str]]:
         """Return what export had to say, what decides the arithmetic, and what runs on the CPU."""

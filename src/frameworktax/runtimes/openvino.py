@@ -20,7 +20,7 @@ from frameworktax.runtimes.artifacts import (
     Serve,
 )
 from frameworktax.runtimes.base import SERIAL, Call, Target
-from frameworktax.runtimes.onnx_files import export_onnx
+from frameworktax.runtimes.onnxruntime import export_onnx
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +151,7 @@ class _DecodingLoaded(_Compiling, decoding.DecodingLoaded):
     def starts(self, batch: int) -> Callable[[], Callable[[np.ndarray], np.ndarray]]:
         from openvino._offline_transformations import apply_make_stateful_transformation
 
-        cache = self._artifact.manifest.cache
+        cache = self._artifact.cache
         past, present = decoding.past_names(cache), decoding.present_names(cache)
         model = self.read(batch)
         sizes = [[batch, -1], *([batch, heads, -1, head] for heads, head in cache)]
@@ -207,7 +207,7 @@ class OpenVino(ArtifactRuntime):
 
         def write(exported: Exported, file: Path) -> None:
             converted = openvino.convert_model(exported.program)
-            if len(converted.inputs) != len(export.manifest.names):
+            if len(converted.inputs) != len(export.names):
                 raise WorkerError("failed", "OpenVINO's conversion lost an input of the model")
             openvino.save_model(converted, file, compress_to_fp16=False)
 

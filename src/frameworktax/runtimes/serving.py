@@ -8,6 +8,7 @@ and runs that.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Signature
 from operator import attrgetter
@@ -21,10 +22,11 @@ from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
 from frameworktax.runtimes.base import Target
-from frameworktax.runtimes.deployment import Axes, Manifest, Shape
-from frameworktax.runtimes.interface import binder, builder, dtypes_of
+from frameworktax.runtimes.deployment import Axes, Interface, Manifest, Padding, Shape
 
 Run = Callable[[Sequence[Any]], Any]
+Build = Callable[[Iterator[Any]], Any]
+"""Puts tensors into the module's containers."""
 KIND = attrgetter("shape", "dtype")
 """Which artifact serves a tensor depends on these."""
 
@@ -129,31 +131,14 @@ class Deployment:
         if sizes not in self._served and larger is None:
             return self._eager(sizes, args, kwargs)
         serve, takes_torch = self._served[larger.sizes if larger else sizes]
-        build = self._cutting(sizes) if larger else self._build
-        device = self.manifest.device
+        padding, build, device = self.manifest.padding, self._build, self.manifest.device
+        if larger is not None and padding is not None:
+            build = _cutting(build, padding, sizes)
         run = _runner(serve, build, self._dtypes, device, given=on_torch, taken=takes_torch)
-        if larger is not None:
-            run = _growing(run, self._axes(), larger.sizes)
+        if larger is not None and padding is not None:
+            run = _growing(run, padding.inputs, larger.sizes)
         self._table[tuple(map(KIND, tensors))] = run
         return run
-
-    def _axes(self) -> Sequence[Axes]:
-        return self.manifest.padding.inputs if self.manifest.padding else ()
-
-    def _cutting(self, sizes: Sequence[Sequence[int]]) -> Callable[[Iterator[Any]], Any]:
-        """Return what cuts what was added off the outputs and builds the containers."""
-        padding, build = self.manifest.padding, self._build
-        here = padding.sizes(sizes) if padding else None
-        if padding is None or here is None:
-            return build
-        cuts = [
-            tuple(
-                slice(here[axes.index(at)]) if at in axes else slice(None)
-                for at in range(1 + max((d for d in axes if d is not None), default=-1))
-            )
-            for axes in padding.outputs
-        ]
-        return lambda made: build(t[cut] for t, cut in zip(made, cuts, strict=True))
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
         """Return whether these are torch's tensors; False for numpy's arrays.
@@ -250,7 +235,7 @@ class Deployment:
 
 def _runner(
     serve: Serve,
-    build: Callable[[Iterator[Any]], Any],
+    build: Build,
     dtypes: Sequence[str],
     device: str,
     *,
@@ -322,6 +307,19 @@ def _conversions(
     return array_of, tensor_of
 
 
+def _cutting(build: Build, padding: Padding, sizes: Sequence[Sequence[int]]) -> Build:
+    """Return what cuts what was added to inputs of these sizes off the outputs, and builds."""
+    here = padding.sizes(sizes) or (None, None)
+    cuts = [
+        tuple(
+            slice(here[axes.index(at)]) if at in axes else slice(None)
+            for at in range(1 + max((d for d in axes if d is not None), default=-1))
+        )
+        for axes in padding.outputs
+    ]
+    return lambda made: build(t[cut] for t, cut in zip(made, cuts, strict=True))
+
+
 def _growing(run: Run, axes: Sequence[Axes], sizes: Sequence[Sequence[int]]) -> Run:
     """Return a run of inputs that are padded to these sizes: rows repeat, tokens are 0."""
 
@@ -356,3 +354,100 @@ def _on(device: str, tensor: Any) -> Any:
     if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
         return tensor.contiguous()
     raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
+
+
+# --- from a call to tensors in order, and back to the containers of the module --------------------
+
+
+def binder(interface: Interface) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]]:
+    """Return a function from the arguments of a call to the tensors in the artefact's order.
+
+    It raises DeploymentError where a tensor is missing, or anything else differs from what the
+    deployment was made with.
+    """
+    positions, names = interface.positions, interface.names
+    constants = {interface.parameter(path): value for path, value in interface.constants.items()}
+    known = set(names)
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        given = dict(kwargs)
+        for number, value in enumerate(args):
+            name = positions[number] if number < len(positions) else f"args.{number}"
+            if name in given:
+                raise DeploymentError(f"'{name}' was given twice; give it once")
+            given[name] = value
+        missing = [name for name in names if given.get(name) is None]
+        if missing:
+            raise DeploymentError(f"no {', '.join(missing)} given; the deployment needs it")
+        for name, value in given.items():
+            if name in known or (name not in constants and value is None):
+                continue
+            known_as = constants.get(name)
+            if name not in constants or type(value) is not type(known_as) or value != known_as:
+                made = f"{name}={constants[name]!r}" if name in constants else f"no {name}"
+                raise DeploymentError(
+                    f"{name} was given and differs: the deployment was made with {made}; "
+                    "leave it out"
+                )
+        return [given[name] for name in names]
+
+    return bind
+
+
+class Outputs(OrderedDict[str, Any]):
+    """What transformers' outputs are: entries by name, as attributes and by number."""
+
+    none: Sequence[str] = ()
+    """Fields that the module left None."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name in self.none:
+            return None
+        raise AttributeError(f"the deployment's output has no '{name}', only {', '.join(self)}")
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """Return the entries without their names."""
+        return tuple(self.values())
+
+
+def dtypes_of(structure: Any) -> list[str]:
+    """Return the dtypes of a tree's tensors, in order."""
+    if "tensor" in structure:
+        return [structure["tensor"]]
+    return [dtype for part in _parts(structure) for dtype in dtypes_of(part)]
+
+
+def _parts(structure: Any) -> list[Any]:
+    if "mapping" in structure:
+        return list(structure["mapping"].values())
+    return structure.get("tuple") or structure.get("list") or []
+
+
+def builder(structure: Any) -> Build:
+    """Return a function from tensors in order to the structure around them."""
+    if "tensor" in structure:
+        return next
+    if "value" in structure:
+        return lambda _: structure["value"]
+    parts = [builder(part) for part in _parts(structure)]
+    if "mapping" not in structure:
+        made: Any = list if "list" in structure else tuple
+        if "names" in structure:
+            kind: Any = namedtuple(structure["class"], structure["names"])  # type: ignore[misc] # named by the module
+            made = kind._make
+        return lambda tensors: made([part(tensors) for part in parts])
+    pairs = list(zip(structure["mapping"], parts, strict=True))
+    if structure["class"] in ("dict", "OrderedDict"):
+        return lambda tensors: {key: part(tensors) for key, part in pairs}
+
+    def build(tensors: Iterator[Any]) -> Outputs:
+        found = Outputs((key, part(tensors)) for key, part in pairs)
+        found.none = structure["none"]
+        return found
+
+    return build

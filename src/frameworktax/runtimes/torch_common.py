@@ -152,17 +152,11 @@ def given(model: Model | None) -> Model:
 
 
 class OnTorch(Loaded):
-    """Outputs are torch's tensors, on a device of torch's."""
-
-    _target: Target
+    """Outputs are torch's tensors."""
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         """Return the outputs in the order of the module's own."""
         return to_arrays(result)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        synchronize(self._target)
 
 
 class TorchLoaded(OnTorch):
@@ -226,14 +220,6 @@ def decoding_notes(how: str, hook_ns: int | None = None) -> list[tuple[str, str]
         text = f"noting the first token takes {hook_ns / 1e3:.1f} µs of each call"
         notes.append(("first-token-hook", text))
     return notes
-
-
-def synchronize(target: Target) -> None:
-    """Wait until everything enqueued on a CUDA device is complete; nothing to do on a CPU."""
-    if target.is_cuda:
-        import torch
-
-        torch.cuda.synchronize(target.device)
 
 
 # --- the C++ compiler of Inductor ---------------------------------------------------------------

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from frameworktax.models.base import Model
     from frameworktax.records import Workload
-    from frameworktax.runtimes.base import Target
 
 SAME = 1e-3
 """Relative difference up to which a trace counts as valid for another batch size; a trace that
@@ -69,10 +68,6 @@ class TorchScript(TorchRuntime, ArtifactRuntime):
     )
     loaded = _Loaded
     freezes: ClassVar[bool] = False
-
-    def exported(self, model: Model, target: Target) -> Model:
-        """Return the model as the option wants it."""
-        return variants.applied(model, self.option)
 
     def cannot(self, workload: Workload) -> str | None:
         """Return why not; models that are known to take no images have none to lay out."""
