@@ -30,8 +30,8 @@ def codes(notes):
 
 def test_the_papers_resnet_is_flat_to_8_in_fp32_and_to_16_in_fp16():
     run = read(PAPER)
-    told = [n.text for n in run.notes if n.code == "curve-shape"]
-    resnet = [t for t in told if t.startswith("ResNet-50")]
+    said = [n.text for n in run.notes if n.code == "curve-shape"]
+    resnet = [t for t in said if t.startswith("ResNet-50")]
     assert resnet == [
         "ResNet-50 (figure-4), PyTorch, float32: flat to batch 8, linear from 32",
         "ResNet-50 (figure-4), PyTorch, float16: flat to batch 16, linear from 64",
@@ -142,7 +142,7 @@ def test_kernel_times_on_a_cpu_follow_the_rule_for_cpus(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "said"),
     [
         ("", "empty"),
         ("\n\n", "empty"),
@@ -163,8 +163,8 @@ def test_kernel_times_on_a_cpu_follow_the_rule_for_cpus(tmp_path):
         ("model,ms\n" + "x" * 200_000 + ",1\n", "no table"),
     ],
 )
-def test_bad_tables_are_one_line(tmp_path, text, told):
-    with pytest.raises(UsageError, match=told) as found:
+def test_bad_tables_are_one_line(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said) as found:
         read(written(tmp_path, text))
     assert "\n" not in str(found.value)
     assert found.value.exit_code == 2
@@ -252,7 +252,7 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "said"),
     [
         ('{"machine_info": {}, "benchmarks": []}', "no benchmark"),
         ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
@@ -260,8 +260,8 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
         ('{"machine_info": ' + "[" * 200_000, "nested too deeply"),
     ],
 )
-def test_bad_reports_are_one_line(tmp_path, text, told):
-    with pytest.raises(UsageError, match=told) as found:
+def test_bad_reports_are_one_line(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said) as found:
         read(written(tmp_path, text, "x.json"))
     assert "\n" not in str(found.value)
 

@@ -14,7 +14,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,23 +217,17 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
         from frameworktax.attribution.buckets import classify
 
         where = iter(placed([drained for seen in self._seen for drained, *_ in seen]))
-        return [self._ticks(seen, where, lambda leaf: classify(leaf)[0]) for seen in self._seen]
-
-    def _ticks(
-        self, seen: _Seen, where: Iterator[Sequence[Leaf]], bucket: Callable[[Leaf], str]
-    ) -> Ticks:
-        timelines = [Timeline(on, queued, one.timed(next(where))) for one, on, queued in seen]
-        found = together(timelines, bucket)
-        system = found.pop(Leaf(KERNEL, ""), 0)
-        ran_ns = covered_ns(one for t in timelines for one in t.on)
-        either_ns = covered_ns(one for t in timelines for one in (*t.on, *t.queued))
-        return Ticks(
-            leaves=found,
-            system=system if self._kernel else None,
-            lost=sum(drained.lost for drained, *_ in seen),
-            ran_ns=ran_ns,
-            queued_ns=either_ns - ran_ns,
-        )
+        stretches = []
+        for seen in self._seen:
+            timelines = [Timeline(on, queued, one.timed(next(where))) for one, on, queued in seen]
+            found = together(timelines, lambda leaf: classify(leaf)[0])
+            system = found.pop(Leaf(KERNEL, ""), 0)
+            ran_ns = covered_ns(one for t in timelines for one in t.on)
+            either_ns = covered_ns(one for t in timelines for one in (*t.on, *t.queued))
+            lost = sum(drained.lost for drained, *_ in seen)
+            seen_system = system if self._kernel else None
+            stretches.append(Ticks(found, seen_system, lost, ran_ns, either_ns - ran_ns))
+        return stretches
 
     def _find(self) -> None:
         """Find threads that began or ended."""

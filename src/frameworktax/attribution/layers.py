@@ -215,14 +215,12 @@ def _source(module: Any) -> dict[str, Any]:
     if original is not module or getattr(module, "_compiled_call_impl", None) is not None:
         suffix = " (compiled)"
     elif _is_scripted(module):
-        suffix = " (scripted)"
+        return {"type": f"{name} (scripted)", "file": None, "line": None}
     code = getattr(inspect.unwrap(getattr(kind, "forward", kind)), "__code__", None)
     return {
         "type": f"{name}{suffix}",
-        "file": short_path(code.co_filename)
-        if code and not suffix.endswith("(scripted)")
-        else None,
-        "line": code.co_firstlineno if code and not suffix.endswith("(scripted)") else None,
+        "file": short_path(code.co_filename) if code else None,
+        "line": code.co_firstlineno if code else None,
     }
 
 

@@ -34,7 +34,8 @@ import struct
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -206,20 +207,19 @@ def attribute_operators(
         call()
         sampler.relieve()
 
-    with sampler:
-        if root is None:
-            run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
-            modules: list[dict[str, Any]] = [{"path": "", "type": "graph", "calls": run.calls}]
-            caught = sampler.caught()
-            where = [[0] * len(part) for part in caught]
-        else:
-            with ModuleClock(root) as entered:
-                refuse_compiled(call)
-                del entered.events[:]
-                run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
-            modules = list(entered.modules())
-            caught = sampler.caught()
-            where = [entered.innermost([one.time_ns for one in part]) for part in caught]
+    entered = None if root is None else ModuleClock(root)
+    with sampler, entered or nullcontext():
+        if entered is not None:
+            refuse_compiled(call)
+            del entered.events[:]
+        run = sample(relieved, sampler, stretches=stretches, duration_ns=duration_ns)
+    caught = sampler.caught()
+    if entered is None:
+        modules: Sequence[dict[str, Any]] = [{"path": "", "type": "graph", "calls": run.calls}]
+        where = [[0] * len(part) for part in caught]
+    else:
+        modules = entered.modules()
+        where = [entered.innermost([one.time_ns for one in part]) for part in caught]
     called, place = modules_called(modules)
     resolver = Resolver(judged=is_judged)
     namer = Namer(resolver)

@@ -518,7 +518,7 @@ class SymbolTable:
         """
         starts, ends, names = self._sized
         at = int(np.searchsorted(starts, address, side="right"))
-        for i in range(at - 1, max(-1, at - 1 - _NESTING), -1):
+        for i in range(at - 1, max(-1, at - 1 - _NESTING), -1):  # at most down to the first
             if address < ends[i]:
                 return self._text(int(names[i]))
         starts, names = self._unsized
