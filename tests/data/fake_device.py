@@ -86,6 +86,8 @@ class FakeDevice:
         calls: which of ``LAUNCH_CALLS`` a profile shows.
         properties: of the device, as Kineto writes them; None leaves them out.
         lose: kernel records a profile loses, given the number of the record in that profile.
+        stray: by how much kernels of a graph miss the number of its launch, in every profile but
+            the first: CUPTI before 13.1 update 1.
     """
 
     clock: FakeClock
@@ -100,12 +102,14 @@ class FakeDevice:
     properties: dict[str, int] | None = None
     index: int = 0
     lose: Callable[[int], bool] = field(default=lambda number: False)
+    stray: int = 0
     _free: dict[int, int] = field(default_factory=dict)
     _pending: list[int] = field(default_factory=list)
     _rows: list[_Row] | None = None
     _correlation: int = 0
     _worked_ns: int = 0
     _shows_operators: bool = False
+    _profiles: int = 0
 
     def event_after(self) -> int:
         """Return when an event that is enqueued now completes."""
@@ -192,6 +196,7 @@ class FakeDevice:
     def profile(self, work: Callable[[], None], operators: bool = False) -> events.Trace:
         """Run ``work`` and return what a profile of it holds."""
         self._shows_operators = operators
+        self._profiles += 1
         self._rows = []
         try:
             work()
@@ -223,7 +228,10 @@ class FakeDevice:
             start = max(arrived, end + self.gap_ns) if stream in self._free else arrived
             end = self._free[stream] = start + duration
             self._worked_ns += duration
-            self._note(_Row(category, name, start, end, stream, self._correlation, shape))
+            number = self._correlation
+            if api == "cudaGraphLaunch" and self._profiles > 1:
+                number += self.stray
+            self._note(_Row(category, name, start, end, stream, number, shape))
         self._pending.append(end)
 
     def _note(self, row: _Row) -> None:

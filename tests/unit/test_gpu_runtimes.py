@@ -375,6 +375,16 @@ def test_the_device_asked_for_is_the_current_one_and_float32_is_no_tf32(torch, p
     assert torch.cuda.devices == ["cuda:1"]
 
 
+@pytest.mark.parametrize(("skipped", "codes"), [(0, []), (2, ["graphs-skipped"])])
+def test_graphs_that_inductor_left_out_are_noted(torch, monkeypatch, skipped, codes):
+    counters = {"inductor": {"cudagraph_skips": skipped}}
+    monkeypatch.setitem(sys.modules, "torch._dynamo", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters=counters))
+    model = Model(module=None, inputs=lambda batch: Inputs(), batch_dims={})
+    loaded = runtimes.get("inductor-reduce-overhead")._loaded(model, CUDA, None, None)
+    assert [code for code, _ in loaded.notes() if code != "device-arithmetic"] == codes
+
+
 class OutOfMemoryError(RuntimeError):
     """Named like torch's."""
 

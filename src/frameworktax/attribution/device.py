@@ -316,7 +316,8 @@ def measure_span(
         cycles = round(spin_ns * cycles_per_ns)
         runs = _repeat(call, device, cycles, repeats, clock)
         if all(run.covered for run in runs):
-            empty = _repeat(_nothing, device, cycles, repeats, clock)
+            shortest = round(MIN_SPIN_NS * cycles_per_ns)
+            empty = _repeat(_nothing, device, shortest, repeats, clock)
             return SpanRun(
                 span_ns=tuple(run.span_ns for run in runs),
                 empty_ns=round(median(run.span_ns for run in empty)),

@@ -9,12 +9,16 @@ Records get lost: the profiler garbles the first kernel records of a session, on
 session of the process (pytorch#192021; CUPTI mended it in 13.1), and cuts off what its clock puts
 outside the session. So a session begins with markers and calls that do not count and ends with one
 more call; and each launch inside a call must have its record inside the same call, or the call is
-flagged.
+flagged. Before them the device spins: starting CUPTI may take seconds, in which an idle device
+lowers its clocks.
 
 **Launches are found by correlation**, because names do not serve: CUDA 13 launches through
 ``__cudaLaunchKernel``, and Kineto before May 2026 writes ``INVALID`` for every runtime call newer
-than CUDA 12.2. A host call that a kernel record points to is a launch. One without a record is a
-lost launch if its name says so, or if the call in the same place of another call launched.
+than CUDA 12.2. A host call that a kernel record of the same call points to is a launch. One without
+a record is a lost launch if its name says so, or if the call in the same place of another call
+launched. Two things look like lost records and are none: a memset of no bytes, which cuBLAS asks
+for before many products and which leaves a record in no call; and a graph whose kernels point
+elsewhere, as CUPTI before 13.1 update 1 has it in every session of a process but the first.
 
 How full a kernel makes the device follows from its launch: blocks, threads, registers, shared
 memory. These are the two columns of the paper's table 3, without a hardware counter:
@@ -36,7 +40,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,11 +70,14 @@ HEAD_MARKERS = 512
 process has idled."""
 HEAD_CALLS = 2
 """Calls that do not count, so that the device is warm when the first that counts begins."""
+HEAD_CYCLES = 200_000_000
+"""Spun before all that: 0.1 s at 2 GHz, which is as long as a clock takes to rise."""
 NAME_SIGNS = 120
 """Of a kernel's name; a longer one ends in a check sum of the whole."""
 
 Notes = list[tuple[str, str]]
 Ns = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Pairs = set[tuple[int, int]]
 """(call, correlation)"""
 
@@ -154,6 +161,7 @@ class Calling:
 
     def __call__(self) -> None:
         """Make them; the first markers and calls are what a profiler may lose."""
+        self.device.spin(HEAD_CYCLES)
         for _ in range(HEAD_MARKERS):
             self.device.marker()
         for _ in range(HEAD_CALLS):
@@ -277,9 +285,10 @@ class _HostCalls:
         launches: what enqueued kernels or graphs.
         copies: what enqueued copies or memsets.
         lost: launches without a record inside their call.
-        unrecorded: copies and memsets without one.
+        unrecorded: copies and memsets without one, which leave one in another call.
         wait_ns: per call, in synchronises between two launches.
         nameless: launches are among calls whose name does not say so.
+        unmatched: no kernel of a graph points to the graph's launch.
     """
 
     launches: Pairs
@@ -288,6 +297,7 @@ class _HostCalls:
     unrecorded: Pairs
     wait_ns: tuple[int, ...]
     nameless: bool
+    unmatched: bool
 
 
 def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | None:
@@ -306,23 +316,34 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | 
     host = host.where(~np.isin(host.correlation, own))
     in_call = _place(host.start_ns, borders)
     host, in_call = host.where(in_call >= 0), in_call[in_call >= 0]
-    is_kernel = records.category == CATEGORIES.index(KERNEL)
-    recorded = host.correlation > 0
-    ran = recorded & np.isin(host.correlation, records.correlation[is_kernel])
-    copied = recorded & np.isin(host.correlation, records.correlation[~is_kernel])
-    says_launch = host.launching(*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
-    says_copy = host.launching(*COPY_LAUNCHES, *MEMSET_LAUNCHES)
-    speechless = ~says_launch & ~says_copy & ~is_wait(host)
-    missed = _missed(host, in_call, speechless, ran, calls)
-    launches = _pairs(host.where(ran | says_launch | missed), in_call[ran | says_launch | missed])
-    is_copy = (copied | says_copy) & ~ran
-    copies = _pairs(host.where(is_copy), in_call[is_copy])
-    there = _pairs(records, _place(records.start_ns, markers.start_ns))
     waits = is_wait(host)
-    queued, of_call = host.start_ns[ran | copied], in_call[ran | copied]
+    recorded = (host.correlation > 0) & ~waits
+    records = records.where(~records.containing(MARKER))
+    is_kernel = records.category == CATEGORIES.index(KERNEL)
+    of_call = _place(records.start_ns, markers.start_ns)
+    there = _pairs(records, of_call)
+    kernels = Counter(_each(records.where(is_kernel), of_call[is_kernel]))
+    ran = recorded & np.array([pair in kernels for pair in _each(host, in_call)], bool)
+    copied = recorded & np.isin(host.correlation, records.correlation[~is_kernel])
+    is_graph = host.launching(*GRAPH_LAUNCHES)
+    says_launch = host.launching(*KERNEL_LAUNCHES) | is_graph
+    says_copy = host.launching(*COPY_LAUNCHES, *MEMSET_LAUNCHES)
+    missed = _missed(host, in_call, ~says_launch & ~says_copy & ~waits, ran, calls)
+    launches = _pairs(host.where(ran | says_launch | missed), in_call[ran | says_launch | missed])
+    is_copy = (copied | _missed(host, in_call, says_copy, copied, calls)) & ~ran
+    copies = _pairs(host.where(is_copy), in_call[is_copy])
+    graphs = _pairs(host.where(is_graph), in_call[is_graph])
+    # Kernels that point to no launch, or to one that launches a single kernel.
+    strays = {
+        pair[0]
+        for pair, count in kernels.items()
+        if pair not in graphs and (count > 1 or pair not in launches)
+    }
+    unmatched = {pair for pair in graphs - there if pair[0] in strays}
+    queued, at = host.start_ns[ran | copied], in_call[ran | copied]
     first, last = np.full(calls, LIMIT), np.full(calls, -1)
-    np.minimum.at(first, of_call, queued)
-    np.maximum.at(last, of_call, queued)
+    np.minimum.at(first, at, queued)
+    np.maximum.at(last, at, queued)
     inside = waits & (host.start_ns > first[in_call]) & (host.start_ns < last[in_call])
     waited = intervals.union_within_ns(
         host.start_ns[inside], host.end_ns[inside], borders[:-1], borders[1:]
@@ -330,29 +351,28 @@ def _host_calls(trace: Trace, markers: Events, records: Events) -> _HostCalls | 
     return _HostCalls(
         launches=launches,
         copies=copies,
-        lost=launches - there,
+        lost=launches - there - unmatched,
         unrecorded=copies - there,
         wait_ns=_ints(waited),
         nameless=bool((ran & ~says_launch).any()),
+        unmatched=bool(unmatched),
     )
 
 
-def _missed(
-    host: Events, in_call: Ns, speechless: NDArray[np.bool_], ran: NDArray[np.bool_], calls: int
-) -> NDArray[np.bool_]:
-    """Return which calls of unknown name must have launched, although no kernel points to them.
+def _missed(host: Events, in_call: Ns, chosen: Mask, found: Mask, calls: int) -> Mask:
+    """Return which of the chosen calls left no record, although the same call elsewhere did.
 
     Calls of the model are the same work: the n-th host call of a name in one of them does what the
     n-th does in another. Nothing is concluded where their numbers differ.
     """
-    found = np.zeros(len(host), bool)
-    for name in np.unique(host.name[speechless & ran]).tolist():
-        rows = np.flatnonzero(speechless & (host.name == name))
+    missed = np.zeros(len(host), bool)
+    for name in np.unique(host.name[chosen & found]).tolist():
+        rows = np.flatnonzero(chosen & (host.name == name))
         counts = np.bincount(in_call[rows], minlength=calls)
         if len(set(counts.tolist())) == 1:
             places = rows.reshape(calls, -1)
-            found[places[:, ran[places].any(axis=0)]] = True
-    return found & ~ran
+            missed[places[:, found[places].any(axis=0)]] = True
+    return missed & ~found
 
 
 def _notes(
@@ -369,6 +389,9 @@ def _notes(
     elif host.nameless:
         text = "launch calls have no names here: a record lost in every call would go unseen"
         notes.append(("launches-unnamed", text))
+    if host is not None and host.unmatched:
+        text = "kernels of a graph point to no launch: one lost in every call would go unseen"
+        notes.append(("graphs-unmatched", text))
     if run.lost:
         text = f"{run.lost} launches have no record inside their call: kernel time is too low"
         notes.append(("records-lost", text))
@@ -430,13 +453,17 @@ def _place(times: Ns, borders: Ns) -> Ns:
     return np.asarray(np.where(place < len(borders) - 1, place, -1), dtype=np.int64)
 
 
+def _each(events: Events, in_call: Ns) -> Iterator[tuple[int, int]]:
+    """Yield call and correlation of each event."""
+    return zip(in_call.tolist(), events.correlation.tolist(), strict=True)
+
+
 def _pairs(events: Events, in_call: Ns) -> Pairs:
     """Return call and correlation of events inside calls.
 
     A runtime call and the driver call inside it share a correlation: one launch.
     """
-    pairs = zip(in_call.tolist(), events.correlation.tolist(), strict=True)
-    return {(n, c) for n, c in pairs if n >= 0 and c >= 0}
+    return {(n, c) for n, c in _each(events, in_call) if n >= 0 and c >= 0}
 
 
 def _count(pairs: Pairs, calls: int) -> tuple[int, ...]:

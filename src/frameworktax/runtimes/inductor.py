@@ -74,6 +74,7 @@ class Inductor(CompiledRuntime):
         "freezing": "weights are constants, packed once",
         **variants.options("unfused"),
     }
+    _loaded: ClassVar[type[TorchLoaded]] = TorchLoaded
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Wrap the module; compiled code is kept under ``directory`` for the next process."""
@@ -92,7 +93,7 @@ class Inductor(CompiledRuntime):
         notes = [("compile-options", f"{how}: {STATIC}"), *built.notes[len(plain.notes) :]]
         decoding = built.decoding
         called = compiled if decoding is None else Loop(built.module, decoding, compiled)
-        return TorchLoaded(built, target, called, torch.no_grad, notes)
+        return self._loaded(built, target, called, torch.no_grad, notes)
 
     def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
         """Return what ``torch.compile`` gets, and how to say it."""
@@ -105,6 +106,19 @@ class Inductor(CompiledRuntime):
         return compiled
 
 
+class _Replayed(TorchLoaded):
+    def notes(self) -> list[tuple[str, str]]:
+        """Return also how often Inductor launches kernels one by one instead, which it only logs.
+
+        It counts what it compiled so (``torch/_inductor/cudagraph_utils.py``).
+        """
+        from torch._dynamo.utils import counters
+
+        skipped = counters["inductor"]["cudagraph_skips"]
+        text = f"Inductor compiled {skipped} parts without CUDA graphs; they are launched as ever"
+        return [*super().notes(), *([("graphs-skipped", text)] if skipped else [])]
+
+
 class InductorReduceOverhead(Inductor):
     """``torch.compile(mode="reduce-overhead")``: Inductor's kernels, replayed as CUDA graphs.
 
@@ -114,6 +128,7 @@ class InductorReduceOverhead(Inductor):
     name = "inductor-reduce-overhead"
     devices = ("cuda",)
     options: ClassVar[Mapping[str, str]] = {}
+    _loaded = _Replayed
 
     def _settings(self, target: Target) -> tuple[dict[str, Any], str]:
         text = 'torch.compile(mode="reduce-overhead", dynamic=False), CUDA graphs'
