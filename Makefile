@@ -126,7 +126,6 @@ questions: trend operators architectures ablate ## these four
 MINUTES ?= 10
 TARGET ?= 3.12
 ARCHIVE ?= results/gpu.tar.gz
-FIGURES := figure-1 figure-3 figure-4 figure-5 figure-6 figure-7 figure-8 figure-9 table-3
 gpu: ## everything that needs a GPU, within MINUTES (10); PARTS=method,bert-base for some of it
 	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py --minutes $(MINUTES) \
 	  $(if $(PARTS),--parts $(PARTS))
@@ -137,10 +136,9 @@ gpu-wheels: ## what a machine without network lacks, for its Python (TARGET=3.12
 gpu-results: install ## docs/results/gpu.md, stores and figures from the archive of make gpu
 	$(BIN)/python benchmarks/gpu_results.py $(ARCHIVE)
 
-# Each point is measured once: run it again to go on. The wheels are those of make gpu.
-gpu-full: ## the paper's figures and table 3 at full scale on a GPU, resumable; an hour or more
-	PYTHONPATH=src:results/gpu/site:$$PYTHONPATH $(PYTHON) -m frameworktax reproduce $(FIGURES) \
-	  --scale full --store results/gpu-full --time-budget $(MINUTES)min --json results/gpu-full.json
+# Each point is measured once: run it again to go on.
+gpu-full: PARTS := full
+gpu-full: gpu ## the paper's figures and table 3 at full scale on a GPU, resumable; MINUTES=60 or more
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ from frameworktax.analysis.whatif.formulas import Case, Refused, WhatIf, answer
 from frameworktax.errors import FrameworktaxError
 from frameworktax.records import Measurement
 from frameworktax.reproduce import paper
-from gpu_suite import ON_DEVICE
+from gpu_suite import FULL, ON_DEVICE, PARTS
 from question import PAGES, table
 
 Row = dict[str, Any]
@@ -39,6 +39,8 @@ PAPER = {
     "onnxruntime-cuda-graph": "onnxruntime-cuda-graph",
 }
 """Lines of the paper's table 3 → runtimes here."""
+REPRODUCED = {one.name: one.command for one in (*PARTS, FULL) if "reproduce" in one.command}
+"""Parts that measure studies of the paper → how."""
 
 
 def unpack(archives: Sequence[Path], folder: Path) -> None:
@@ -245,8 +247,9 @@ def draw(folder: Path) -> list[str]:
     for store in sorted(folder.glob("*-store")):
         target = folder / f"{store.name.removesuffix('-store')}.md"
         words = ["report", str(store), "-o", str(target)]
-        if store.name == "paper-store":
-            words = ["reproduce", "figure-5", "table-3", "--redraw", "--scale", "full"]
+        if target.stem in REPRODUCED:
+            command = REPRODUCED[target.stem]
+            words = [*command[2 : command.index("--time-budget")], "--redraw"]
             words += ["--store", str(store), "--report", str(target)]
         done = subprocess.run(
             [sys.executable, "-m", "frameworktax", *words, "--quiet"],

@@ -13,6 +13,8 @@ from frameworktax.records import Attribution
 
 pytestmark = pytest.mark.gpu
 MS = 1_000_000
+OLDER = {"launches-unnamed", "graphs-unmatched"}
+"""Notes on a Kineto and a CUPTI that are older than the CUDA they profile; no record is lost."""
 
 
 def profile(gpu, call, calls=5):
@@ -95,7 +97,7 @@ def test_every_kernel_is_found_in_every_session_also_after_idling(gpu, small):
         run = profile(gpu, small, calls=10)
         assert run.kernels == run.launches == (20,) * 10
         assert run.lost == 0
-        assert not run.notes
+        assert {code for code, _ in run.notes} <= OLDER
         time.sleep(1)
 
 
@@ -160,9 +162,10 @@ def test_a_graph_is_one_launch_with_the_kernels_of_the_call(gpu, small):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         small()
-    run = profile(gpu, graph.replay)
-    assert (run.kernels, run.launches) == ((20,) * 5, (1,) * 5)
-    assert run.lost == 0
+    for _ in range(2):  # in the second session CUPTI 13.0 numbers the launches of graphs wrongly
+        run = profile(gpu, graph.replay)
+        assert (run.kernels, run.launches) == ((20,) * 5, (1,) * 5)
+        assert run.lost == 0
     eager, replayed = span(gpu, small), span(gpu, graph.replay)
     assert middle(replayed.span_ns) < 1.5 * middle(eager.span_ns)
 
@@ -172,8 +175,8 @@ def test_a_whole_attribution(gpu, small):
     plain = json.loads(json.dumps(found))
     assert plain["kernels"] == plain["launches"] == [20] * 10
     assert middle(found["span_ns"]) > middle(found["kernel_ns"]) * 0.9
-    unread = {"clocks-unread", "clocks-dropped", "clocks-held-down", "launches-unnamed"}
-    assert {code for code, _ in found["notes"]} <= unread
+    unread = {"clocks-unread", "clocks-dropped", "clocks-held-down"}
+    assert {code for code, _ in found["notes"]} <= unread | OLDER
     assert all(0 < ns <= k for ns, k in zip(found["sm_active_ns"], found["kernel_ns"], strict=True))
     assert 0 < found["empty_span_ns"] < 20_000
     Attribution(session="s", point="p", process=0, **found)
@@ -200,7 +203,8 @@ def test_kernels_and_waiting_go_to_the_modules_that_launched_them(gpu):
             by[paths[i], line] += ns
         assert by["1", "kernel"] > by["0", "kernel"]
         assert by["0", "device_gap"] > 2 * MS > by.get(("1", "device_gap"), 0)
-    assert any("mm" in operator for ticks in found["ticks"] for _, operator, _, _ in ticks)
+    operators = {operator for ticks in found["ticks"] for _, operator, _, _ in ticks}
+    assert {"aten::add", "aten::linear"} <= operators
 
 
 def test_the_state_can_be_read(gpu):

@@ -14,7 +14,7 @@ import gpu_suite
 import gpu_wheels
 from frameworktax.analysis.whatif.formulas import Case, WhatIf, answer
 from frameworktax.records import Estimate, Measurement, Workload
-from gpu_suite import DRY, PARTS, Part, Suite, judged, plan
+from gpu_suite import DRY, FULL, PARTS, Part, Suite, judged, plan
 
 QUICK = Part(name="quick", command=("-c", "1"), seconds=60, least_s=20)
 LONG = Part(
@@ -49,8 +49,18 @@ def test_ten_minutes_hold_the_telling_parts_in_the_order_of_the_issue():
     )
 
 
+def test_an_hour_is_for_the_part_that_runs_only_where_it_is_named():
+    assert FULL not in PARTS
+    assert plan([FULL], 3600 - gpu_suite.RESERVE_S)["full"] > 3500
+    studies = FULL.command[3 : FULL.command.index("--scale")]
+    assert set(studies) == {*(f"figure-{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)), "table-3"}
+    assert "full" in FULL.command  # the scale
+    # Redrawn at home with the same studies.
+    assert gpu_results.REPRODUCED.keys() == {"paper", "full"}
+
+
 def test_a_time_budget_leaves_room_for_setting_up_and_for_writing():
-    for part in (*PARTS, *DRY):
+    for part in (*PARTS, *DRY, FULL):
         words = gpu_suite.filled(part, part.seconds, Path("/o"), "cuda:0")
         assert not any("{" in word for word in words)
         if part.measures:
@@ -171,6 +181,8 @@ def test_what_a_part_needs_and_is_missing_is_said(tmp_path):
         ([point(method="program-counter-sampling (perf-event)")], False),
         ([point("null", kernel=None)], False),
         ([{**point(), "status": "failed", "latency_ns": None}], False),
+        ([point(), {**point("cuda-graph"), "status": "crashed", "latency_ns": None}], False),
+        ([point(), {**point("inductor"), "status": "unavailable", "latency_ns": None}], True),
         ([], False),
     ],
 )

@@ -87,13 +87,17 @@ class Ran:
         self.at_once = True
         self.patch = monkeypatch.setattr
 
-    def run(self, runtimes=RUNTIMES, batches=BATCHES, **plan):
+    def run(self, runtimes=RUNTIMES, batches=BATCHES, platform="cpu", **plan):
         self.patch("frameworktax.runtimes.get", runtime)
         if self.at_once:
             self.patch(measuring, "ThreadPoolExecutor", AtOnce)
         self.patch(measuring, "best_sampler", lambda: "perf-event")
         points = tuple(
-            Point(workload=Workload(model="own.py:build", batch=batch), runtime=name)
+            Point(
+                workload=Workload(model="own.py:build", batch=batch),
+                runtime=name,
+                platform=platform,
+            )
             for name in runtimes
             for batch in batches
         )
@@ -489,3 +493,29 @@ def test_blocks_of_a_session_are_timed_in_quiet(ran, monkeypatch):
     ran.host.before = before
     ran.run()
     assert ran.blocks
+
+
+def test_a_device_is_asked_for_kernel_time_before_it_is_asked_by_module(ran, monkeypatch):
+    monkeypatch.setattr(FakeRuntime, "devices", ("cuda",))
+    monkeypatch.setattr(FakeRuntime, "places", ("module",))
+
+    slow_ns = 0
+
+    def before(worker, request):
+        if request.step == "device":
+            ran.clock.work(slow_ns)
+        if request.step == "places":
+            raise WorkerError("failed", "not here")
+
+    def asked(folder):
+        ran.tmp_path = folder
+        ran.host.asked.clear()
+        ran.run(("eager",), (1, 8), platform="cuda:0", processes=1, by="auto", budget_s=60.0)
+        steps = [step for _, step, *_ in ran.host.asked]
+        return [step for step in steps if step in ("block", "device", "places")]
+
+    ran.host.before = before
+    assert asked(ran.tmp_path / "in time")[-4:] == ["device", "device", "places", "places"]
+    # Unasked, nothing is broken down in a budget that is spent.
+    slow_ns = 40_000_000_000
+    assert asked(ran.tmp_path / "late")[-3:] == ["block", "device", "device"]

@@ -155,8 +155,15 @@ class Rounds:
         return min(self.left_s - keep_s, self._plan.precise_s - self._bench.effort.measured_s)
 
     def place(self) -> None:
-        """Find which layers pay: a run of its own, after which nothing is timed in its process."""
+        """Find which layers pay: a run of its own, after which nothing is timed in its process.
+
+        A device takes as long for that as for a profile; once the budget is spent it is not done
+        unasked.
+        """
         for run, by, duration_ns in self._unplaced():
+            is_spent = self._bench.effort.measured_s >= self._plan.budget_s
+            if run.series.target.is_cuda and self._plan.by == "auto" and is_spent:
+                continue
             run.placed.add(by)
             self._bench.reporter.now(run.point)
             with self._bench.gate.quiet():

@@ -145,8 +145,8 @@ class MeasuringSession:
             with self._effort.measuring():
                 self._add_processes(processes)
                 self._rounds.precise(keep_s=self._rounds.left_s * left / (left + 1))
-                self._rounds.place()
                 self._rounds.profile()
+                self._rounds.place()
             self._finish_shift(is_last=not left)
 
     def _raise_if_nothing(self) -> None:
