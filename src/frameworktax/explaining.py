@@ -170,9 +170,7 @@ class LoadedSource:
 
 def load(path: Path, step: str | None = None) -> LoadedSource:
     """Return what is in a file or folder; raises as ``explain`` does."""
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
-    read = _reader(path) if not path.is_dir() else _stored if any(path.glob("*.jsonl")) else _other
+    read = _reader(path)
     if read not in (kineto.read, nsys.read):
         if step is not None:
             raise UsageError(f"{path} is no trace; --step chooses the steps of a trace")
@@ -193,12 +191,16 @@ def load(path: Path, step: str | None = None) -> LoadedSource:
 
 
 def _reader(path: Path) -> Callable[[Path], Any]:
-    """Return what reads this file.
+    """Return what reads a file or folder.
 
     Raises:
-        UsageError: it is no regular file, or a protocol buffer.
+        UsageError: there is nothing, no regular file, or a protocol buffer.
         TraceError: it cannot be read.
     """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder; {ACCEPTED}")
+    if path.is_dir():
+        return _stored if any(path.glob("*.jsonl")) else _other
     if not path.is_file():
         raise UsageError(f"{path} is no regular file: write it to one first; {ACCEPTED}")
     head = _head(path)
