@@ -3,10 +3,10 @@
 An executor is five methods. Everything a job measured is in the store by the time ``completed``
 yields it; the sweep above decides what to submit, and when. What it may rely on, and what not:
 
-- **Nodes join and leave.** ``platforms`` is asked again while jobs run, every few seconds at most,
-  and is cheap. A label without a node has no slots, or is not named at all: its jobs wait for a
-  bounded time and are then left out with a reason. The executor keeps those that have not begun
-  until the sweep takes them back (``cancel``): a job that never ran was not lost.
+- **Nodes join and leave.** ``platforms`` is asked again after the end of each job, and every few
+  seconds, and is cheap. A label without a node has no slots, or is not named at all: its jobs wait
+  for a bounded time and are then left out with a reason. The executor keeps those that have not
+  begun until the sweep takes them back (``cancel``): a job that never ran was not lost.
 - **A job may be lost** with its process, its raylet or its node. It ends all the same, as a
   ``Done`` whose error is a ``WorkerError`` of status ``crashed`` (``out-of-memory``, where that is
   known). What it had measured stays in the store; the executor writes nothing about the rest,

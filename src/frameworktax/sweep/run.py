@@ -49,8 +49,6 @@ UNHURRIED = 5.0
 itself when its intervals are narrow, and only one that hangs or is misjudged meets this end."""
 PATIENCE_S = 10.0
 """How long to wait for the end of a job before looking for nodes that joined or left."""
-REFRESH_S = 5.0
-"""How old the executor's answer about its platforms may be."""
 AWAY_S = 600.0
 """How long points wait for a platform without a node: a machine starts anew in less."""
 
@@ -178,8 +176,7 @@ class Sweep:
         self._command = tuple(command)
         self._resume = resume
         self._clock = clock
-        self._begin_ns = self._look_ns = clock.wall_ns()
-        self._platforms: dict[str, Platform] = {}
+        self._begin_ns = clock.wall_ns()
         self._away_ns: dict[str, int] = {}
         """Label without a node → since when."""
         self._jobs: dict[str, Submitted] = {}
@@ -194,7 +191,7 @@ class Sweep:
     def run(self) -> SweepResults:
         """Measure the open points and return everything the store holds of the study."""
         only = None if self._resume else self._sessions
-        platforms = tuple(self._look().values())
+        platforms = self._executor.platforms()
         first = plan(self._study, scan(self._folder), only=only, platforms=platforms)
         for text in (*self._study.notes, resumed(first.statuses)):
             if text:
@@ -231,8 +228,9 @@ class Sweep:
                 )
                 self._leave_out(queue, {*queue.labels(), *self._labels()}, reason)
             else:
-                self._leave_out_gone(queue)
-                self._submit(queue, left_s)
+                platforms = {one.label: one for one in self._executor.platforms()}
+                self._leave_out_gone(queue, platforms)
+                self._submit(queue, platforms, left_s)
             if self._jobs:
                 ended = self._next_done()
                 if ended is not None:
@@ -242,21 +240,13 @@ class Sweep:
 
     # --- nodes --------------------------------------------------------------------------------
 
-    def _look(self) -> Mapping[str, Platform]:
-        """Return where jobs can run, by label, as of ``REFRESH_S`` ago at most."""
-        now_ns = self._clock.wall_ns()
-        if now_ns >= self._look_ns:
-            self._platforms = {one.label: one for one in self._executor.platforms()}
-            self._look_ns = now_ns + round(REFRESH_S * 1e9)
-        return self._platforms
-
     def _labels(self) -> set[str]:
         """Return the platforms that have jobs."""
         return {one.job.platform for one in self._jobs.values()}
 
-    def _leave_out_gone(self, queue: Queue) -> None:
+    def _leave_out_gone(self, queue: Queue, platforms: Mapping[str, Platform]) -> None:
         """Leave out what waits for nodes that do not come back."""
-        platforms, now_ns = self._look(), self._clock.wall_ns()
+        now_ns = self._clock.wall_ns()
         for label in sorted({*queue.labels(), *self._labels()}):
             if label in platforms and platforms[label].slots > 0:
                 self._away_ns.pop(label, None)
@@ -287,13 +277,14 @@ class Sweep:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _submit(self, queue: Queue, left_s: float | None) -> None:
+    def _submit(
+        self, queue: Queue, platforms: Mapping[str, Platform], left_s: float | None
+    ) -> None:
         """Give every free node the first group that waits for it.
 
         Each gets its share of the time left by its estimate; what one does not use goes to those
         after it.
         """
-        platforms = self._look()
         while True:
             busy = Counter(one.host for one in self._jobs.values())
             free = [label for label, one in platforms.items() if busy[one.host] < one.slots]
