@@ -383,17 +383,17 @@ def parities(tmp_path, writer):
 def test_outputs_wait_for_eagers(tmp_path, monkeypatch):
     outputs = {"eager": False, "fake": True}
     sweep, writer = swept(tmp_path, monkeypatch, outputs)
-    sweep._outputs.compare(sweep._series[1], 1)
+    sweep._outputs.compare([(sweep._series[1], 1)])
     outputs["eager"] = True
-    sweep._outputs.compare_waiting()
+    sweep._outputs.compare()
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is True
 
 
 def test_outputs_without_eagers_prove_nothing_and_say_why(tmp_path, monkeypatch):
     sweep, writer = swept(tmp_path, monkeypatch, {"eager": False, "fake": True})
-    sweep._outputs.compare(sweep._series[1], 1)
-    sweep._outputs.compare_waiting(last=True)
+    sweep._outputs.compare([(sweep._series[1], 1)])
+    sweep._outputs.compare(last=True)
     (found,) = parities(tmp_path, writer)
     assert found.within_tolerance is None
     assert found.reason == "eager was not run at this batch size"

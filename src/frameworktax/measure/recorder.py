@@ -319,36 +319,29 @@ class OutputChecks:
         self._bench = bench
         self._waiting: list[tuple[Series, int]] = []
 
-    def compare(self, series: Series, batch: int, *, last: bool = False) -> None:
-        """Compare outputs with eager's, or wait for eager's; ``last``: they will not come."""
-        if not (series.timed and series.is_compared):
-            return
-        eager, point = self._reference(series), series.points[batch]
-        with contextlib.suppress(WorkerError):  # it shows up again when it is timed
-            own = self._output(series, batch)
-            if eager is not None:
-                reference = self._output(eager, batch)
-            else:
-                reference = self._bench.known.output(series.reference_point(batch))
-            if own is None:
-                return
-            if reference is None and eager is not None and not last:
-                self._waiting.append((series, batch))
-                return
-            precision = series.runtime.computes_in(point.workload.precision)
-            self._bench.recorder.parity(point, precision, own, reference)
-
-    def compare_waiting(self, *, last: bool = False) -> None:
-        """Compare what waited for eager's outputs; ``last``: they will not come."""
-        waiting, self._waiting = self._waiting, []
+    def compare(self, points: Sequence[tuple[Series, int]] = (), *, last: bool = False) -> None:
+        """Compare points with eager, and those that waited; ``last``: no more comes of eager."""
+        waiting, self._waiting = [*self._waiting, *points], []
         for series, batch in waiting:
-            self.compare(series, batch, last=last)
+            if series.timed and series.is_compared:
+                with contextlib.suppress(WorkerError):  # it shows up again when it is timed
+                    self._compare(series, batch, last=last)
 
-    def _reference(self, series: Series) -> Series | None:
-        for one in self._bench.series:
-            if one.is_eager and one.config == series.reference and one.dead is None:
-                return one
-        return None
+    def _compare(self, series: Series, batch: int, *, last: bool) -> None:
+        possible = (one for one in self._bench.series if one.is_eager and one.dead is None)
+        eager = next((one for one in possible if one.config == series.reference), None)
+        own = self._output(series, batch)
+        if eager is not None:
+            reference = self._output(eager, batch)
+        else:
+            reference = self._bench.known.output(series.reference_point(batch))
+        if own is None:
+            return
+        if reference is None and eager is not None and not last:
+            self._waiting.append((series, batch))
+            return
+        precision = series.runtime.computes_in(series.workload.precision)
+        self._bench.recorder.parity(series.points[batch], precision, own, reference)
 
     def _output(self, series: Series, batch: int) -> Path | None:
         """Return the file of the outputs of a batch."""

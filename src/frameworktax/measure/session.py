@@ -240,7 +240,8 @@ class MeasuringSession:
         binds = [self._pool.submit(self._bind_all, one, 0, its) for one, its in batches.items()]
         self._await(binds, "warm-up")
         runs = [series.runs[batch, 0] for series, batch in points if (batch, 0) in series.runs]
-        self._compare(points)
+        self._bind_references()
+        self._outputs.compare(points)
         if not self._rounds.begun:
             self._reporter.phase("measuring")
         if runs:
@@ -276,13 +277,6 @@ class MeasuringSession:
                 for batch in sorted(series.open):
                     self._setup.bind(series, 0, batch)
                 series.open.clear()
-
-    def _compare(self, points: Points) -> None:
-        """Compare outputs with eager's, where that is ready; else they wait for it."""
-        self._bind_references()
-        self._outputs.compare_waiting()
-        for series, batch in points:
-            self._outputs.compare(series, batch)
 
     def _bind_references(self) -> None:
         """Where eager was not asked for, bind the batch sizes that others have been measured at."""
@@ -366,7 +360,7 @@ class MeasuringSession:
         self._rounds.all_processes()
 
     def _finish_shift(self, *, is_last: bool) -> None:
-        self._outputs.compare_waiting(last=is_last)
+        self._outputs.compare(last=is_last)
         self._write_outcomes()
         for series in self._series:
             if not is_last and not series.is_floor:
