@@ -5,25 +5,37 @@ Not called ``compare``: a module of that name would hide ``frameworktax.compare(
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from frameworktax import api, store
-from frameworktax.analysis.compare.comparison import Comparison, Metric, Renames
+from frameworktax.analysis.compare.comparison import Comparison, Metric, Renames, environments
 from frameworktax.analysis.compare.comparison import compare as compare_runs
+from frameworktax.analysis.compare.contrasts import (
+    ELSEWHERE,
+    LOADED,
+    Constants,
+    constants_of,
+    sample_of,
+)
 from frameworktax.analysis.grouping import gather
 from frameworktax.errors import StoreError, UsageError, nearest, write_text
+from frameworktax.host.cache import cache_folder, private_file
 from frameworktax.measure.plan import DEFAULT_PROCESSES, Plan
 from frameworktax.measure.reporter import Reporter
-from frameworktax.records import DEPLOYED, FLOOR, Record, Run
+from frameworktax.records import DEPLOYED, FLOOR, Environment, Record, Run
 from frameworktax.report import json_document
 from frameworktax.runtimes import deployment
 from frameworktax.stats import UNTIL
+from frameworktax.store.shards import decode
 
+CALIBRATION_SESSIONS, CALIBRATION_S = 12, 15.0
+"""Sessions that show how far sessions of one program differ here, and the budget of each, s."""
 AGAIN_S = 60.0
 """Of measuring a deployment again."""
 Source = str | Path | Run | api.Results
@@ -126,6 +138,7 @@ def compare(
         across=across,
         renames=renames,
         names=names,
+        constants=_constants(before, after),
     )
     return Compared(found)
 
@@ -220,6 +233,79 @@ def save_baseline(source: Source, path: Path) -> Run:
     text = head[:-1] + ',\n"measurements": [\n' + ",\n".join(rows) + "\n]}\n"
     write_text(path, text)
     return kept
+
+
+# --- constants of this host ----------------------------------------------------------------------
+
+
+def calibrate(
+    say: Callable[[str], None], *, sessions: int = CALIBRATION_SESSIONS
+) -> tuple[Constants, Path]:
+    """Measure how far sessions of one program differ on this host, for later comparisons on it.
+
+    A small BERT in eager mode, one thread, in sessions one after the other.
+
+    Returns:
+        The constants, and the file in the cache where ``compare`` finds them.
+
+    Raises:
+        UsageError: other load was on the processor, or the cache cannot be written.
+        NothingMeasuredError: nothing could be measured.
+    """
+    found = []
+    environment = None
+    for number in range(sessions):
+        say(f"session {number + 1} of {sessions}, about {CALIBRATION_S:.0f} s each")
+        with tempfile.TemporaryDirectory(prefix="frameworktax-calibrate-") as store:
+            results = api.measure(
+                "bert-tiny",
+                length=32,
+                runtimes="eager",
+                batch=1,
+                device="cpu",
+                time_budget=CALIBRATION_S,
+                twin="none",
+                by="none",
+                store=store,
+                command=("doctor", "--calibrate"),
+            )
+        (m,) = (m for m in results if m.runtime != FLOOR)
+        if any(note.code == LOADED for note in m.notes):
+            raise UsageError("other load was on the processor; calibrate while this host is idle")
+        found.append(sample_of(m))
+        environment = results.run.environment
+    if environment is None:
+        raise UsageError(f"{sessions} sessions say nothing; measure at least three")
+    constants = constants_of(found)
+    path = _constants_file(environment)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with private_file(path) as partial:
+        partial.write_text(json.dumps(asdict(constants)) + "\n", encoding="utf-8")
+    return constants, path
+
+
+def _constants_file(environment: Environment) -> Path:
+    """Return where the constants of a host lie."""
+    host = f"{environment.host}\n{environment.cpu}\n{environment.cores}"
+    name = hashlib.blake2b(host.encode(), digest_size=8).hexdigest()
+    return cache_folder() / "constants" / f"{name}.json"
+
+
+def _constants(before: Sequence[Run], after: Run) -> Constants:
+    """Return the constants of the host of both sides where they were measured, else another's."""
+    sides = [run.environment for run in (*before, after)]
+    apart = [d for side in sides for d in environments(side, after.environment) if d.machine]
+    if after.environment is None or None in sides or apart:
+        return ELSEWHERE
+    try:
+        text = _constants_file(after.environment).read_bytes()
+    except (OSError, UsageError):  # none measured, or no cache that this user could have
+        return ELSEWHERE
+    try:
+        found: Constants = decode(Constants, json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"constants of this host are damaged: {error}; calibrate again") from error
+    return found
 
 
 # --- a deployment beside its own proof -----------------------------------------------------------

@@ -13,10 +13,11 @@ import comparison_records as made
 import sample_records as data
 
 import frameworktax as ft
-from frameworktax import comparing
+from frameworktax import api, comparing
 from frameworktax.analysis.compare.comparison import Renames, compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
+from frameworktax.host import cache
 from frameworktax.records import Estimate, Note, Run
 
 OLD = build(made.session())
@@ -375,3 +376,39 @@ def test_constants_of_another_host_are_named_where_an_interval_has_them():
     one = build([r for r in made.session() if getattr(r, "process", 0) == 0])
     (few,) = compare(one, one, **within).notes
     assert few.code == between.code and "--processes" in few.text
+
+
+def test_constants_of_this_host_are_measured_once_and_taken_for_it_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    levels = iter((1.0, 1.03, 0.98))
+
+    def measured(*_, **options):
+        run = build(made.session(factors={"eager": next(levels)}))
+        assert options["device"] == "cpu"
+        return api.Results(replace(run, measurements=run.measurements[:1]), tmp_path)
+
+    monkeypatch.setattr(api, "measure", measured)
+    constants, path = comparing.calibrate(print, sessions=3)
+    assert (constants.sessions, constants.session_sd > 0.006) == (3, True)
+    found = ft.compare(OLD, after()).comparison
+    assert [n.code for n in found.notes] == ["constants-of-this-host"]
+    wider = found.points[0].ratio.high
+    assert wider > compare(OLD, after()).points[0].ratio.high
+    elsewhere = replace(data.ENVIRONMENT, host="node-2")
+    there = [build(made.session(name, environment=elsewhere)) for name in (made.OLD, made.NEW)]
+    assert "constants-of-another-host" in [n.code for n in ft.compare(*there).comparison.notes]
+    across = ft.compare(OLD, there[1], across=True).comparison
+    assert "constants-of-another-host" in [n.code for n in across.notes]
+    path.write_text('{"sessions": "many"}')
+    with pytest.raises(UsageError, match="calibrate again"):
+        ft.compare(OLD, after())
+
+
+def test_a_host_with_other_load_is_not_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    run = loaded(OLD)
+    one = api.Results(replace(run, measurements=run.measurements[:1]), tmp_path)
+    monkeypatch.setattr(api, "measure", lambda *_, **__: one)
+    with pytest.raises(UsageError, match="other load"):
+        comparing.calibrate(print, sessions=3)
+    assert not list((tmp_path / "cache").rglob("*.json"))

@@ -192,9 +192,12 @@ def simulated(
     return made
 
 
-def judged(rng, ratio, points=1, **host):
+def judged(rng, ratio, points=1, constants=contrasts.ELSEWHERE, **host):
     old, new = simulated(rng, points, 1.0, **host), simulated(rng, points, ratio, **host)
-    found = [contrasts.between([a], b, on_cpu=True) for a, b in zip(old, new, strict=True)]
+    found = [
+        contrasts.between([a], b, on_cpu=True, constants=constants)
+        for a, b in zip(old, new, strict=True)
+    ]
     shared = contrasts.moderate(found)
     adjusted = contrasts.holm([contrasts.p_value(c) for c in shared])
     return list(zip(map(contrasts.ratio, shared), adjusted, strict=True))
@@ -242,3 +245,78 @@ def test_many_points_keep_the_error_of_the_family():
     rng = random.Random(9)
     wrong = sum(any(p < 0.05 for _, p in judged(rng, 1.0, 20, **QUIET)) for _ in range(60))
     assert wrong / 60 <= 0.10
+
+
+# --- constants of this host ---------------------------------------------------------------------
+
+IDLE = {"calibrator_sd": 0.005, "disturbed": 0.0}
+APART = {"host_sd": 0.003, "session_sd": 0.018, "block_noise": 0.008, **IDLE}
+"""Its sessions differ three times as much as those of the host that the constants are from."""
+
+
+def calibrated(rng, sessions=12, **host):
+    return contrasts.constants_of([simulated(rng, 1, 1.0, **host)[0] for _ in range(sessions)])
+
+
+@pytest.mark.parametrize(("sd", "least"), [(0.0, 0.6), (0.003, 0.6), (0.018, 0.85)])
+def test_calibrated_constants_are_those_of_the_host(sd, least):
+    """Small ones come out smaller: what is said of the calibrator's noise covers part of them."""
+    rng = random.Random(12)
+    host = {**APART, "session_sd": sd}
+    found = [calibrated(rng, **host) for _ in range(40)]
+    total = [math.hypot(c.session_sd, 0.008 * c.block_noise) for c in found]
+    true = math.hypot(sd, 0.5 * 0.008)
+    assert least < math.sqrt(fmean(one**2 for one in total)) / true < 1.15
+    median_of_five = 0.008 * math.sqrt(math.pi / 2 / 5)  # what blocks add to a process's median
+    process_sd = math.hypot(0.006, median_of_five)
+    assert fmean(c.process_sd for c in found) == pytest.approx(process_sd, rel=0.1)
+    assert {(c.sessions, c.degrees) for c in found} == {(12, 11)}
+
+
+def test_calibrated_constants_widen_with_their_own_freedom():
+    known = contrasts.Constants(session_sd=0.02, block_noise=0.0, sessions=4)
+    found = contrasts.between([session(100.0)], session(100.0), on_cpu=True, constants=known)
+    elsewhere = contrasts.between([session(100.0)], session(100.0), on_cpu=True)
+    assert found.variance - elsewhere.variance == pytest.approx(2 * (0.02**2 - 0.006**2))
+    assert found.freedom == pytest.approx(3, rel=0.2) and elsewhere.freedom > 10
+    on_device = contrasts.between([session(100.0)], session(100.0), on_cpu=False, constants=known)
+    assert on_device.variance < elsewhere.variance + 2 * contrasts.DEVICE_SESSION_SD**2
+
+
+@pytest.mark.parametrize("host", [{**QUIET, **IDLE}, APART], ids=["idle", "apart"])
+def test_calibrated_comparisons_raise_no_false_alarms(host):
+    """Those with another host's constants do, where sessions differ more."""
+    rates = {}
+    for name in ("here", "elsewhere"):
+        rng = random.Random(13)
+        alarms = []
+        for _ in range(80):
+            constants = calibrated(rng, **host) if name == "here" else contrasts.ELSEWHERE
+            for _ in range(5):
+                ((found, p),) = judged(rng, 1.0, constants=constants, **host)
+                alarms.append(p < 0.05 and found.value > 1.05)
+        rates[name] = fmean(alarms)
+    print(rates)
+    assert rates["here"] <= 0.02
+    assert rates["elsewhere"] > 0.02 or host is not APART
+
+
+def test_calibrated_comparisons_find_a_twentieth_on_an_idle_host():
+    rng = random.Random(14)
+    found = []
+    for _ in range(60):
+        constants = calibrated(rng, **QUIET, **IDLE)
+        for _ in range(5):
+            ((ratio, p),) = judged(rng, 1.05, constants=constants, **QUIET, **IDLE)
+            found.append((p < 0.05 and ratio.value > 1, ratio.low <= 1.05 <= ratio.high))
+    power, coverage = map(fmean, zip(*found, strict=True))
+    print(f"found {power:.3f}, coverage {coverage:.3f}")
+    assert power >= 0.8
+    assert coverage >= 0.92
+
+
+def test_too_few_sessions_calibrate_nothing():
+    with pytest.raises(ValueError, match="three sessions"):
+        contrasts.constants_of([session(100.0)] * 2)
+    with pytest.raises(ValueError, match="three processes"):
+        contrasts.constants_of([session(100.0, processes=(1.0, 1.01))] * 3)

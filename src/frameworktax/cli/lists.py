@@ -181,8 +181,15 @@ def doctor(
     fix_hints: Annotated[
         bool, typer.Option("--fix-hints", help="Print the commands that would help; run none.")
     ] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Measure how far sessions differ here, for compare."),
+    ] = False,
 ) -> None:
     """Say whether this machine is fit to measure, and what would make it fitter.
+
+    With --calibrate, some minutes: how far sessions of one program differ on this host. 'compare'
+    then uses that between sessions in place of another host's.
 
     Examples:
 
@@ -190,6 +197,19 @@ def doctor(
 
       frameworktax doctor --fix-hints
     """
+    if calibrate:
+        from frameworktax import comparing
+
+        found, path = comparing.calibrate(lambda text: print(text, file=sys.stderr, flush=True))
+        if as_json:
+            print(json.dumps(asdict(found)))
+            return
+        print(
+            f"beyond what they show, sessions of one program differ by {found.session_sd:.2%} and "
+            f"{found.block_noise:.2f} × the spread of their blocks, processes by "
+            f"{found.process_sd:.2%}; written: {path}"
+        )
+        return
     from frameworktax import host
     from frameworktax.attribution import available_samplers
 

@@ -18,8 +18,10 @@ from typing import Literal
 from frameworktax.analysis.compare.contrasts import (
     CONSTANTS_FROM,
     COUNTS,
+    ELSEWHERE,
     PAIRED,
     TOO_FEW,
+    Constants,
     Contrast,
     contrast,
     holm,
@@ -42,6 +44,7 @@ from frameworktax.records import (
     Point,
     Run,
     Workload,
+    device_of,
     point_name,
 )
 
@@ -207,6 +210,7 @@ def compare(
     across: bool = False,
     renames: Renames = NO_RENAMES,
     names: tuple[str, str] = ("before", "after"),
+    constants: Constants = ELSEWHERE,
 ) -> Comparison:
     """Compare two documents.
 
@@ -218,6 +222,7 @@ def compare(
         across: timings of different machines may be compared.
         renames: runtimes and models that correspond.
         names: of the two sides, for messages.
+        constants: of the host of both sides.
 
     Raises:
         UsageError: no common points, or timings of different machines without ``across``.
@@ -242,7 +247,7 @@ def compare(
     if metric == "launches":
         changes = [_counted(a[0], b, gate) for a, b in pairs]
     else:
-        changes = _timed(pairs, metric, gate, same_calibrator)
+        changes = _timed(pairs, metric, gate, same_calibrator, constants)
     wanted = set(new) if renames else set()
     return Comparison(
         before=names[0],
@@ -257,7 +262,7 @@ def compare(
         unpaired_before=tuple(point_name(p) for p in old if p not in new),
         unpaired_after=tuple(point_name(p) for p in new if p not in old and p not in wanted),
         environment=tuple(differences),
-        notes=(*_notes(machines, same_calibrator, pairs), *_constants(changes)),
+        notes=(*_notes(machines, same_calibrator, pairs), *_constants(changes, constants)),
     )
 
 
@@ -387,9 +392,13 @@ def _timed(
     metric: Metric,
     gate: float | None,
     same_calibrator: bool,
+    constants: Constants,
 ) -> list[Change]:
     fit = [usable(a, b) for a, b in pairs]
-    raw = [contrast(a, b, metric, same_calibrator) for a, (_, b) in zip(fit, pairs, strict=True)]
+    raw = [
+        contrast(a, b, metric, same_calibrator, constants)
+        for a, (_, b) in zip(fit, pairs, strict=True)
+    ]
     shared = _moderated(raw)
     values = {i: p_value(c) for i, c in shared.items()}
     adjusted = dict(zip(values, holm(list(values.values())), strict=True))
@@ -461,19 +470,32 @@ def _notes(
     return found
 
 
-def _constants(changes: Sequence[Change]) -> list[Note]:
-    """Return a note where an interval is widened by constants, which are another host's."""
-    methods = {c.method for c in changes if c.ratio is not None and c.p_value is not None}
-    from_elsewhere = [m for m in methods if m and (not m.startswith(PAIRED) or TOO_FEW in m)]
-    if not from_elsewhere:
+def _constants(changes: Sequence[Change], constants: Constants) -> list[Note]:
+    """Return a note where an interval is widened by constants: this host's, or another's."""
+    methods = {
+        (c.method, device_of(c.platform))
+        for c in changes
+        if c.ratio is not None and c.p_value is not None and c.method is not None
+    }
+    widened = [(m, d) for m, d in methods if not m.startswith(PAIRED) or TOO_FEW in m]
+    if not widened:
         return []
-    what = "sessions" if any(not m.startswith(PAIRED) for m in from_elsewhere) else "processes"
+    between = any(not method.startswith(PAIRED) for method, _ in widened)
+    what, more = "processes", "three --processes"
+    if between:
+        what, more = "sessions", "more sessions before (--baseline)"
+    if constants.sessions is not None and all(device == "cpu" for _, device in widened):
+        text = (
+            f"how far {what} of one program differ was measured on this host, in "
+            f"{constants.sessions} sessions"
+        )
+        return [Note("constants-of-this-host", text)]
     text = (
         f"how far {what} of one program differ was not measured here but on another host "
         f"({CONSTANTS_FROM})"
     )
-    more = "more sessions before (--baseline)" if what == "sessions" else "three --processes"
-    return [Note("constants-of-another-host", f"{text}; {more} make it matter less")]
+    remedy = f"{more} make it matter less, `frameworktax doctor --calibrate` measures it here"
+    return [Note("constants-of-another-host", f"{text}; {remedy}")]
 
 
 def _judged(

@@ -10,7 +10,7 @@ host's speed*: the calibrator's lower quartile, because disturbance only adds ti
 that only as much of its movement is believed, and taken out, as its noise leaves likely. *The
 rest*: ``SESSION_SD``. The values of ``SESSION_SD`` and ``BLOCK_NOISE`` are near those of greatest
 likelihood on one half of the recordings of ``benchmarks/calibration.py``, which judges them on the
-other.
+other. ``constants_of`` finds by how much both are larger or smaller on another host.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ LEAST_SD = 0.001
 """Noise is never less than this: block medians of fast calls are equal to the nanosecond."""
 SESSION_SD = 0.006
 """Between sessions of one program, beyond its processes, block noise and the host's speed."""
+MOST_FACTOR = 1e3
+"""Beyond what any host was seen to need, of ``SESSION_SD`` and ``BLOCK_NOISE``."""
 DEVICE_SESSION_SD = 0.01
 """The same on a device; not yet measured on one."""
 UNCALIBRATED_SD = 0.03
@@ -66,6 +68,31 @@ PAIRED, TOO_FEW = "paired blocks of one session", ", too few processes"
 LOADED = "wall-over-cpu"
 """The note of a point whose calls took longer than their thread was running."""
 COUNTS = ("launches", "operators", "flops", "parameters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What the sides of a contrast cannot show themselves; by default another host's.
+
+    Attributes:
+        process_sd: between processes of one program, where too few were measured for an estimate.
+        session_sd: between sessions of one program, beyond all that they show.
+        block_noise: how far a session is off, as a share of the spread of its blocks.
+        sessions: how many of this host the three were measured with; None where on another.
+    """
+
+    process_sd: float = PROCESS_SD
+    session_sd: float = SESSION_SD
+    block_noise: float = BLOCK_NOISE
+    sessions: int | None = None
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of ``session_sd`` and ``block_noise``."""
+        return math.inf if self.sessions is None else self.sessions - 1
+
+
+ELSEWHERE = Constants()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +136,11 @@ class Contrast:
         return min(MOST_DEGREES, self.variance**2 / lost)  # beyond, t is normal to five digits
 
 
-def paired(before: Blocks, after: Blocks) -> Contrast | None:
+def paired(before: Blocks, after: Blocks, constants: Constants = ELSEWHERE) -> Contrast | None:
     """Return the contrast of two sides measured in one session; None below two common blocks.
 
     Log ratios of blocks with the same process number and round, their median per process. With
-    fewer than ``MIN_PROCESSES`` processes it is taken over the blocks, and ``PROCESS_SD`` stands
+    fewer than ``MIN_PROCESSES`` processes it is taken over the blocks, and ``process_sd`` stands
     for what they cannot show.
     """
     ratios: dict[int, list[float]] = defaultdict(list)
@@ -126,7 +153,7 @@ def paired(before: Blocks, after: Blocks) -> Contrast | None:
     method = PAIRED
     if len(ratios) < MIN_PROCESSES:
         values = [value for found in ratios.values() for value in found]
-        parts.append((2 * PROCESS_SD**2 / len(ratios), math.inf))
+        parts.append((2 * constants.process_sd**2 / len(ratios), math.inf))
         method += TOO_FEW
     return Contrast(
         value=fmean(values),
@@ -176,7 +203,12 @@ class Sample:
 
 
 def between(
-    before: Sequence[Sample], after: Sample, *, on_cpu: bool, same_calibrator: bool = True
+    before: Sequence[Sample],
+    after: Sample,
+    *,
+    on_cpu: bool,
+    same_calibrator: bool = True,
+    constants: Constants = ELSEWHERE,
 ) -> Contrast | None:
     """Return the contrast of a session with others of one program; None where one has no block.
 
@@ -188,18 +220,22 @@ def between(
         after: the other side.
         on_cpu: the host's drift is taken out; on a device it only widens.
         same_calibrator: False where interpreter or numpy differ: its code is then another.
+        constants: of the host.
     """
     if not after.blocks or not all(side.blocks for side in before):
         return None
     weighted = [*((side, 1 / len(before)) for side in before), (after, 1.0)]
     sessions = sum(weight**2 for _, weight in weighted)
-    parts = [(sessions * (SESSION_SD if on_cpu else DEVICE_SESSION_SD) ** 2, math.inf)]
+    parts = [(sessions * DEVICE_SESSION_SD**2, math.inf)]
+    if on_cpu:
+        parts = [(sessions * constants.session_sd**2, constants.degrees)]
     for side, weight in weighted:
         noisy = side.block_noise()
         if noisy is None:
             parts.append(((weight * UNCALIBRATED_SD) ** 2, math.inf))
         else:
-            parts.append(((weight * BLOCK_NOISE * noisy[0]) ** 2, noisy[1]))
+            degrees = 1 / (1 / noisy[1] + 1 / constants.degrees)
+            parts.append(((weight * constants.block_noise * noisy[0]) ** 2, degrees))
     drift = None
     if same_calibrator and all(len(side.calibrator) >= MIN_CALIBRATIONS for side, _ in weighted):
         drift, noise = moved([side.calibrator for side in before], after.calibrator)
@@ -214,7 +250,7 @@ def between(
     count = "two sessions" if len(before) == 1 else f"{len(before)} sessions and one"
     return Contrast(
         value=measured - drift if drift is not None and on_cpu else measured,
-        spread=_pooled([own for own, _ in levels]) if enough else PROCESS_SD**2,
+        spread=_pooled([own for own, _ in levels]) if enough else constants.process_sd**2,
         degrees=sum(len(own) - 1 for own, _ in levels) if enough else math.inf,
         scale=sum(weight**2 / len(own) for own, weight in levels),
         parts=tuple(parts),
@@ -228,6 +264,43 @@ def between(
 def _pooled(sides: Sequence[Sequence[float]]) -> float:
     squares = sum(variance(side) * (len(side) - 1) for side in sides)
     return squares / sum(len(side) - 1 for side in sides)
+
+
+def constants_of(sessions: Sequence[Sample]) -> Constants:
+    """Return the constants of a host from sessions of one program on it, one after the other.
+
+    Each session is held against all the others. ``session_sd`` and ``block_noise`` are those of the
+    other host times the one factor with which the squared contrasts are as large as their variances
+    say, on average (Paule and Mandel 1982); 0 where without them they are not larger.
+
+    Raises:
+        ValueError: fewer than three sessions, or one without blocks in ``MIN_PROCESSES`` processes.
+    """
+    if len(sessions) < 3 or any(len(one.processes()) < MIN_PROCESSES for one in sessions):
+        raise ValueError("at least three sessions of at least three processes each")
+    process_sd = math.sqrt(fmean(variance(one.processes()) for one in sessions))
+
+    def scaled(factor: float) -> Constants:
+        return Constants(
+            process_sd=process_sd,
+            session_sd=factor * SESSION_SD,
+            block_noise=factor * BLOCK_NOISE,
+            sessions=len(sessions),
+        )
+
+    def excess(factor: float) -> float:
+        constants = scaled(factor)
+        found = (
+            between([*sessions[:at], *sessions[at + 1 :]], one, on_cpu=True, constants=constants)
+            for at, one in enumerate(sessions)
+        )
+        return fmean(c.value**2 / c.variance for c in found if c is not None) - 1
+
+    if excess(0) <= 0:
+        return scaled(0)
+    from scipy.optimize import brentq
+
+    return scaled(brentq(excess, 0, MOST_FACTOR))
 
 
 # --- the host's speed ---------------------------------------------------------------------------
@@ -398,7 +471,11 @@ def one_session(a: Measurement, b: Measurement) -> bool:
 
 
 def contrast(
-    before: Sequence[Measurement], b: Measurement, metric: str, same_calibrator: bool
+    before: Sequence[Measurement],
+    b: Measurement,
+    metric: str,
+    same_calibrator: bool,
+    constants: Constants = ELSEWHERE,
 ) -> Contrast | None:
     """Return the log ratio after / before of a time; None where a side has none.
 
@@ -410,10 +487,11 @@ def contrast(
         b: the side after.
         metric: what is compared.
         same_calibrator: whether calibrators of the sides run the same code.
+        constants: of the host.
     """
     if metric == "kernel" and all(m.bill_method == DEVICE for m in (*before, b)):
         return _device(before, b)
-    found = _latency(before, b, same_calibrator)
+    found = _latency(before, b, same_calibrator, constants)
     if found is None or metric == "latency":
         return found
     old, other = [_share(m, metric) for m in before], _share(b, metric)
@@ -448,19 +526,25 @@ def _averaged(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _latency(
-    before: Sequence[Measurement], b: Measurement, same_calibrator: bool
+    before: Sequence[Measurement], b: Measurement, same_calibrator: bool, constants: Constants
 ) -> Contrast | None:
     if not before:
         return None
     if one_session(before[0], b) and before[0].blocks_ns and b.blocks_ns:
-        return paired(blocks(before[0]), blocks(b))
-    *old, new = (Sample(blocks=blocks(m), calibrator=dict(m.calibrator_ns)) for m in (*before, b))
+        return paired(blocks(before[0]), blocks(b), constants)
+    *old, new = map(sample_of, (*before, b))
     return between(
         old,
         new,
         on_cpu=device_of(b.platform) == "cpu",
         same_calibrator=same_calibrator,
+        constants=constants,
     )
+
+
+def sample_of(m: Measurement) -> Sample:
+    """Return a measurement as a side of a contrast between sessions."""
+    return Sample(blocks=blocks(m), calibrator=dict(m.calibrator_ns))
 
 
 def blocks(m: Measurement) -> Blocks:
