@@ -1,10 +1,10 @@
-"""Do the numbers agree: with another timer, with themselves, between sessions, with nothing?
+"""Do the numbers agree: with another timer, with themselves, with nothing?
 
-    python benchmarks/agreement.py [--quick] [--out FILE] [--only PART] [--sessions 40]
+    python benchmarks/agreement.py [--quick] [--out FILE] [--only PART]
 
-Four parts: our blocks against ``torch.utils.benchmark`` on the same callable, interleaved; two
-runtimes that are secretly the same code; separate sessions of one point, in pairs; the null
-runtime against an empty loop. Results go to ``benchmarks/results/agreement.json``.
+Three parts: our blocks against ``torch.utils.benchmark`` on the same callable, interleaved; two
+runtimes that are secretly the same code; the null runtime against an empty loop. Results go to
+``benchmarks/results/agreement.json``. Separate sessions are in ``calibration.py``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from pathlib import Path
-from statistics import fmean, median, quantiles, stdev
+from statistics import median, quantiles
 
 from common import (
     ROOT,
@@ -29,24 +27,20 @@ from common import (
     Row,
     SessionRun,
     child,
-    half_width,
     measure,
     options,
-    percent,
     plain,
-    say,
 )
 from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
 from frameworktax.analysis.grouping import gather
 from frameworktax.measure import timing
 from frameworktax.measure.timing import BLOCK_NS
-from frameworktax.records import Calibration, Workload
+from frameworktax.records import Workload
 from frameworktax.runtimes.base import Target
 
 TIMER_TARGET = 0.03
 SAME_TARGET = 0.02
-OVERLAP_TARGET = 0.95
 
 CALLABLES = (
     Workload(model="bert-tiny", length=32, batch=1),
@@ -57,10 +51,6 @@ CALLABLES = (
 SAME_POINTS = ("bert-tiny", "--length", "32", "--batch", "1,4")
 SAME_BUDGET_S = 45
 SAME_SESSIONS = 3
-SESSION_POINT = ("mlp", "--width", "0.25", "--batch", "1", "--runtimes", "eager", "--twin", "none")
-SESSION_BUDGET_S = 10
-SESSIONS_LIMIT_S = 500
-"""No session is begun after this: the whole benchmark stays under twelve minutes."""
 SEED = 7
 
 SAME_CODE = """
@@ -83,21 +73,14 @@ same-b = frameworktax_same:SameB
 
 def main() -> int:
     parser = options(str(__doc__).partition("\n")[0])
-    parser.add_argument(
-        "--sessions", type=int, help="separate sessions of one point, an even number"
-    )
     parser.add_argument("--timers", type=int, metavar="ROUNDS", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.timers:
         print(json.dumps(timers_here(given.timers)))
         return 0
     quick = given.quick
-    sessions = given.sessions or (4 if quick else 40)
-    bench = Bench(
-        "agreement",
-        given,
-        (8 if quick else 25, 2, 20 if quick else SAME_SESSIONS * SAME_BUDGET_S, sessions * 10.5),
-    )
+    seconds = (8 if quick else 25, 2, 20 if quick else SAME_SESSIONS * SAME_BUDGET_S)
+    bench = Bench("agreement", given, seconds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         found = bench.part("timers", "torch.utils.benchmark, same callable", lambda: timers(quick))
@@ -109,11 +92,6 @@ def main() -> int:
         found = bench.part("same", "two names for one code", lambda: same(folder / "same", quick))
         if found:
             tell_same(bench, found)
-        found = bench.part(
-            "sessions", "separate sessions", lambda: repeat(folder / "sessions", sessions)
-        )
-        if found:
-            tell_sessions(bench, found)
     return bench.finish()
 
 
@@ -255,104 +233,6 @@ def tell_same(bench: Bench, found: Row) -> None:
         f"within {SAME_TARGET:.0%}",
         abs(worst) <= SAME_TARGET,
     )
-
-
-# --- separate sessions --------------------------------------------------------------------------
-
-
-def repeat(folder: Path, count: int) -> Row:
-    """Measure one point in separate sessions, one after the other; compare disjoint pairs."""
-    runs: list[Row] = []
-    begin = time.monotonic()
-    arguments = [*SESSION_POINT, "--time-budget", f"{SESSION_BUDGET_S}s", "--quiet"]
-    for number in range(count):
-        if time.monotonic() - begin > SESSIONS_LIMIT_S:
-            say(f"  time is up after {number} sessions")
-            break
-        session = measure(arguments, folder / str(number), SESSION_BUDGET_S + 45)
-        runs.append(brief(session))
-        say(f"  {number + 1} of {count}: {tell_run(runs[-1])}")
-    if len(runs) < 2:
-        raise BenchmarkError("fewer than two sessions")
-    pairs = list(zip(runs[::2], runs[1::2], strict=False))
-    everyone = list(combinations(runs, 2))
-    return {
-        "point": " ".join(SESSION_POINT),
-        "sessions": runs,
-        "pairs": len(pairs),
-        "pairs_overlap": sum(overlap(a, b) for a, b in pairs),
-        "all_pairs": len(everyone),
-        "all_pairs_overlap": sum(overlap(a, b) for a, b in everyone),
-        "half_widths": distribution([half_width(run["latency_ns"]) for run in runs]),
-        "wall_s": distribution([run["wall_s"] for run in runs]),
-        "spread_of_latency": spread([run["latency_ns"]["value"] for run in runs]),
-        "spread_of_calibrator": spread([run["calibrator_ns"] for run in runs]),
-        "spread_of_their_ratio": spread(
-            [run["latency_ns"]["value"] / run["calibrator_ns"] for run in runs]
-        ),
-    }
-
-
-def brief(session: SessionRun) -> Row:
-    cells = [m for m in session.document["measurements"] if m["runtime"] != "null"]
-    if not cells or cells[0]["latency_ns"] is None:
-        raise BenchmarkError(f"a session has no interval: {cells and cells[0]['reason']}")
-    cell = cells[0]
-    calibrations = [r for r in session.records if isinstance(r, Calibration)]
-    return {
-        "latency_ns": cell["latency_ns"],
-        "process_spread": cell["process_spread"],
-        "block_spread": cell["block_spread"],
-        "processes": len(cell["samples_ns"]),
-        "calibrator_ns": median(median(c.latency_ns) for c in calibrations),
-        "notes": [note["code"] for note in cell["notes"]],
-        "wall_s": round(session.wall_s, 2),
-    }
-
-
-def tell_run(run: Row) -> str:
-    latency = run["latency_ns"]
-    return (
-        f"{latency['value'] / 1e3:.2f} us ±{percent(half_width(latency))}, calibrator "
-        f"{run['calibrator_ns'] / 1e3:.0f} us, {run['wall_s']:.1f} s"
-    )
-
-
-def overlap(a: Row, b: Row) -> bool:
-    one, other = a["latency_ns"], b["latency_ns"]
-    return bool(one["low"] <= other["high"] and other["low"] <= one["high"])
-
-
-def distribution(values: Sequence[float]) -> Row:
-    return {"min": min(values), "median": median(values), "max": max(values)}
-
-
-def spread(values: Sequence[float]) -> float:
-    return stdev(values) / fmean(values)
-
-
-def tell_sessions(bench: Bench, found: Row) -> None:
-    share = found["pairs_overlap"] / found["pairs"]
-    bench.check(
-        "separate sessions whose intervals overlap",
-        share,
-        f"{found['pairs_overlap']} of {found['pairs']} disjoint pairs "
-        f"({found['all_pairs_overlap']} of all {found['all_pairs']})",
-        "19 of 20",
-        share >= OVERLAP_TARGET,
-    )
-    width = found["half_widths"]
-    bench.row(
-        "half-width of a session's interval",
-        f"{percent(width['median'])} ({percent(width['min'])} to {percent(width['max'])})",
-    )
-    bench.row(
-        "standard deviation between sessions",
-        f"latency {percent(found['spread_of_latency'])}, calibrator "
-        f"{percent(found['spread_of_calibrator'])}, their ratio "
-        f"{percent(found['spread_of_their_ratio'])}",
-    )
-    bench.row("wall time of a session", f"{found['wall_s']['median']:.1f} s")
 
 
 if __name__ == "__main__":

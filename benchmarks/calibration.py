@@ -1,16 +1,18 @@
 """Can `compare` be trusted: false alarms, slowdowns found, coverage, the right line of the bill?
 
-    python benchmarks/calibration.py [--quick] [--out FILE] [--only PART] [--sessions 30] [--judge]
+    python benchmarks/calibration.py [--quick] [--out FILE] [--only PART] [--sessions 20] [--judge]
 
 Sessions of one quick model are recorded one after the other, each point with the time it has at the
 default budget. Each holds eager several times under several names, and really slowed, by a spin of
 5 and of 10 % of each call. From them come pairs whose truth is known: within a session (every two
 names: such pairs share processes, so their number is not that of independent trials), of
 neighbouring sessions, of any two, of one series. All go through the rule that `frameworktax compare
---gate 5%` applies. Its constants for two sessions were chosen on the first half of each series,
-its form in view of both; the second halves are judged on their own. Recordings are kept in
-``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is kept as
-``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
+--gate 5%` applies. Its constants for two sessions were chosen on the first half of each series, its
+form in view of both; the second halves are judged on their own, also with constants that
+``frameworktax doctor --calibrate`` would find in the first half of their series. And each session's
+interval of each point's latency is held against the mean of the sessions around it. Recordings are
+kept in ``benchmarks/.calibration`` and taken up where they stopped; what the rule needs of them is
+kept as ``results/calibration-sessions.json``, and ``--judge`` judges that anew without measuring.
 """
 
 from __future__ import annotations
@@ -22,22 +24,38 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import combinations, permutations
 from pathlib import Path
 from statistics import fmean, linear_regression, median, stdev, variance
 from typing import Any
 
+from scipy.special import stdtr
+
 from common import RESULTS, ROOT, Bench, BenchmarkError, Row, measure, options, percent, say
 from frameworktax import api, store
 from frameworktax.analysis.compare.comparison import Comparison, Renames, compare
-from frameworktax.analysis.compare.contrasts import BLOCK_NOISE, Sample, quartile
+from frameworktax.analysis.compare.contrasts import (
+    BLOCK_NOISE,
+    ELSEWHERE,
+    Constants,
+    Sample,
+    constants_of,
+    moved,
+    quartile,
+)
 from frameworktax.records import Measurement, Run, Workload
+from frameworktax.stats import t_quantile
 
 GATE = 0.05
 ALARMS_TARGET = 0.02
 FOUND_TARGETS = {"cal-slow10": 0.95, "cal-slow5": 0.80}
 COVERAGE_TARGET = 0.90
+COVERAGE_SHORT = 0.05
+"""Two standard errors of the coverage of 80 intervals."""
+AROUND = 2
+"""Sessions before and after one, in whose mean its interval is looked for."""
 PLACED_TARGET = 0.8
 TRUTH = {"cal-alias": 1.0, "cal-slow5": 1.05, "cal-slow10": 1.10}
 """What a session holds beside ``cal-base``, and how much slower that is."""
@@ -53,7 +71,7 @@ POINT_BUDGET_S = 15.0
 """A point's share of the default budget in a session of four."""
 WORKLOAD = Workload(model="bert-tiny", length=32, batch=1)
 POINT = ("bert-tiny", "--length", "32", "--batch", "1", "--twin", "none", "--quiet")
-SESSIONS = 30
+SESSIONS = 20
 BILL_SESSIONS = 4
 SESSION_LIMIT_S = 300
 BASELINES = (2, 3)
@@ -210,11 +228,15 @@ def run_of(row: Row) -> Run:
 
 
 def against(
-    before: Run | Sequence[Run], after: Run, name: str, base: str = "cal-base"
+    before: Run | Sequence[Run],
+    after: Run,
+    name: str,
+    base: str = "cal-base",
+    constants: Constants = ELSEWHERE,
 ) -> Comparison:
     """Compare a point of one or more sessions with a variant of another, at the gate."""
     renames = Renames(runtimes={base: name}, models={})
-    return compare(before, after, gate=GATE, renames=renames)
+    return compare(before, after, gate=GATE, renames=renames, constants=constants)
 
 
 def within(run: Run, kind: str) -> list[Comparison]:
@@ -243,8 +265,14 @@ def judge(recorded: Sequence[Row]) -> Row:
         "any two sessions": list(permutations(range(len(runs)), 2)),
     }
     parts = series(rows)
+    measured: dict[str, Constants] = {}
     for number, one in enumerate(parts):
         own = places(rows, one)
+        first, second = own[: len(own) // 2], own[len(own) // 2 :]
+        if len(first) >= 3:
+            way = f"second half of series {number + 1}, constants of its first"
+            ways[way] = list(permutations(second, 2))
+            measured[way] = constants_of([sample(rows[at], "cal-base") for at in first])
         ways[f"series {number + 1}"] = list(permutations(own, 2))
         for count in BASELINES:
             windows = [tuple(own[at : at + count]) for at in range(len(own) - count + 1)]
@@ -268,12 +296,19 @@ def judge(recorded: Sequence[Row]) -> Row:
         }
         | {
             way: {
-                name: outcome([against(chosen(i), runs[j], name) for i, j in pairs], true)
+                name: outcome(
+                    [
+                        against(chosen(i), runs[j], name, constants=measured.get(way, ELSEWHERE))
+                        for i, j in pairs
+                    ],
+                    true,
+                )
                 for name, true in TRUTH.items()
             }
             for way, pairs in ways.items()
             if pairs
         },
+        "constants": {way: asdict(constants) for way, constants in measured.items()},
         "latency_interval_coverage": interval_coverage(rows),
     }
 
@@ -359,27 +394,55 @@ def series(sessions: Sequence[Row]) -> list[list[Row]]:
 
 
 def interval_coverage(sessions: Sequence[Row]) -> Row:
-    """Return how often a session's own 95 % interval holds the mean over its series.
+    """Return how often a session's own 95 % interval holds the mean of the sessions around it.
 
-    ``of_all``: the mean over every session, however far apart they were recorded.
+    ``coverage`` is of latencies as they are, ``at_its_speed`` of that mean at the speed which the
+    host had in the session, as far as ``compare`` believes calibrators. ``should`` is how often an
+    interval holds the mean of m others if it is right: the mean is itself off by 1 / √m as much.
     """
-    hits = [hit for one in series(sessions) if len(one) > 2 for hit in held(one)]
+    hits, moved_hits, should, widths, spreads = [], [], [], [], []
+    for one in series(sessions):
+        if len(one) < 3:
+            continue
+        calibrators = [dict(row["calibrator_ns"]) for row in one]
+        for name in ("cal-base", *TRUTH):
+            own = [row["points"][name]["latency_ns"] for row in one]
+            spreads.append(stdev(value for value, _, _ in own) / fmean(v for v, _, _ in own))
+            for at, (value, low, high) in enumerate(own):
+                near = [i for i in range(len(own)) if 0 < abs(i - at) <= AROUND]
+                mean = fmean(own[i][0] for i in near)
+                host, _ = moved([calibrators[i] for i in near], calibrators[at])
+                hits.append(low <= mean <= high)
+                moved_hits.append(low <= mean * math.exp(host) <= high)
+                widths.append((high - low) / 2 / value)
+                processes = len({p for p, _, _ in one[at]["points"][name]["blocks_ns"]})
+                should.append(expected_coverage(processes, len(near)))
+    if not hits:
+        raise BenchmarkError("no three sessions within half an hour: nothing is around one")
     return {
         "series": [len(one) for one in series(sessions)],
         "intervals": len(hits),
         "coverage": share_of(hits),
-        "of_all": share_of(held(sessions)),
+        "at_its_speed": share_of(moved_hits),
+        "should": fmean(should),
+        "half_width": median(widths),
+        "sd_between_sessions": fmean(spreads),
     }
 
 
-def held(sessions: Sequence[Row]) -> list[bool]:
-    """Return, for each interval of each name, whether it holds the mean over these sessions."""
-    hits = []
-    for name in ("cal-base", *TRUTH):
-        told = [row["points"][name]["latency_ns"] for row in sessions]
-        truth = fmean(value for value, _, _ in told)
-        hits += [low <= truth <= high for _, low, high in told]
-    return hits
+def expected_coverage(processes: int, others: int) -> float:
+    """Return how often Student's t over processes holds the mean of so many other sessions."""
+    degrees = processes - 1
+    t = t_quantile(0.95, degrees) / math.sqrt(1 + 1 / others)
+    return float(2 * stdtr(degrees, t) - 1)
+
+
+def peer_spread() -> Row:
+    """Return what ``peer.py`` found of passes of optimum-benchmark: their spread, and where."""
+    found = json.loads((RESULTS / "peer.json").read_text(encoding="utf-8"))
+    points = found["parts"]["grid"]["peer"]["points"]
+    spread = median(point["process_spread"] for point in points)
+    return {"spread": spread, "cpu": found["environment"]["cpu"]}
 
 
 def tell_pairs(bench: Bench, found: Row) -> None:
@@ -428,15 +491,20 @@ def tell_pairs(bench: Bench, found: Row) -> None:
             f"at least {COVERAGE_TARGET:.0%}",
             same["coverage"] >= COVERAGE_TARGET,
         )
-    own = found["latency_interval_coverage"]
+    own, peer = found["latency_interval_coverage"], peer_spread()
+    least = own["should"] - COVERAGE_SHORT
     bench.check(
-        "95 % intervals of latency that hold the mean of their series",
-        own["coverage"],
-        f"{100 * own['coverage']:.1f} % of {own['intervals']}, sessions recorded one after the "
-        f"other ({', '.join(map(str, own['series']))}); {100 * own['of_all']:.1f} % hold the mean "
-        "of all series: the host was another one hours later",
-        f"at least {COVERAGE_TARGET:.0%}",
-        own["coverage"] >= COVERAGE_TARGET,
+        "95 % intervals of latency that hold the mean of the sessions around",
+        own["at_its_speed"],
+        f"{percent(own['at_its_speed'])} of {own['intervals']} at the host's speed in the session, "
+        f"{percent(own['coverage'])} as measured; {percent(own['should'])} if they are right",
+        f"at least {least:.0%}",
+        own["at_its_speed"] >= least,
+    )
+    bench.row(
+        "half-width of latency; standard deviation between sessions",
+        f"{percent(own['half_width'])}; {percent(own['sd_between_sessions'])}; passes of "
+        f"optimum-benchmark: {percent(peer['spread'])} (on {peer['cpu']})",
     )
 
 
