@@ -90,7 +90,7 @@ bench-faults: install ## every named fault and fifty random ones at a sweep
 	  --out benchmarks/results/sweep_faults.json --table docs/results/faults.md
 
 fuzz: install ## 2,000 mutated inputs and 30 killed sessions, within 40 minutes
-	$(BIN)/python tests/e2e/fuzz_suite.py --inputs 2000 --limit 1800 --kills 30
+	$(BIN)/python tests/e2e/fuzz_suite.py --kills 30
 
 bench-simulation: install ## 20,000 points over 200 simulated nodes
 	$(BIN)/python benchmarks/sweep_simulation.py

@@ -1,18 +1,18 @@
 """Mutated stores, documents, traces, tables and studies, and sessions killed at drawn moments.
 
-    python tests/e2e/fuzz_suite.py --inputs 2000 --kills 30 --limit 1800
+    python tests/e2e/fuzz_suite.py --kills 30
 
 Each input is a mutation of a good one, drawn from a seed, and is read by the commands that take it,
 each in a forked process with 2 GB of memory and 30 s. None may end with a traceback, take longer or
 more, print what drives a terminal, or run what stands in its input. After a kill the store must
 check clean and nothing may be left. Exit code 1 where one fails; ``--seed N --inputs 1`` repeats
-it.
+it. Goes on where it was stopped; the result of a whole run is ``benchmarks/results/fuzz.json``.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -24,12 +24,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parents[1] / "data"
-sys.path.insert(0, str(DATA))
+TESTS = Path(__file__).resolve().parents[1]
+DATA = TESTS / "data"
+sys.path[:0] = [str(DATA), str(TESTS.parent / "benchmarks")]
 import sample_records
 import trace_cases
 
@@ -40,10 +42,21 @@ from frameworktax.store import upkeep
 from frameworktax.sweep.study import TEMPLATE
 
 SECONDS, MEMORY_BYTES = 30, 2 << 30
+PART = 200
+"""Inputs after which what was found is kept."""
 CODES = (0, 1, 2, 3)
 CANARY = "canary"
 """A file that code in an input would make."""
 PLANTED = f"open({CANARY!r}, 'w')"
+IMPORTED = (
+    "pydantic", "scipy.optimize", "scipy.special", "frameworktax.analysis.document",
+    "frameworktax.analysis.summary", "frameworktax.cli.progress", "frameworktax.comparing",
+    "frameworktax.explaining", "frameworktax.report.compare_blocks", "frameworktax.report.export",
+    "frameworktax.report.render_terminal", "frameworktax.report.run_blocks",
+    "frameworktax.store.columns", "frameworktax.store.export", "frameworktax.sweep.run",
+    "frameworktax.sweep.words",
+)  # fmt: skip
+"""What commands import; thousands of forks need not, each by itself."""
 TOKENS = (
     b"\x1b[31m", b"\\u001b]0;x\\u0007", "\u202e".encode(), b"\\u202e", b"\x00", b"\xff", b"\n",
     b"{", b"}", b"[" * 2000, b"]", b'"', b"'", b"NaN", b"-Infinity", b"1e308", b"-1", b"0", b"null",
@@ -277,23 +290,57 @@ def kill(seed: int) -> str:
         return "; ".join(upkeep.check(results).damage)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def main() -> int:
+    from common import Bench, BenchmarkError, options
+
+    parser = options(str(__doc__).partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for the inputs")
     words = parser.parse_args()
-    end = time.monotonic() + words.limit
-    done, failed = inputs(words.seed, words.inputs, lambda: time.monotonic() > end)
+    words.quick |= words.inputs < 2000 or not words.kills
+    for name in IMPORTED:
+        importlib.import_module(name)
+    firsts = range(words.seed, words.seed + words.inputs, PART)
+    seconds = [*[words.limit / len(firsts)] * len(firsts), 15 * words.kills]
+    bench = Bench("fuzz", words, seconds, resume=True)
+
+    def tried(first: int) -> dict[str, Any]:
+        end = time.monotonic() + seconds[0]
+        count = min(PART, words.seed + words.inputs - first)
+        done, failed = inputs(first, count, lambda: time.monotonic() > end)
+        if done < count and not failed:
+            raise BenchmarkError(f"time was over after {done} inputs; run it again to go on")
+        return {"inputs": done, "failed": [asdict(failure) for failure in failed]}
+
+    parts = [
+        bench.part(f"from {first}", f"inputs from {first}", partial(tried, first))
+        for first in firsts
+    ]
+    done = sum(part["inputs"] for part in parts if part)
+    failed = [failure for part in parts if part for failure in part["failed"]]
     for failure in failed:
-        print(f"seed {failure.seed}: {' '.join(failure.words)}: {failure.what}")
-    kills = Counter(filter(None, map(kill, range(words.kills))))
-    for what, count in kills.items():
-        print(f"killed, {count} times: {what}")
-    print(f"{done} inputs, {len(failed)} failed; {words.kills} kills, {kills.total()} failed")
-    sys.exit(bool(failed or kills or done < words.inputs))
+        bench.row(f"seed {failure['seed']}", f"{' '.join(failure['words'])}: {failure['what']}")
+    bench.check(
+        "mutated inputs: traceback, over 30 s, over 2 GB, escape, code of an input run",
+        len(failed), f"{len(failed)} of {done:,}", f"0 of {words.inputs:,}",
+        not failed and done == words.inputs,
+    )  # fmt: skip
+    if words.kills:
+        found = bench.part(
+            "kills", "sessions killed", lambda: {"wrong": [*map(kill, range(words.kills))]}
+        )
+        wrong = [what for what in found["wrong"] if what] if found else ["not tried"]
+        for what, count in Counter(wrong).items():
+            bench.row(f"killed, {count} times", what)
+        bench.check(
+            "killed sessions: store damaged, or something left", len(wrong),
+            f"{len(wrong)} of {words.kills}", "0", not wrong,
+        )  # fmt: skip
+    bench.finish()
+    return int(any(not check["ok"] for check in bench.data["checks"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
