@@ -16,10 +16,13 @@ sys.modules[SPEC.name] = intervals  # dataclasses look their module up
 SPEC.loader.exec_module(intervals)
 
 
-@pytest.mark.parametrize("host", ["drifting", "two-state"])
-def test_intervals_over_processes_cover_and_are_no_wider_than_an_oracles(host):
+@pytest.mark.parametrize(
+    ("host", "rounds"),
+    [("drifting", intervals.ROUNDS), ("two-state", intervals.ROUNDS)],
+)
+def test_intervals_over_processes_cover_and_are_no_wider_than_an_oracles(host, rounds):
     """What widened by the calibrator, or resampled three processes, failed here."""
-    for row in intervals.simulate(host, 3, sessions=250):
+    for row in intervals.simulate(host, 3, 250, rounds):
         assert 0.90 <= row["coverage"] <= 0.985, row  # 0.95 ± 2.5 standard errors and more
         assert row["width_over_oracle"] <= intervals.WIDEST, row
 
