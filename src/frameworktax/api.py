@@ -342,7 +342,7 @@ def read_store(folder: Path, where: store.Where | None = None, *, last: bool = F
         StoreError: there is no store, or another version wrote it.
     """
     with no_collection():
-        records, notes = store.read(folder, where, last=last)
+        records, notes = store.read(folder, where, last=last, compact=True)
         run = document(records)
     return Results(replace(run, notes=run.notes + tuple(notes)), folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
@@ -57,7 +58,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {text_of(one)}" for name, one in value.items())
     if isinstance(value, tuple | list):
-        if len(value) > FEW or any(isinstance(one, tuple | list) for one in value):
+        if len(value) > FEW or any(isinstance(one, tuple | list | array) for one in value):
             return f"{len(value)} entries"
         return "; ".join(map(text_of, value))
     return str(value)

@@ -310,7 +310,8 @@ class Block:
     """One block of calls in one process, timed without a profiler.
 
     Attributes:
-        latency_ns: wall time of each call, outputs complete on the device.
+        latency_ns: wall time of each call, outputs complete on the device; an array where a store
+            was read for a document, to take a tenth of the memory.
         pipelined_ns: wall time of ``pipelined_calls`` calls with one synchronise at the end.
         cpu_ns: CPU time of the calling thread over the ``latency_ns`` calls.
         enqueue_ns: host time of each call before the synchronise (GPU only).

@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -62,7 +63,7 @@ class Bill:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Sampled:
     """One process's samples, and the latency that the same process was timed at.
 
@@ -80,16 +81,24 @@ class _Sampled:
     wait: float
     pace: float | None
 
-    @property
+    @cached_property
     def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
         level = 1.0 if self.level is None else self.level
         return level * (1 - self.wait) / sum(sum(s.values()) for s in self.stretches)
 
-    @property
+    @cached_property
     def stretches(self) -> list[Mapping[str, int]]:
         """Samples by line, a stretch each."""
         return [s for a in self.attributions for s in a.samples if sum(s.values())]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Samples by line, of all stretches together."""
+        found: Counter[str] = Counter()
+        for stretch in self.stretches:
+            found.update(stretch)  # unlike a sum, keeps lines without a sample
+        return found
 
     def samples_of(self, *lines: str) -> list[int]:
         """Return how many samples lines of the bill have together, by stretch."""
@@ -170,6 +179,14 @@ def _share_of(
     return scaled(found, 1 - processes[0].wait)
 
 
+def _part(processes: Sequence[_Sampled], line: str) -> float:
+    """Return the value of ``_share_of`` of a line, without its interval."""
+    if len(processes) > 1:
+        return fmean(one.weight * one.counts[line] for one in processes)
+    (one,) = processes
+    return one.counts[line] / one.counts.total() * (1 - one.wait)
+
+
 def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
     spread = mean_interval(residuals, method)
     half = (spread.high - spread.low) / 2 if spread is not None else math.inf
@@ -208,10 +225,8 @@ def from_samples(
     def share(*lines: str, name: str = method) -> Estimate:
         return _share_of(found, [one.samples_of(*lines) for one in found], name)
 
-    seen = {"kernel"}.union(*(s for one in found for s in one.stretches))
-    shares = {line: share(line) for line in BILL if line in seen}
-    lines = {line: part.value * latency.value for line, part in shares.items()}
-    lines.setdefault("remainder", 0.0)
+    seen = {"kernel", "remainder"}.union(*(one.counts for one in found))
+    lines = {line: _part(found, line) * latency.value for line in BILL if line in seen}
     if all(a.off_cpu_ns is not None for a in used):
         wait = fmean(one.wait * (1.0 if one.level is None else one.level) for one in found)
         lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
@@ -223,13 +238,14 @@ def from_samples(
     )
     mean_call_ns = _own_ns(used) / sum(a.calls for a in used)
     inflation = mean_call_ns / (latency.value if mean_ns is None else mean_ns) - 1
-    kernel, tax = _times(latency, found, shares["kernel"])
+    kernel_share = share("kernel")
+    kernel, tax = _times(latency, found, kernel_share)
     return Bill(
         method=method,
         lines={line: lines[line] for line in BILL if line in lines},
         kernel=replace(kernel, low=kernel.low - copied.value * latency.value),
         tax=replace(tax, high=tax.high + copied.value * latency.value),
-        share=one_minus(replace(shares["kernel"], low=shares["kernel"].low - copied.value)),
+        share=one_minus(replace(kernel_share, low=kernel_share.low - copied.value)),
         detail=_spent(found, latency, lambda a: a.detail.items()) or None,
         symbols=_symbols(found, latency),
         packing=packed,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from frameworktax.records import (
     Attribution,
@@ -272,11 +273,16 @@ def per_token(records: PointRecords) -> Estimate | None:
 
 
 def samples(records: PointRecords) -> tuple[tuple[int, ...], ...]:
-    """Return every latency, ns: one tuple a process."""
-    return tuple(
-        tuple(chain.from_iterable(block.latency_ns for block in blocks))
-        for blocks in records.by_process
-    )
+    """Return every latency, ns: one tuple a process, or an array of what is read as such."""
+    found = tuple(_joined([b.latency_ns for b in blocks]) for blocks in records.by_process)
+    return cast("tuple[tuple[int, ...], ...]", found)
+
+
+def _joined(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    codes = {part.typecode if isinstance(part, array) else "" for part in parts}
+    if codes == {"I"}:
+        return array("I", b"".join(parts))  # type: ignore[arg-type] # arrays are buffers
+    return array("q", chain(*parts)) if "q" in codes else tuple(chain(*parts))
 
 
 def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:

@@ -23,13 +23,14 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
         return "nothing could be measured" if real else ""
     # one family: the points that differ from the first one in runtime and batch alone
     first = measured[0]
-    family = [m for m in measured if m.point.family() == first.point.family()]
+    keys = [m.point.family() for m in measured]
+    family = [m for m, key in zip(measured, keys, strict=True) if key == keys[0]]
     smallest = min(m.workload.batch for m in family)
     at_first = [m for m in family if m.workload.batch == smallest]
     focus = next((m for m in at_first if m.runtime == REFERENCE), at_first[0])
     parts = [_tax(focus), _free(focus, curves), _fastest(at_first, smallest), _bound(focus)]
     text = f"{first.workload.model} {_place(first)}: " + "; ".join(part for part in parts if part)
-    others = len({m.point.family() for m in measured}) - 1
+    others = len(set(keys)) - 1
     return text + (f" (and {others} more below)" if others else "")
 
 

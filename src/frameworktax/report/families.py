@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 from frameworktax.records import FLOOR, Curve, Estimate, FamilyKey, Measurement, Run, point_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Family:
-    """Points of one model that differ in runtime and batch alone."""
+    """Points of one model that differ in runtime and batch alone.
+
+    What tables ask for several times is computed once: a study has thousands of points.
+    """
 
     title: str
     measurements: tuple[Measurement, ...]
@@ -22,17 +27,17 @@ class Family:
         """The model's name."""
         return self.measurements[0].workload.model
 
-    @property
+    @cached_property
     def batches(self) -> list[int]:
         """Every batch size that was measured, ascending."""
         return sorted({m.workload.batch for m in self.measured})
 
-    @property
+    @cached_property
     def measured(self) -> list[Measurement]:
         """Points with a latency."""
         return [m for m in self.measurements if m.latency_ns is not None]
 
-    @property
+    @cached_property
     def runtimes(self) -> list[str]:
         """Runtimes with at least one latency, in the order they were measured."""
         return list(dict.fromkeys(m.runtime for m in self.measured))
@@ -44,8 +49,11 @@ class Family:
 
     def at(self, runtime: str, batch: int) -> Measurement | None:
         """Return the point of a runtime at a batch, if it has a latency."""
-        found = (m for m in self.measured if (m.runtime, m.workload.batch) == (runtime, batch))
-        return next(found, None)
+        return self._at.get((runtime, batch))
+
+    @cached_property
+    def _at(self) -> dict[tuple[str, int], Measurement]:
+        return {(m.runtime, m.workload.batch): m for m in reversed(self.measured)}
 
     @property
     def smallest(self) -> list[Measurement]:
@@ -115,20 +123,21 @@ def families(run: Run) -> list[Family]:
     groups: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in shown:
         groups[m.point.family()].append(m)
-    curves: dict[str, list[Curve]] = defaultdict(list)
-    for c in run.curves:
-        curves[c.model].append(c)
+    owners: dict[tuple[str, Estimate], dict[FamilyKey, None]] = defaultdict(dict)
+    for key, group in groups.items():
+        for m in group:
+            if m.latency_ns is not None:
+                owners[m.workload.model, m.latency_ns][key] = None
+    curves: dict[FamilyKey, list[Curve]] = defaultdict(list)
+    for c in run.curves:  # a curve is of the points that have its latencies
+        found = (owners.get((c.model, e), {}) for e in c.latency_ns if e is not None)
+        for key in dict.fromkeys(chain.from_iterable(found)):
+            curves[key].append(c)
     return [
         Family(
-            point_name(g[0].point, runtime=False, batch=False, defaults=True),
-            tuple(g),
-            _curves(curves[g[0].workload.model], g),
+            point_name(group[0].point, runtime=False, batch=False, defaults=True),
+            tuple(group),
+            tuple(curves[key]),
         )
-        for g in groups.values()
+        for key, group in groups.items()
     ]
-
-
-def _curves(curves: Sequence[Curve], group: Sequence[Measurement]) -> tuple[Curve, ...]:
-    """Return the curves made of these points: the same latencies."""
-    latencies = {m.latency_ns for m in group if m.latency_ns is not None}
-    return tuple(c for c in curves if any(e in latencies for e in c.latency_ns if e is not None))

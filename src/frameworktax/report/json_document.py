@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ def plain(value: Any) -> Any:
     """Return data made of dicts, lists, text and finite numbers; ``class_`` gets its own name."""
     if isinstance(value, dict):
         return {"class" if k == "class_" else str(k): plain(item) for k, item in value.items()}
+    if isinstance(value, array):
+        return value.tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

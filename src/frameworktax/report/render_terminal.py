@@ -236,6 +236,9 @@ def _parts(columns: Sequence[_Printed], width: int) -> list[list[_Printed]]:
 
 def _print_part(columns: Sequence[_Printed], console: Console) -> None:
     height = max(len(column.head) for column in columns)
+    if not any(c.folds for c in columns) and _width(columns) <= console.width:
+        console.print(_plain(columns, height), soft_wrap=True)
+        return
     table = rich_table.Table(
         box=None,
         pad_edge=False,
@@ -256,6 +259,25 @@ def _print_part(columns: Sequence[_Printed], console: Console) -> None:
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*row)
     console.print(table)
+
+
+def _plain(columns: Sequence[_Printed], height: int) -> Line:
+    """Return columns of which none is folded as lines: a tenth of the time of rich's table."""
+    heads = [[""] * (height - len(c.head)) + c.head for c in columns]
+    lines: list[list[Line]] = []
+    if any(map(any, heads)):
+        lines += [[Line(text, style="dim") for text in row] for row in zip(*heads, strict=True)]
+    lines += [list(row) for row in zip(*(c.cells for c in columns), strict=True)]
+    text = Line()
+    for number, line in enumerate(lines):
+        text.append("\n" * bool(number))
+        for at, (column, cell) in enumerate(zip(columns, line, strict=True)):
+            space = " " * (column.width - cell.cell_len)
+            text.append(space * column.is_right).append_text(cell).append(
+                space * (not column.is_right)
+            )
+            text.append(" " * GAP * (at + 1 < len(columns)))
+    return text
 
 
 def _key(block: Table, is_short: bool, console: Console) -> None:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read(
-    folder: Path, where: Where | None = None, *, last: bool = False
+    folder: Path, where: Where | None = None, *, last: bool = False, compact: bool = False
 ) -> tuple[list[Record], list[Note]]:
     """Return the records of a store once each, in shard and line order, and notes.
 
@@ -118,33 +119,44 @@ def read(
         where: points to return; what belongs to others is not parsed, which is how a part of a
             large store is read in little time and memory.
         last: of these, only what the newest session that timed one of them has.
+        compact: latencies of blocks are arrays, see ``shards.COMPACT``.
 
     Raises:
         StoreError: there is no store, it holds no shard, or a shard has another version.
     """
     found = shards.find(folder)
     faults: list[Fault] = []
+    every = partial(unique, decoders=shards.COMPACT if compact else shards.DECODERS)
     if where is None and not last:
-        records = list(unique(found, faults))
+        records = list(every(found, faults))
     else:
-        records = _selected(found, faults, where or Where(), last)
+        records = _selected(found, faults, where or Where(), last, every)
     return records, [*shards.notes(faults), *clock_notes(records)]
 
 
 def unique(
-    found: Sequence[Path], faults: list[Fault], wanted: shards.Wanted | None = None
+    found: Sequence[Path],
+    faults: list[Fault],
+    wanted: shards.Wanted | None = None,
+    decoders: Mapping[str, Callable[[bytes], Any]] = shards.DECODERS,
 ) -> Iterator[Record]:
     """Yield the first of all records with the same identity, in shard and line order."""
     seen = set()
     for shard in found:
-        for record, _ in shards.records(shard, faults, wanted):
+        for record, _ in shards.records(shard, faults, wanted, decoders):
             identity = record_id(record)
             if identity not in seen:
                 seen.add(identity)
                 yield record
 
 
-def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bool) -> list[Record]:
+def _selected(
+    found: Sequence[Path],
+    faults: list[Fault],
+    where: Where,
+    last: bool,
+    every: Callable[..., Iterator[Record]],
+) -> list[Record]:
     """Read twice: first which points there are, then what belongs to those that are meant."""
     matches = where.matcher()
     keys: dict[bytes, str] = {}
@@ -164,7 +176,7 @@ def _selected(found: Sequence[Path], faults: list[Fault], where: Where, last: bo
         return named is None or named[2] in keys
 
     known = {None, *keys.values()}
-    records = [r for r in unique(found, faults, wanted) if point_key(r) in known]
+    records = [r for r in every(found, faults, wanted) if point_key(r) in known]
     if last and meant:
         timed = {r.session for r in records if isinstance(r, Block)} or meant
         meant = {max(timed, key=lambda s: session_order(s, started.get(s, "")))}

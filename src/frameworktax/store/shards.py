@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -85,9 +87,16 @@ _PLAIN: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def _block(line: bytes) -> Block:
+def _block(line: bytes, *, compact: bool = False) -> Block:
     block: Block = _PLAIN["block"](line)
-    _check_times(block.latency_ns)
+    latency_ns = _check_times(block.latency_ns)
+    if compact:  # nothing else has seen it yet
+        for name, value in (
+            ("latency_ns", latency_ns),
+            ("session", sys.intern(block.session)),
+            ("point", sys.intern(block.point)),
+        ):
+            object.__setattr__(block, name, value)
     times_ok = 0 <= block.pipelined_ns <= LONGEST_NS and 0 <= block.cpu_ns <= LONGEST_NS
     if not (times_ok and 0 <= block.process <= MOST and 0 <= block.round <= MOST):
         raise ValueError("an impossible time, process or round")
@@ -107,19 +116,26 @@ def _calibration(line: bytes) -> Calibration:
     return calibration
 
 
-def _check_times(latency_ns: tuple[int, ...]) -> None:
-    """Raise ValueError for times that no clock gives."""
+def _check_times(latency_ns: tuple[int, ...]) -> array[int]:
+    """Return times as an array; raise ValueError for such as no clock gives."""
     if not latency_ns:
         raise ValueError("no latencies")
     try:
-        array("I", latency_ns)  # a third of the time of min and max; fails above 4 s and below 0
+        return array("I", latency_ns)  # a third of the time of min and max; fails above 4 s
     except OverflowError as error:
         if min(latency_ns) < 0 or max(latency_ns) > LONGEST_NS:
             raise ValueError("impossible latencies") from error
+    return array("q", latency_ns)
 
 
-DECODERS = {**_PLAIN, "block": _block, "calibration": _calibration}
+DECODERS: dict[str, Callable[[bytes], Any]] = {
+    **_PLAIN,
+    "block": _block,
+    "calibration": _calibration,
+}
 """Kind → what makes a record of a line of that kind, or raises one of ``NOT_A_RECORD``."""
+COMPACT: dict[str, Callable[[bytes], Any]] = {**DECODERS, "block": partial(_block, compact=True)}
+"""The same with latencies of blocks as arrays: a tenth of the memory, but equal to no tuple."""
 
 
 def decode_line(line: bytes) -> Record | None:
@@ -172,7 +188,10 @@ def find(folder: Path) -> list[Path]:
 
 
 def records(
-    shard: Path, faults: list[Fault], wanted: Wanted | None = None
+    shard: Path,
+    faults: list[Fault],
+    wanted: Wanted | None = None,
+    decoders: Mapping[str, Callable[[bytes], Any]] = DECODERS,
 ) -> Iterator[tuple[Record, bytes]]:
     """Yield the records of a shard in line order, repeated ones too, each with its bytes.
 
@@ -193,7 +212,7 @@ def records(
                     if wanted is not None and not wanted(line, kind):
                         continue
                     try:
-                        record = DECODERS[kind](line)
+                        record = decoders[kind](line)
                     except NOT_A_RECORD:
                         pass
                     else:
