@@ -494,7 +494,7 @@ def _constants(changes: Sequence[Change], constants: Constants) -> list[Note]:
         f"how far {what} of one program differ was not measured here but on another host "
         f"({CONSTANTS_FROM})"
     )
-    remedy = f"{more} make it matter less, `frameworktax doctor --calibrate` measures it here"
+    remedy = f"{more} make it matter less, 'frameworktax doctor --calibrate' measures it here"
     return [Note("constants-of-another-host", f"{text}; {remedy}")]
 
 
