@@ -41,7 +41,7 @@ STRETCHES = 5
 PLACING = METHODS[0]
 """The sampler that carries times, by which a sample is given to a layer."""
 DEVICE_CALLS = 10
-DEVICE_SHARE = 0.4
+DEVICE_SHARE = 0.5
 """Share of the time budget that is kept for asking devices."""
 TELLING = (1, 8, 64)
 """Batch sizes that are asked about first: where the time ends, they say most."""
