@@ -1,27 +1,30 @@
 """What attaching costs the process: its throughput without, with attach, and with py-spy.
 
 The target multiplies matrices of 96 × 96 in 64 threads, with Python between the products. In
-rounds, so that a drifting host moves every case alike, it is counted for some seconds: as it is,
-with ``attach`` (functions of Python included), with ``attach`` as it is without privileges (an
+pairs, so that a drifting host moves both alike, it is counted as it is and observed: with
+``attach`` (functions of Python included), with ``attach`` as it is without privileges (an
 event for each thread instead of each processor), with ``attach`` that takes 25 times as many
-samples, and with ``py-spy record --rate 100``. The ratio is to the same round's count as it is; its
-interval is Student's t over logarithms. Throughput by wall time includes what the observer takes of
-the target's processors; by processor time it does not. On a host with other load both are uncertain
-by more than what attaching costs; 25 times the samples cost 25 times as much, so that the cost of
-the samples alone, a 25th of that, is known better.
+samples, and with ``py-spy record --rate 100``. Which comes first in a pair is drawn. The interval
+of the ratio is Student's t over the logarithms of pairs.
+Throughput by wall time includes what the observer takes of the target's processors; by processor
+time it does not. On a host with other load both are uncertain by more than what attaching costs;
+25 times the samples cost 25 times as much, so that the cost of the samples alone, a 25th of that,
+is known better.
 
 With 64 threads the interpreter's lock goes from one to the next 90,000 times a second, and where
 each thread has an event the kernel stops one and starts another at each of these switches: the
 worst case. With few threads (``--threads 2``) there is little of it.
 
-    python benchmarks/attach.py             fourteen rounds, 5 min
+    python benchmarks/attach.py             fourteen pairs each, 4 min; one that was ended goes on
     python benchmarks/attach.py --threads 2 --out benchmarks/results/attach_two_threads.json
-    python benchmarks/attach.py --quick     two rounds, proves nothing
+    python benchmarks/attach.py --quick     two pairs each, proves nothing
 """
 
 from __future__ import annotations
 
 import math
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -34,9 +37,10 @@ from pathlib import Path
 import numpy as np
 
 from common import Bench, BenchmarkError, Row, options
+from frameworktax.programs.target import children
 from frameworktax.stats import mean_interval
 
-WINDOW_S, ROUNDS = 2.5, 14
+WINDOW_S, ROUNDS = 1.5, 14
 MORE = 25
 LOST = 0.02
 PY_SPY_HZ = 100
@@ -129,6 +133,11 @@ class Cases:
                 process.send_signal(signal.SIGINT)
                 process.communicate()
 
+    def observers_ns(self) -> int:
+        """Return the processor time until now of what observes, which this process started."""
+        pids = {*children(os.getpid())} - {self.target.pid}
+        return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in pids)
+
     def switches(self) -> int:
         """Return how often its threads gave or lost a processor until now."""
         lines = [
@@ -166,11 +175,10 @@ def _ask(process: subprocess.Popen[str], word: str = "") -> None:
         raise BenchmarkError("the observer has ended")
 
 
-def measure(rounds: int, threads: int) -> Row:
-    """Return the rates of every case in every round."""
-    found: dict[str, list[tuple[float, float]]] = {
-        "plain": [], "attach": [], "attach_threads": [], "attach_more": [], "py_spy": []
-    }  # fmt: skip
+def compare(name: str, rounds: int, threads: int) -> Row:
+    """Return the rates as it is and observed, a pair of windows each round, and the observer's."""
+    found: dict[str, list[tuple[float, float]]] = {"plain": [], name: []}
+    coin, own_ns, own = random.Random(0), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(Path(folder), threads)
         try:
@@ -181,19 +189,31 @@ def measure(rounds: int, threads: int) -> Row:
             before = cases.switches()
             cases.rates()
             switches = (cases.switches() - before) / WINDOW_S
-            for number in range(rounds):
-                names = list(found)
-                for name in names[number % 5 :] + names[: number % 5]:
-                    with getattr(cases, name)():
-                        found[name].append(cases.rates())
+            for _ in range(rounds):
+                for each in coin.sample(list(found), 2):
+                    with getattr(cases, each)():
+                        begin = cases.observers_ns()
+                        found[each].append(cases.rates())
+                        if each == name:
+                            own_ns += cases.observers_ns() - begin
+                            own += 1
         finally:
             cases.close()
     return {
         "threads": threads,
         "switches_per_s": switches,
         "window_s": WINDOW_S,
+        "observer_share": own_ns / own / WINDOW_S / 1e9,
         "rates_wall_cpu": found,
     }
+
+
+CASES = {
+    "attach": ("attach", 1),
+    "attach_threads": ("attach with an event for each thread", 1),
+    "attach_more": (f"a {MORE}th of what attach with {MORE} times the samples costs", MORE),
+    "py_spy": (f"py-spy at {PY_SPY_HZ} Hz", 1),
+}
 
 
 def main() -> int:
@@ -201,38 +221,35 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=64, help="of the target (64)")
     chosen = parser.parse_args()
     rounds = 2 if chosen.quick else ROUNDS
-    bench = Bench("attach", chosen, [rounds * 5 * (WINDOW_S + 1)])
-    found = bench.part(
-        "attach", f"throughput, {rounds} rounds", lambda: measure(rounds, chosen.threads)
-    )
-    if found is not None:
-        tell(bench, found)
+    estimate = 10 + rounds * 2 * (WINDOW_S + 0.4)
+    bench = Bench("attach", chosen, [estimate] * len(CASES), resume=True)
+    for name, (words, per) in CASES.items():
+        found = bench.part(
+            name,
+            f"{words}, {rounds} pairs",
+            lambda name=name: compare(name, rounds, chosen.threads),
+        )
+        if found is not None:
+            tell(bench, found, name, words, per)
     return bench.finish()
 
 
-def tell(bench: Bench, found: Row) -> None:
+def tell(bench: Bench, found: Row, name: str, words: str, per: int) -> None:
     rates = found["rates_wall_cpu"]
-    switches = f"{found['switches_per_s']:,.0f}"
-    bench.row(f"switches of {found['threads']} threads a second", switches)
-    for name, words, per in (
-        ("attach", "attach", 1),
-        ("attach_threads", "attach with an event for each thread", 1),
-        ("attach_more", f"a {MORE}th of what attach with {MORE} times the samples costs", MORE),
-        ("py_spy", f"py-spy at {PY_SPY_HZ} Hz", 1),
-    ):
-        for index, clock in enumerate(("wall", "processor")):
-            pairs = zip(rates[name], rates["plain"], strict=True)
-            logs = [math.log(with_[index] / plain[index]) for with_, plain in pairs]
-            ratio = mean_interval(logs, "log ratios by round")
-            if ratio is None:
-                continue
-            value, low, high = (math.expm1(x) / per for x in (ratio.value, ratio.low, ratio.high))
-            shown = f"{value:+.1%} ({low:+.1%} to {high:+.1%})"
-            what = f"throughput by {clock} time: {words}"
-            if name in ("attach_threads", "py_spy"):
-                bench.row(what, shown)
-            else:
-                bench.check(what, value, shown, f"loses at most {LOST:.0%}", value >= -LOST)
+    for index, clock in enumerate(("wall", "processor")):
+        pairs = zip(rates[name], rates["plain"], strict=True)
+        logs = [math.log(with_[index] / plain[index]) for with_, plain in pairs]
+        ratio = mean_interval(logs, "log ratios by pair")
+        if ratio is None:
+            continue
+        value, low, high = (math.expm1(x) / per for x in (ratio.value, ratio.low, ratio.high))
+        shown = f"{value:+.1%} ({low:+.1%} to {high:+.1%})"
+        what = f"throughput by {clock} time: {words}"
+        if name in ("attach_threads", "py_spy"):
+            bench.row(what, shown)
+        else:
+            bench.check(what, value, shown, f"loses at most {LOST:.0%}", value >= -LOST)
+    bench.row(f"what observing takes of a processor: {words}", f"{found['observer_share']:.1%}")
 
 
 if __name__ == "__main__":

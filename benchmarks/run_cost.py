@@ -2,74 +2,85 @@
 
     python benchmarks/run_cost.py [--quick] [--only PART] [--out FILE]
 
-Three parts are programs that time their own calls, in one process a run: a small transformer, many
-tiny calls (the worst case), and training. Plain and observed runs alternate; the cost is the ratio
-of neighbouring runs, its interval Student's t over the pairs. In the fourth, rounds of `run` of a
-script that calls the transformer, and of `measure` of the same module: the ratio of latencies and
-the difference of tax shares, their intervals Student's t over the rounds. Results go to
-``benchmarks/results/run_cost.json``; five minutes on an idle machine.
+In three parts a program calls a module when it is asked to: a small transformer, many tiny calls
+(the worst case), and training. Of each pair of processes, one as it is and one observed, both are
+alive together and have turns of 0.15 s, so that a drifting host slows both alike. The cost of a
+pair is the median of the ratios of neighbouring turns, its interval Student's t over the pairs. In
+the fourth a program under `run` and a measuring process of `measure` call one module in turn, and
+at the end the document of `run` is compared with the blocks and samples of the other: the ratio of
+latencies and the difference of tax shares, Student's t over the pairs. Results go to
+``benchmarks/results/run_cost.json``; five minutes on an idle machine. A run that was ended goes on
+after its last whole part.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
-from common import Bench, BenchmarkError, Row, measure, options, percent, plain, run_command
-from frameworktax import stats
+from common import Bench, BenchmarkError, Row, options, percent, plain
+from frameworktax import host, models
+from frameworktax.analysis.bill import from_samples
+from frameworktax.measure import timing
+from frameworktax.measure.process import Worker
+from frameworktax.measure.worker import Server
+from frameworktax.records import Estimate, Workload
+from frameworktax.runtimes.base import Target
+from frameworktax.stats import mean_interval
 
 TARGET = 0.03
 WIDEST = 0.2
 """Of an interval of a ratio or a difference: a wider one agrees with anything."""
-MODULE = """
-import torch
-
-def build():
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, 4).eval(), torch.randn(1, 64, 256)
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    model, x = build()
-    with torch.no_grad():
-        for _ in range(2000):
-            model(x)
-"""
+TURN_NS, TURNS, PAIRS = 150_000_000, 20, 5
+ROUNDS, SAMPLED, AGREEING = 24, 3, 4
+"""Turns of a pair that is compared, after how many there are samples, and pairs."""
+PATIENCE_S = 120.0
 PROGRAM = """
 import json, sys, time
 import torch
-torch.set_num_threads(1)
-torch.manual_seed(0)
-how, seconds = sys.argv[1], float(sys.argv[2])
-if how == "transformer":
-    layer = torch.nn.TransformerEncoderLayer(128, 2, 512, batch_first=True)
-    model, x = torch.nn.TransformerEncoder(layer, 4), torch.randn(1, 32, 128)
-else:
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-    x = torch.randn(4, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-def step():
-    out = model(x)
-    if how == "training":
-        out.sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-for _ in range(50):
-    step()
-calls, begin, end = 0, time.perf_counter(), time.perf_counter() + seconds
-cpu = time.thread_time()
-while time.perf_counter() < end:
-    for _ in range(20):
+
+def build(how="measured"):
+    torch.manual_seed(0)
+    if how == "measured":
+        layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+        return torch.nn.TransformerEncoder(layer, 4).eval(), torch.randn(1, 64, 256)
+    if how == "transformer":
+        layer = torch.nn.TransformerEncoderLayer(128, 2, 512, batch_first=True)
+        return torch.nn.TransformerEncoder(layer, 4), torch.randn(1, 32, 128)
+    layers = torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)
+    return torch.nn.Sequential(*layers), torch.randn(4, 64)
+
+def main(how):
+    torch.set_num_threads(1)
+    model, x = build(how)
+    torch.set_grad_enabled(how != "measured")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    def step():
+        out = model(x)
+        if how == "training":
+            out.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for _ in range(50):
         step()
-    calls += 20
-print(json.dumps({"wall_ns": 1e9 * (time.perf_counter() - begin) / calls,
-                  "cpu_ns": 1e9 * (time.thread_time() - cpu) / calls}))
+    print(flush=True)
+    for line in sys.stdin:
+        begin, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        for _ in range(int(line)):
+            step()
+        took = time.perf_counter_ns() - begin, time.thread_time_ns() - cpu
+        print(json.dumps([ns / int(line) for ns in took]), flush=True)
+
+if __name__ == "__main__":
+    main(sys.argv[1])
 """
 PARTS = {
     "transformer": "a transformer of four layers",
@@ -78,21 +89,61 @@ PARTS = {
 }
 
 
+class Program:
+    """A program that calls a module when it is asked to; use as a context manager."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def wait(self) -> str:
+        """Return its next line."""
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise BenchmarkError(f"a program ended: {self.process.communicate()[1].strip()[-200:]}")
+        return line
+
+    def call(self, calls: int) -> list[float]:
+        """Let it call; return wall and CPU time of a call in ns."""
+        if self.process.stdin:
+            self.process.stdin.write(f"{calls}\n")
+            self.process.stdin.flush()
+        found: list[float] = json.loads(self.wait())
+        return found
+
+    def end(self) -> None:
+        """Let it end by itself."""
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        if self.process.returncode:
+            raise BenchmarkError(f"exit {self.process.returncode}: {said.strip()[-200:]}")
+
+
 def main() -> int:
     given = options(str(__doc__).partition("\n")[0]).parse_args()
-    pairs, seconds = (2, 1.0) if given.quick else (6, 2.0)
-    rounds = 2 if given.quick else 4
-    estimates = [pairs * (2 * seconds + 8)] * len(PARTS)
-    bench = Bench("run_cost", given, [*estimates, rounds * 30.0])
+    pairs, agreeing = (2, 2) if given.quick else (PAIRS, AGREEING)
+    estimates = [pairs * 13.0] * len(PARTS)
+    bench = Bench("run_cost", given, [*estimates, agreeing * 25.0], resume=True)
     for name, title in PARTS.items():
-        found = bench.part(name, title, lambda name=name: cost(name, pairs, seconds))
+        found = bench.part(name, title, lambda name=name: cost(name, pairs))
         if found:
             ratio = found["wall"]
             text = f"{percent(ratio['value'] - 1)} ({percent(ratio['low'] - 1)} to "
             text += f"{percent(ratio['high'] - 1)}), CPU time {percent(found['cpu']['value'] - 1)}"
             is_met = ratio["value"] - 1 < TARGET
             bench.check(f"run's cost: {title}", ratio["value"] - 1, text, "under 3 %", is_met)
-    found = bench.part("agreement", "run and measure of one module", lambda: agreement(rounds))
+    found = bench.part("agreement", "run and measure of one module", lambda: agreement(agreeing))
     if found:
         for what, none in (("latency ratio", 1.0), ("tax difference", 0.0)):
             one = found[what]
@@ -103,70 +154,113 @@ def main() -> int:
     return bench.finish()
 
 
-def agreement(rounds: int) -> Row:
-    """Return what ``run`` and ``measure`` say of one module, and how they differ by round."""
-    pairs: list[dict[str, Row]] = []
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        script = folder / "module.py"
-        script.write_text(MODULE)
-        document = folder / "program.json"
-        command = [sys.executable, "-m", "frameworktax", "run", "--quiet", "--skip-first", "50"]
-        for number in range(rounds):
-            run_command([*command, "--json", str(document), str(script)], 300)
-            sections = json.loads(document.read_text())["sections"]
-            (run,) = [kind for one in sections for kind in one["kinds"]]
-            words = [f"{script}:build", "--runtimes", "eager", "--batch", "1"]
-            session = measure([*words, "--time-budget", "15"], folder / str(number), 300)
-            (point,) = [m for m in session.document["measurements"] if m["runtime"] == "eager"]
-            row = {"run": run, "measure": point}
-            keys = ("latency_ns", "tax_share")
-            if any(one[key] is None for one in row.values() for key in keys):
-                raise BenchmarkError(f"no tax: {run['reason'] or point['reason']}")
-            pairs.append({name: {key: one[key] for key in keys} for name, one in row.items()})
-    values = {
-        name: {
-            key: [pair[name][key]["value"] for pair in pairs] for key in ("latency_ns", "tax_share")
-        }
-        for name in ("run", "measure")
-    }
-    by_round = zip(values["run"]["latency_ns"], values["measure"]["latency_ns"], strict=True)
-    logs = plain(stats.mean_interval([math.log(run / own) for run, own in by_round], "rounds"))
-    ratio = logs | {key: math.exp(logs[key]) for key in ("value", "low", "high")}
-    shares = zip(values["run"]["tax_share"], values["measure"]["tax_share"], strict=True)
-    difference = plain(stats.mean_interval([run - own for run, own in shares], "rounds"))
-    return {"rounds": pairs, "latency ratio": ratio, "tax difference": difference}
+def ratio_of(logs: list[float]) -> Row:
+    """Return the ratio whose logarithms these are, over pairs."""
+    found = plain(mean_interval(logs, "pairs of processes"))
+    return found | {key: math.exp(found[key]) for key in ("value", "low", "high")}
 
 
-def cost(name: str, pairs: int, seconds: float) -> Row:
+def cost(name: str, pairs: int) -> Row:
     """Return observed over plain, of wall and of CPU time of a call."""
     coin = random.Random(0)
-    runs: dict[str, dict[str, dict[tuple[int, int], float]]] = {
-        clock: {"plain": {}, "observed": {}} for clock in ("wall", "cpu")
-    }
+    logs: dict[str, list[float]] = {"wall": [], "cpu": []}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program.py"
         script.write_text(PROGRAM)
-        words = [str(script), name, str(seconds)]
-        commands = {
-            "plain": [sys.executable, *words],
-            "observed": [sys.executable, "-m", "frameworktax", "run", "--quiet", *words],
-        }
-        for number in range(pairs):
-            sides = list(commands)
-            coin.shuffle(sides)
-            for side in sides:
-                ran = subprocess.run(commands[side], capture_output=True, text=True, timeout=300)
-                if ran.returncode:
-                    raise BenchmarkError(f"{side}: {ran.stderr.strip()[-200:]}")
-                for clock, values in runs.items():
-                    values[side][0, number] = json.loads(ran.stdout)[f"{clock}_ns"]
-    ratios = {
-        clock: plain(stats.ratio_interval(values["observed"], values["plain"]))
-        for clock, values in runs.items()
+        words = str(script), name
+        for _ in range(pairs):
+            with (
+                Program(*words) as as_it_is,
+                Program("-m", "frameworktax", "run", "--quiet", *words) as observed,
+            ):
+                both = [as_it_is, observed]
+                for one in both:
+                    one.wait()
+                calls = round(TURN_NS / min(one.call(50)[0] for one in both))
+                turns: dict[Program, list[list[float]]] = {one: [one.call(calls)] for one in both}
+                for _ in range(TURNS):
+                    for one in coin.sample(both, 2):
+                        turns[one].append(one.call(calls))
+                for one in both:
+                    one.end()
+                for index, values in enumerate(logs.values()):
+                    ratios = [
+                        b[index] / a[index]
+                        for a, b in zip(turns[as_it_is], turns[observed], strict=True)
+                    ]
+                    values.append(math.log(median(ratios[1:])))
+    return {"pairs": pairs, **{clock: ratio_of(values) for clock, values in logs.items()}}
+
+
+def agreement(pairs: int) -> Row:
+    """Return what ``run`` and a process of ``measure`` say of one module, and how they differ."""
+    found: list[dict[str, Row]] = []
+    for _ in range(pairs):
+        with ExitStack() as until:
+            folder = Path(until.enter_context(tempfile.TemporaryDirectory()))
+            script, document = folder / "program.py", folder / "program.json"
+            script.write_text(PROGRAM)
+            words = ["-m", "frameworktax", "run", "--quiet", "--skip-first", "50"]
+            words += ["--json", str(document), str(script), "measured"]
+            program = until.enter_context(Program(*words))
+            workload = Workload(model=f"{script}:build")
+            worker = Worker(
+                "measured",
+                environment=host.worker_environment(1),
+                libraries=models.libraries(workload),
+            )
+            until.callback(worker.kill)
+            latency, share = in_turn(program, worker, workload, folder)
+            program.end()
+            sections = json.loads(document.read_text())["sections"]
+            (kind,) = [kind for one in sections for kind in one["kinds"]]
+            if kind["tax_share"] is None:
+                raise BenchmarkError(f"no tax: {kind['reason']}")
+            run = {key: kind[key] for key in ("latency_ns", "tax_share")}
+            own = {"latency_ns": plain(latency), "tax_share": plain(share)}
+            found.append({"run": run, "measure": own})
+
+    def values(key: str) -> list[tuple[float, float]]:
+        return [(one["run"][key]["value"], one["measure"][key]["value"]) for one in found]
+
+    differences = [run - own for run, own in values("tax_share")]
+    return {
+        "pairs": found,
+        "latency ratio": ratio_of([math.log(run / own) for run, own in values("latency_ns")]),
+        "tax difference": plain(mean_interval(differences, "pairs of processes")),
     }
-    return {"pairs": pairs, "seconds": seconds, **ratios}
+
+
+def in_turn(
+    program: Program, worker: Worker, workload: Workload, folder: Path
+) -> tuple[Estimate, Estimate | None]:
+    """Let both call the module in turn; return latency and tax share as ``measure`` has them."""
+    worker.request(
+        Server.load,
+        PATIENCE_S,
+        workload=workload,
+        runtime="eager",
+        target=Target(),
+        folder=str(folder / "eager"),
+    )
+    bound = worker.request(Server.bind, PATIENCE_S, batch=1, limit_ns=2_000_000_000)
+    program.wait()
+    worker.request(Server.pin, PATIENCE_S, cpus=tuple(host.pick_cpus(1)))
+    calls = timing.calls_for(bound.call_ns, TURN_NS)
+    blocks, sampled = [], []
+    for number in range(ROUNDS):
+        program.call(calls)
+        blocks.append(worker.request(Server.block, PATIENCE_S, batch=1, calls=calls))
+        if number % SAMPLED == 0:
+            sampled.append(worker.request(Server.sample, PATIENCE_S, batch=1, duration_ns=TURN_NS))
+    medians = [float(median(block.latency_ns)) for block in blocks]
+    latency = mean_interval(medians, "medians of blocks")
+    if latency is None:
+        raise BenchmarkError("too few blocks")
+    found = from_samples(latency, sampled, [blocks])
+    return latency, found.share if found else None
 
 
 if __name__ == "__main__":
+    os.environ.update(host.worker_environment(1))  # of both: libraries read them as they load
     sys.exit(main())

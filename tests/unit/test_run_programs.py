@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 import types
+from _thread import start_new_thread
 from array import array
 from pathlib import Path
 
@@ -164,12 +165,46 @@ def test_detail_keeps_to_its_share_of_the_time(watched):
 
 def test_many_calls_fill_chunk_after_chunk(watched):
     torch, clock, read = watched
-    net = timed(torch, clock, 0.001)
+    net = timed(torch, clock, 1)
     for _ in range(2 * calls.CHUNK_WORDS):
         net()
     (thread,) = read().threads.values()
-    assert len(thread.rows) == 2 * calls.CHUNK_WORDS
-    assert (thread.rows[:, 1] - thread.rows[:, 0] == 1000).all()
+    assert len(thread.rows) == 2 * calls.CHUNK_WORDS and not len(thread.counted)
+    assert (thread.rows[:, 1] - thread.rows[:, 0] == MS).all()
+
+
+def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
+    torch, clock, read = watched
+    net, other = timed(torch, clock, 0.001), timed(torch, clock, 0.001)
+
+    def work(calls):
+        for _ in range(calls):
+            net()
+            other()
+
+    def unseen():  # by Python: such a thread has no name, and may be one of a library's
+        work(300)
+        done.set()
+
+    work(1000)
+    done = threading.Event()
+    start_new_thread(unseen, ())
+    done.wait()
+    thread = threading.Thread(target=work, args=(3000,))
+    thread.start()
+    thread.join()
+    work(11)
+    found = []
+    for one in read().threads.values():
+        for root in (1, 2):
+            of = one.counted_of(root)
+            rows = one.rows[one.rows[:, 2] == root]
+            numbers, total = observed._numbers(rows, of)
+            assert total == len(rows) + of[:, 3].sum() and list(numbers) == sorted(set(numbers))
+            assert len(rows) < total / 5 or total < 400
+            found.append(total)
+    # Until it has a row, a thread that Python did not start is taken for the main one.
+    assert [sum(found[:4]), *found[4:]] == [2 * 1311, 3000, 3000]
 
 
 def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
@@ -231,17 +266,17 @@ KERNEL_LEAF = observed.Leaf("libopenblas.so", "sgemm_kernel")
 PYTHON_LEAF = observed.Leaf("libpython3.11.so", "_PyEval_EvalFrameDefault")
 
 
-def program_of(watched_notes, samples, **more):
+def program_of(watched_notes, samples, period_ns=MS, **more):
     """Return the sections of a process whose samples are (time, leaf)."""
     pid = watched_notes.pid
     seen = TreeSamples(pid=array("i", [pid]))
-    ended = launch.Ended(pid, 0, 0, 10_000 * MS, seen, True, MS, None)
+    ended = launch.Ended(pid, 0, 0, 10_000 * MS, seen, True, period_ns, None)
     leaves = [leaf for own in samples.values() for _, leaf in own]  # an entry for each address
     found, at = {}, 0
     for tid, own in samples.items():
         times = np.array([t for t, _ in own], np.int64)
         places = np.arange(at, at + len(own))
-        found[pid, tid] = observed.Samples(times, places, leaves, MS, True)
+        found[pid, tid] = observed.Samples(times, places, leaves, period_ns, True)
         at += len(own)
     return observed.sections([watched_notes], ended, found, **more)
 
@@ -300,6 +335,69 @@ def test_a_known_program_comes_back_as_it_was(watched):
     helper = [(time_ns, KERNEL_LEAF) for time_ns, _ in samples]
     one, _ = program_of(found, {tid: samples, tid + 1: helper})
     assert one.kinds[0].tax_share is None and "60%" in one.kinds[0].reason
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_short_calls_come_back_though_few_of_them_are_timed(watched, beside):
+    """12,000 calls of 10 µs, 80 % of them kernel, then 8,000 of 60 µs, 20 % of them; 10 µs between,
+    of which 5 on the processor. The former have fewer rows, and count as often all the same.
+    """
+    torch, clock, read = watched
+    done = threading.Event()
+    if beside:
+        threading.Thread(target=done.wait).start()
+    short, long = timed(torch, clock, 0.004), timed(torch, clock, 0.006)
+
+    class Net(torch.nn.Module):
+        def forward(self, repeats):
+            for _ in range(repeats):
+                short()
+                long()
+
+    net, spans, begin_ns = Net(short, long), [], clock()
+    for number in range(20_000):
+        begin = clock()
+        net(1 if number < 12_000 else 6)
+        spans.append((begin, clock()))
+        clock.pass_ms(0.010)
+    done.set()
+    found = read()
+    (tid,) = found.threads
+    thread = found.threads[tid]
+    thread.details = [
+        one._replace(cpu_ns=one.end_ns - one.begin_ns, queued_ns=0) for one in thread.details
+    ]
+    begins, ends = np.array(spans).T
+    samples, period_ns = [], 7_919
+    for at in range(begin_ns, clock(), period_ns):
+        call = np.searchsorted(begins, at, "right") - 1
+        kernel_ns = (0.8 if call < 12_000 else 0.2) * (ends[call] - begins[call])
+        if at < ends[call] + 5_000:
+            samples.append((at, KERNEL_LEAF if at < begins[call] + kernel_ns else PYTHON_LEAF))
+    (section,) = program_of(found, {tid: samples}, period_ns)
+    (kind,) = section.kinds
+    assert (kind.calls, kind.timed) == (20_000, len(thread.rows))
+    assert 0.02 < kind.timed / kind.calls < 0.2
+    assert kind.wall_ns == pytest.approx(600 * MS, rel=0.01)
+    assert (kind.p50_ns, kind.p90_ns) == (10_000, 60_000)
+    assert kind.latency_ns.value == pytest.approx(30_000, rel=0.05)
+    assert kind.tax_share.value == pytest.approx(1 - (96 + 96) / 600, abs=0.02)
+    between = {part.name: part.time_ns for part in section.between}
+    assert between["python"] == pytest.approx(100 * MS, rel=0.1)
+    assert sum(between.values()) == pytest.approx(200 * MS, rel=0.03)
+    assert "calls-timed-in-part" in {note.code for note in kind.notes}
+
+
+def test_calls_stand_for_their_neighbours():
+    weights = observed._weights(np.array([2, 3, 4, 10, 11]), 14)
+    # Two before the first, five between the stretches, two after the last.
+    assert weights == pytest.approx([1 + 4.5 / 3] * 3 + [1 + 4.5 / 2] * 2)
+    assert weights.sum() == 14
+    assert observed._weights(np.arange(5), 5).tolist() == [1] * 5
+    again = observed._resampled(np.array([1, 1, 4, 1, 1, 1]) * 1.7)
+    assert len(again) == 6 and (again == 2).sum() in (2, 3)
+    assert observed._resampled(np.full(7, 0.3)).tolist() == list(range(7))
+    assert observed._percentile(np.array([5, 1, 3, 2]), np.array([1.0, 1, 1, 97]), 0.5) == 2
 
 
 def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):

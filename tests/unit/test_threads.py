@@ -141,18 +141,23 @@ def test_threads_that_begin_and_end_each_have_their_samples(machine):
     assert FakeEvent.open == set()
 
 
-def test_no_thread_runs_for_what_the_busiest_and_all_of_them_leave(machine, monkeypatch):
-    now = [0]
+def test_idle_time_lies_between_threads_one_after_another_and_all_at_once(machine, monkeypatch):
+    now, ran = [0], [0]
     monkeypatch.setattr(threads.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: ran[0])
     machine(1, 2)
     with sampler_of(machine) as sampler:
-        for now[0] in (5_000, 6_500):  # each thread runs for 1,000 between two looks
+        for now[0], ran[0] in ((5_000, 2_000), (6_500, 4_000)):
             sampler.look()
-        sampler.take()
-        assert sampler.idle_ns == (3_000, 4_500)
-        now[0] += 9_000
+        assert sampler.idle_ns == (3_000, 4_500)  # two threads take 2,000 in 1,500 and not less
+        now[0], ran[0] = 15_500, 6_000
         sampler.take()
         assert sampler.idle_ns == (10_000, 12_500)
+        monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: None)  # it has ended
+        now[0] += 1_000
+        sampler.look()
+        assert sampler.idle_ns == (10_000, 13_500)
 
 
 def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(machine):

@@ -157,7 +157,8 @@ class PySpySampler:
 
 
 _PROCESS, _FRAME = re.compile(r'process (\d+):"'), re.compile(r"(.+) \((.+:\d+)\)")
-FUNCTIONS_HZ = 10
+FUNCTIONS_HZ, STACKS_HZ = 10, 80
+"""Readings a second, and stacks in all of them: of many threads it reads less often."""
 _LIBC = ctypes.CDLL(None)
 
 
@@ -192,7 +193,7 @@ def _end_with_parent() -> None:
 
 
 class FunctionRecording:
-    """Which functions of Python another process and its children are in, ten times a second.
+    """Which functions of Python another process and its children are in, some times a second.
 
     ``py-spy record --nonblocking`` reads their memory while they run; what it could not read
     because it changed meanwhile is left out. Threads that wait are left out too.
@@ -205,10 +206,12 @@ class FunctionRecording:
         self._pid = pid
         self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
         self._output = Path(self._folder.name) / "functions.raw"
+        threads = sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+        rate = max(1, min(FUNCTIONS_HZ, STACKS_HZ // threads))  # py-spy has no lower one than 1
         self._process = subprocess.Popen(
             [
                 command, "record", "--pid", str(pid), "--nonblocking", "--threads",
-                "--subprocesses", "--function", "--full-filenames", "--rate", str(FUNCTIONS_HZ),
+                "--subprocesses", "--function", "--full-filenames", "--rate", str(rate),
                 "--format", "raw", "--output", str(self._output),
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,7 +1,8 @@
 """Samples other programs while they run; nothing of them is stopped.
 
 ``ThreadSampler`` samples every thread of a process that is running. ``look`` finds threads that
-began or ended, and empties the rings. One that begins and ends between two looks is not seen; what
+began or ended, and empties the rings; the clocks of threads are read by ``take`` alone, since
+reading those of 64 takes milliseconds. One that begins and ends between two looks is not seen; what
 the process took beyond its sampled threads is ``unseen_cpu_ns``. Samples come from one of two ways:
 
 - ``ProcessorEvents``: one event on each processor, of which the samples of other programs are left
@@ -79,8 +80,8 @@ class ThreadSampler:
             is the CPU time over the period less the samples and those lost, signed.
         wall_ns: from the start to the last time that samples were taken.
         idle_ns: in that, the time in which no thread ran, at least and at most: between two looks
-            it is less than what the busiest thread leaves, and no less than what all leave one
-            after another.
+            no less than if all had run one after another, and no more than if all processors, or
+            all threads where they are fewer, had run at once.
         unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; None
             where the process has ended unseen.
         refused: thread that could not be sampled → reason.
@@ -118,6 +119,7 @@ class ThreadSampler:
         self._ran_ns: dict[int, int | None] = {}
         self._lock = threading.Lock()
         self._process_cpu_ns: int | None = 0
+        self._looked_cpu_ns: int | None = 0
         self._since_ns = self._looked_ns = 0
         self._stopped: tuple[int, int | None] | None = None
         """When it was, and the CPU time of the process then."""
@@ -125,6 +127,7 @@ class ThreadSampler:
     def start(self) -> None:
         """Sample from here on."""
         self._since_ns = self._looked_ns = time.perf_counter_ns()
+        self._looked_cpu_ns = self._process_clock()
         self.look()
         self._process_cpu_ns = self._process_clock()
         if not self._samples:
@@ -169,24 +172,36 @@ class ThreadSampler:
     def look(self) -> None:
         """Empty all rings, and find threads that began or ended."""
         with self._lock:
-            self._drain_all()
+            if self._processors is not None:
+                self._processors.read()
+            else:
+                self._drain_all()
+            self._count_idle()
             self._find()
 
     def _drain_all(self) -> None:
         if self._processors is not None:
             self._processors.read()
-        now = time.perf_counter_ns()
+        for thread in self._events:
+            self._drain(thread)
+
+    def _count_idle(self) -> None:
+        now, cpu_ns = time.perf_counter_ns(), self._process_clock()
         took_ns, self._looked_ns = now - self._looked_ns, now
-        ran_ns = [self._drain(thread) for thread in self._events]
+        before, self._looked_cpu_ns = self._looked_cpu_ns, cpu_ns
         least, most = self.idle_ns
-        # Threads that run at once take more processor time than time passes: then none is idle.
-        least += max(0, took_ns - sum(ran_ns))
-        most += max(0, took_ns - max(ran_ns, default=0))
+        ran_ns = 0 if before is None or cpu_ns is None else cpu_ns - before
+        if cpu_ns is not None:
+            # Threads that run at once take more processor time than time passes: none is idle.
+            least += max(0, took_ns - ran_ns)
+        at_once = max(1, min(len(self._events), os.cpu_count() or 1))  # no thread is no divisor
+        most += max(0, took_ns - ran_ns // at_once)
         self.idle_ns = least, most
 
     def _read_all(self) -> tuple[int, int | None]:
         """Read rings and clocks of all threads; return the time, and that of the process."""
         self._drain_all()
+        self._count_idle()
         for thread in self._events:
             self._read_clock(thread)
         return time.perf_counter_ns(), self._process_clock()
@@ -245,8 +260,8 @@ class ThreadSampler:
         except (OSError, ValueError, IndexError):
             return None
 
-    def _drain(self, thread: int) -> int:
-        """Set a thread's new samples aside; return the CPU time it took meanwhile."""
+    def _drain(self, thread: int) -> None:
+        """Set a thread's new samples aside."""
         event, samples = self._events[thread], self._samples[thread]
         before = event.cpu_ns
         drained = event.drain()
@@ -254,7 +269,6 @@ class ThreadSampler:
         samples.system += len(drained.kernel_ns)
         samples.lost += drained.lost
         samples.cpu_ns += event.cpu_ns - before
-        return event.cpu_ns - before
 
     def _close(self, thread: int) -> None:
         self._events.pop(thread).close()
@@ -369,11 +383,11 @@ class _ThreadOfMany:
 
 # --- a program and all that it starts -------------------------------------------------------------
 
-TREE_PERIOD_NS = 2_987_000
+TREE_PERIOD_NS = 4_987_000
 """CPU time of a thread between two samples, off every multiple of the kernel's own tick. A tick
-costs 20 to 40 µs on a virtual machine: about 1 %."""
+costs 10 to 40 µs on a virtual machine: under 1 %."""
 PAGES = 32
-"""Of each ring: 3,000 samples, which take nine seconds of a processor."""
+"""Of each ring: 3,000 samples, which take 15 seconds of a processor."""
 FLAGS = (
     *(perf.DISABLED, perf.INHERIT, perf.ENABLE_ON_EXEC, perf.ID_ALL),
     *(perf.MMAP, perf.MMAP2, perf.COMM, perf.COMM_EXEC, perf.TASK),

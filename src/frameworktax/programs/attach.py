@@ -1,8 +1,8 @@
 """A running process observed from outside: every thread sampled, nothing injected, nothing stopped.
 
-One thread empties the rings of all threads of all processes ten times a second and looks for
-processes that were started. Samples are placed once a second by the caller's thread, which may
-take seconds over a large library's symbols.
+One thread empties the rings of all threads of all processes ten times a second, or so seldom that
+this takes ``OWN_SHARE`` of a processor, and looks for processes that were started. Samples are
+placed once a second by the caller's thread, which may take seconds over a large library's symbols.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
-from frameworktax.attribution.threads import INTERVAL_S, ProcessorEvents, ThreadSampler
+from frameworktax.attribution.threads import INTERVAL_S, SLACK, ProcessorEvents, ThreadSampler
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.recorder import this_environment
 from frameworktax.programs import target
@@ -34,6 +34,8 @@ from frameworktax.stats import NORMAL_95, t_quantile
 
 PERIOD_NS = 4_987_000
 """About 200 samples per second of a thread's processor time, at 20 to 40 µs each under 1 %."""
+OWN_SHARE = 0.005
+"""Of a processor, that emptying rings and finding threads may take."""
 WINDOW_S = 1.0
 """Time between two times that samples are placed; the interval of a share is over such windows."""
 MOST_WINDOWS = 64
@@ -256,7 +258,7 @@ class _Observed:
                 unseen > UNSEEN * cpu_ns,
                 "unseen-threads",
                 f"{unseen / (cpu_ns or 1):.0%} of the processor time was in no sampled thread: "
-                f"threads that live for less than {INTERVAL_S:g} s",
+                f"threads that live for less than {INTERVAL_S:g} to {SLACK * INTERVAL_S:g} s",
             ),
             (
                 seen.lost > LOST * due,
@@ -369,17 +371,20 @@ class Observation:
             self._processes[found.pid, found.start] = made
 
     def _read(self) -> None:
-        looks = 0
+        wait_s, sought = INTERVAL_S, time.monotonic()
         try:
-            while not self._stopping.wait(INTERVAL_S):
+            while not self._stopping.wait(wait_s):
+                began = time.thread_time()
                 for one in list(self._processes.values()):
                     if not one.sampler.is_ended:
                         one.sampler.look()
                     if one.sampler.is_ended:
                         one.sampler.stop()  # many may come and go: their rings are given back
-                looks += 1
-                if looks % round(WINDOW_S / INTERVAL_S) == 0:
+                if time.monotonic() - sought >= WINDOW_S:
                     self._find_children()
+                    sought = time.monotonic()
+                wait_s = max(INTERVAL_S, (time.thread_time() - began) / OWN_SHARE)
+                wait_s = min(wait_s, SLACK * INTERVAL_S)  # rings hold no more
         except Exception as error:  # noqa: BLE001 - update raises it: numbers would be wrong
             self._fault = error
 

@@ -70,7 +70,9 @@ def program_blocks(program: Program) -> list[Block]:
     steps = [Item("", said) for text, commands in program.advice for said in (text, *commands)]
     found.append(Items("What to do", tuple(steps)))
     if program.observer_cpu_ns is not None:
-        text = f"Observing took {time_text(program.observer_cpu_ns)} of processor time elsewhere."
+        part = percent(program.observer_cpu_ns / (program.wall_ns or 1))
+        text = f"Observing took {time_text(program.observer_cpu_ns)} of processor time elsewhere, "
+        text += f"{part} of a processor."
         found.append(Text(text, style="dim"))
     notes = Notes("Notes", tuple(dict.fromkeys(_notes(program))))
     return [*found, notes, *environment_blocks(program.environment)]
@@ -197,8 +199,8 @@ def _function_table(title: str, functions: Sequence[Function], folded: bool) -> 
             )
             for one in functions
         ],
-        hint="own: in it or in native code that it called; from py-spy, 10 times a second, of "
-        "threads that were running",
+        hint="own: in it or in native code that it called; from py-spy, 10 times a second or "
+        "less, of threads that were running",
         folded=folded,
     )
 

@@ -9,8 +9,14 @@ until torch is imported, and then replaces a few of torch's functions:
 - the next batch of a ``DataLoader``, and the tokenisers of ``transformers``.
 
 Each call is one row in a file that is mapped into memory: what was written stays, however the
-process ends. Some calls are noted in detail: CPU time, time in the run queue, and when each module
-inside was entered and left. They are chosen so that this costs ``DETAIL`` of the calls' time.
+process ends. Two budgets bound what that costs:
+
+- some calls are noted in detail: CPU time, time in the run queue, and when each module inside was
+  entered and left. They are chosen so that this costs ``DETAIL`` of the calls' time;
+- where rows would cost more than ``ROWS`` of the time, only stretches of consecutive calls have
+  rows. Those between are counted, all of them; how many they are varies by a seeded draw, so that
+  a program with a rhythm of its own is not met at the same places. In a thread all kinds of calls
+  that come often pause together.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import mmap
 import os
 import sys
 import time
+from _random import Random
 from _thread import _local, allocate_lock, get_ident, get_native_id, start_new_thread
 from array import array
 from importlib.machinery import PathFinder
@@ -31,18 +38,24 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-DETAIL = 0.01
+DETAIL = 0.005
 """Share of the time in calls that notes in detail may cost."""
 BASE_NS, MODULE_NS = 25_000, 1_500
 """What detail costs a call, and for each module called in it: measured, and rounded up."""
 FIRST = 2
 """Calls of each module that are noted in detail whatever it costs."""
+ROWS, ROW_NS = 0.005, 4_000
+"""Share of a thread's time that rows may cost, and what one costs: measured, and rounded up."""
+STRETCH, MOST_COUNTED = 8, 128
+"""Calls with rows in a stretch, and calls after it that are counted only, at most on average."""
 CHUNK_WORDS = 1 << 13
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
-LIGHT, DETAILED, LINES = 1, 2, 3
+LIGHT, DETAILED, LINES, COUNTED = 1, 2, 3, 4
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
+COUNTED_WORDS = 6
+"""Begin, when it is expected to end, how many calls, how many of them are to come, end, root."""
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
 LINES_S = 0.025
@@ -59,8 +72,12 @@ class Recorder:
 
     def __init__(self, folder: str, by: str, inputs: str) -> None:
         self.folder, self.by, self.inputs = folder, by, inputs
-        self.busy: dict[int, Any] = {}  # thread → False in a call, or the notes of one in detail
         self.roots: dict[Any, Root] = {}
+        self.threads: dict[int, Thread] = {}
+        self.home: list[Thread | None] = [None]
+        """The main thread's."""
+        self.inside = [False]
+        """Whether the only thread is in a call of which nothing is noted inside."""
         self.reset()
 
     def reset(self) -> None:
@@ -68,7 +85,8 @@ class Recorder:
         self.pid = os.getpid()
         self.lock = allocate_lock()
         self.local = _local()
-        self.busy.clear()
+        self.threads.clear()
+        self.home[0], self.inside[0] = None, False
         self.roots.clear()
         self.count = self.words = 0
         self.file = self.names = self.values = -1
@@ -117,28 +135,30 @@ class Recorder:
 
     def thread(self) -> Thread:
         """Return what the calling thread notes with."""
-        try:
-            found: Thread = self.local.thread
+        tid = get_ident()
+        found = self.threads.get(tid)
+        if found is not None:
             return found
-        except AttributeError:
-            made: Thread = Thread(self)
-            self.local.thread = made
-            threading = sys.modules.get("threading")
-            name = threading.current_thread().name if threading else ""
-            known = {"thread": get_native_id(), "name": name}
-            processes = sys.modules.get("multiprocessing.process")
-            if processes is not None:
-                known["process"] = processes.current_process().name
-            with self.lock:
-                self.say(known)
-            if self.by == "line" and self.looker is None:
-                self.looker = Looker(self)
-            return made
+        made = self.threads[tid] = Thread(self, tid)
+        self.local.leaving = Leaving(self.threads, tid)
+        threading = sys.modules.get("threading")
+        name = threading.current_thread().name if threading else ""
+        if threading and threading.main_thread().ident == tid:
+            self.home[0] = made
+        known = {"thread": get_native_id(), "name": name}
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None:
+            known["process"] = processes.current_process().name
+        with self.lock:
+            self.say(known)
+        if self.by == "line" and self.looker is None:
+            self.looker = Looker(self)
+        return made
 
     def root(self, module: Any) -> Root:
         """Return what is known of a module that the program calls."""
         found = self.roots.get(id(module))
-        if found is not None and found.ref is not None and found.ref() is module:
+        if found is not None:
             return found
         import weakref
 
@@ -151,8 +171,15 @@ class Recorder:
 
             with suppress(Exception):  # whatever a class of the program raises, its call goes on
                 known |= construction(module)
-        made = self.register(id(module), known)
-        made.ref = weakref.ref(module)
+        key = id(module)
+        made = self.register(key, known)
+
+        def forget(_: Any) -> None:  # before another module can have the number
+            self.roots.pop(key, None)
+            for thread in list(self.threads.values()):
+                thread.calls.pop(key, None)
+
+        made.ref = weakref.ref(module, forget)
         made.inside = {id(one): index for index, (_, one) in enumerate(inside)}
         return made
 
@@ -201,8 +228,7 @@ class Recorder:
 
     def phase(self, kind: str, name: str) -> Root:
         """Return what is known of calls that are no module's."""
-        found = self.roots.get((kind, name))
-        return found or self.register((kind, name), {"kind": kind, "class": name})
+        return self.roots.get(name) or self.register(name, {"kind": kind, "class": name})
 
     def register(self, key: Any, known: dict[str, Any]) -> Root:
         """Return a new kind of calls, and write what it is."""
@@ -227,18 +253,47 @@ class Root:
         self.cost = BASE_NS
 
     def is_due(self) -> bool:
-        """Return whether the next call is to be noted in detail."""
-        return self.calls < FIRST or self.owed >= self.cost
+        """Count a call that begins; return whether it is to be noted in detail."""
+        self.calls += 1
+        return self.calls <= FIRST or self.owed >= self.cost
+
+
+class Calls:
+    """The calls of one root in one thread.
+
+    Attributes:
+        left: so many are counted before the next one with a row.
+        at: where in ``room`` that number stands too, 0 if there is none.
+        stands_for: calls that each one with a row stands for, so that detail gets its share.
+    """
+
+    __slots__ = ("at", "left", "noted", "room", "root", "stands_for")
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.room = memoryview(b"")
+        self.at = self.left = self.noted = 0
+        self.stands_for = 1.0
 
 
 class Thread:
-    """The notes of one thread."""
+    """The notes of one thread.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.rows = self.details = memoryview(b"")
-        self.at = self.detail_at = 0
+    ``state`` is None while no call is under way, True in one in which calls are calls of their own,
+    False in one of which nothing is noted inside, and the index of each module inside with what is
+    noted in one that is noted in detail.
+    """
+
+    def __init__(self, recorder: Recorder, tid: int) -> None:
+        self.recorder, self.tid = recorder, tid
+        self.state: tuple[dict[int, int], list[int]] | bool | None = None
+        self.calls: dict[Any, Calls] = {}
+        self.rows = self.details = self.counts = memoryview(b"")
+        self.at = self.detail_at = self.count_at = 0
         self.schedstat = -1
+        self.stretch: list[Calls] = []
+        self.since = self.noted = 0
+        self.draw = Random(0).random
 
     def queued(self) -> int:
         """Return ns this thread was ready while others had the processor; −1 if not known."""
@@ -253,10 +308,14 @@ class Thread:
         if self.schedstat >= 0:
             os.close(self.schedstat)
 
-    def note(self, begin: int, end: int, index: int) -> None:
+    def note(self, begin: int, end: int, calls: Calls) -> None:
         """Keep a call."""
-        at = self.at
-        rows = self.rows
+        if calls.at and not calls.left:  # those before it that were counted
+            calls.room[calls.at + 1] = begin
+            calls.at = 0
+        root = calls.root
+        root.owed += DETAIL * (end - begin) * calls.stands_for
+        at, rows = self.at, self.rows
         if at + 3 > len(rows):
             try:
                 rows = self.rows = self.recorder.chunk(LIGHT)
@@ -265,8 +324,50 @@ class Thread:
             at = HEAD
         rows[at] = begin
         rows[at + 1] = end
-        rows[at + 2] = index  # last: a row without it is none
+        rows[at + 2] = root.index  # last: a row without it is none
         self.at = at + 3
+        if self.state is True:
+            return
+        if not calls.noted:
+            self.stretch.append(calls)
+        if not self.noted:
+            self.since = begin
+        self.noted += 1
+        calls.noted += 1
+        if calls.noted == STRETCH:
+            self.end_stretch(end)
+
+    def end_stretch(self, end: int) -> None:
+        """Decide how many of the next calls are counted only."""
+        took = end - self.since
+        allowed = ROWS * took / ROW_NS  # rows in that time
+        more = self.noted / allowed - 1 if allowed else MOST_COUNTED
+        drawn = 0.5 + self.draw()
+        for calls in self.stretch:
+            # Beyond the bound rows cost more than their share: the time without any stays short.
+            count = round(drawn * min(MOST_COUNTED, more * calls.noted))
+            calls.stands_for = 1.0
+            if count > 0 and 2 * calls.noted >= STRETCH:
+                calls.stands_for += count / calls.noted
+                self.count_only(calls, count, end, end + took * count // calls.noted)
+            calls.noted = 0
+        self.stretch.clear()
+        self.noted = 0
+
+    def count_only(self, calls: Calls, count: int, begin: int, end: int) -> None:
+        """Let the next calls be counted; ``end`` is when the last of them is expected to end."""
+        if self.count_at + COUNTED_WORDS > len(self.counts):
+            try:
+                self.counts = self.recorder.chunk(COUNTED)
+            except Full:
+                return
+            self.count_at = HEAD
+        room, at = self.counts, self.count_at
+        for word in (begin, end, count, count, 0, calls.root.index):  # the root last, as of a row
+            room[at] = word
+            at += 1
+        calls.room, calls.at, calls.left = room, self.count_at + 3, count
+        self.count_at = at
 
     def note_detail(self, head: tuple[int, ...], notes: list[int]) -> None:
         """Keep what else is known of a call."""
@@ -283,37 +384,37 @@ class Thread:
         self.details[at] = size
         self.detail_at = at + size
 
+    def begin_detail(self, root: Root) -> tuple[Any, ...]:
+        """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
+        root.owed = 0.0
+        notes: list[int] = []
+        self.state = root.inside, notes
+        # The same order at both ends: what lies between two readings is then in none of the three.
+        # Others get the processor as a system call returns, which is after its number is read.
+        begin = now()
+        queued = self.queued()
+        return notes, begin, queued, time.thread_time_ns()
 
-def begin_call(recorder: Recorder, root: Root, tid: int) -> tuple[Any, ...]:
-    """Begin a call; what is returned is for ``end_call``."""
-    thread = recorder.thread()
-    is_due = root.is_due()
-    root.calls += 1
-    if not is_due:
-        recorder.busy[tid] = False
-        return thread, None, 0, 0, now()
-    root.owed = 0.0
-    notes: tuple[dict[int, int], list[int]] = (root.inside, [])
-    recorder.busy[tid] = notes
-    # The same order at both ends: what lies between two readings is then in none of the three.
-    # Others get the processor as a system call returns, which is after its number is read.
-    begin = now()
-    queued = thread.queued()
-    return thread, notes[1], time.thread_time_ns(), queued, begin
-
-
-def end_call(recorder: Recorder, root: Root, tid: int, begun: tuple[Any, ...]) -> None:
-    """End a call and keep it."""
-    end = now()
-    recorder.busy.pop(tid, None)
-    thread, notes, cpu, queued, begin = begun
-    if notes is not None:
-        queued = -1 if queued < 0 else thread.queued() - queued
+    def end_detail(self, calls: Calls, state: bool | None, begun: tuple[Any, ...]) -> None:
+        """End a call that is noted in detail and keep it; ``state`` is as it was before."""
+        end = now()
+        notes, begin, queued, cpu = begun
+        queued = -1 if queued < 0 else self.queued() - queued
         cpu = time.thread_time_ns() - cpu
-        root.cost = BASE_NS + MODULE_NS * len(notes) // 4
-        thread.note_detail((root.index, begin, end, cpu, queued), notes)
-    thread.note(begin, end, root.index)
-    root.owed += DETAIL * (end - begin)
+        self.state = state
+        calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
+        self.note_detail((calls.root.index, begin, end, cpu, queued), notes)
+        self.note(begin, end, calls)
+
+
+class Leaving:
+    """Forgets a thread as it ends, before another one can have its number."""
+
+    def __init__(self, threads: dict[int, Thread], tid: int) -> None:
+        self.threads, self.tid = threads, tid
+
+    def __del__(self) -> None:
+        self.threads.pop(self.tid, None)
 
 
 # --- what is replaced in torch --------------------------------------------------------------------
@@ -375,7 +476,8 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     Every call of every module comes here, so what is short is written out, and what torch's own
     function does is done in its place where it is the one that is known.
     """
-    busy, busy_get, roots_get = recorder.busy, recorder.busy.get, recorder.roots.get
+    threads_get, home, inside = recorder.threads.get, recorder.home, recorder.inside
+    alive = sys.modules["threading"]._active
     code = getattr(call, "__code__", None)
     is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
 
@@ -383,47 +485,66 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         __tracebackhide__ = True  # pytest prints the frames of an error on standard output
         if compiling():  # torch.compile reads this as True, and sees only the line below
             return call(self, *args, **kwargs)
-        tid = get_ident()
-        state = busy_get(tid)
+        if inside[0]:
+            if is_known:
+                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+            return call(self, *args, **kwargs)
+        is_alone = len(alive) == 1
+        thread = home[0] if is_alone else threads_get(get_ident())
+        if thread is None:
+            thread = recorder.thread()
+        state = thread.state
         if state is False:
             if is_known:
                 return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return call(self, *args, **kwargs)
-        if state is None:
-            root = roots_get(id(self))
-            if root is None or root.ref is None or root.ref() is not self:
-                root = recorder.root(self)
-            if root.calls >= FIRST and root.owed < root.cost:
-                root.calls += 1
-                busy[tid] = False
-                begin = now()
-                try:
-                    if is_known:
-                        return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
-                    return call(self, *args, **kwargs)
-                finally:
-                    end = now()
-                    del busy[tid]
-                    root.owed += DETAIL * (end - begin)
-                    recorder.thread().note(begin, end, root.index)
-            if recorder.inputs:
-                recorder.see(root, (args, kwargs))
-            begun = begin_call(recorder, root, tid)
+        if state is not None and state is not True:
+            index = state[0].get(id(self))
+            if index is None:  # made in the call: part of the module around it
+                return call(self, *args, **kwargs)
+            note = state[1].append
+            note(now())
+            note(index)
             try:
                 return call(self, *args, **kwargs)
             finally:
-                end_call(recorder, root, tid, begun)
-        index = state[0].get(id(self))
-        if index is None:  # made in the call: part of the module around it
-            return call(self, *args, **kwargs)
-        note = state[1].append
-        note(now())
-        note(index)
+                note(now())
+                note(-1)
+        calls = thread.calls.get(id(self))
+        if calls is None:
+            calls = thread.calls[id(self)] = Calls(recorder.root(self))
+        left, begin = calls.left, 0
+        if left and state is None:
+            calls.left = calls.room[calls.at] = left - 1
+        else:
+            if thread.tid != get_ident():  # one that Python did not start, and has not seen before
+                recorder.thread()
+                return self(*args, **kwargs)
+            if calls.root.is_due():
+                if recorder.inputs:
+                    recorder.see(calls.root, (args, kwargs))
+                begun = thread.begin_detail(calls.root)
+                try:
+                    return call(self, *args, **kwargs)
+                finally:
+                    thread.end_detail(calls, state, begun)
+            begin = now()
+        if is_alone:
+            inside[0] = True
+        else:
+            thread.state = False
         try:
+            if is_known:
+                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return call(self, *args, **kwargs)
         finally:
-            note(now())
-            note(-1)
+            end = now() if begin else 0
+            if is_alone:
+                inside[0] = False
+            else:
+                thread.state = state
+            if begin:
+                thread.note(begin, end, calls)
 
     return like(__call__, call)
 
@@ -439,25 +560,40 @@ def phase(
 
     ``is_open``: calls of modules inside are calls of their own, as in the closure of an optimiser.
     """
-    inside: set[int] = set()
+    threads_get, inside = recorder.threads.get, recorder.inside
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        tid = get_ident()
         compiler = sys.modules.get("torch.compiler")
-        compiles = compiler is not None and compiler.is_dynamo_compiling()
-        if compiles or tid in recorder.busy or tid in inside:
+        if inside[0] or (compiler is not None and compiler.is_dynamo_compiling()):
             return function(*args, **kwargs)
-        root = recorder.phase(kind, name(args))
-        begun = begin_call(recorder, root, tid)
-        if is_open:
-            inside.add(tid)
-            del recorder.busy[tid]
+        thread = threads_get(get_ident()) or recorder.thread()
+        state = thread.state
+        if state is not None and (is_open or state is not True):
+            return function(*args, **kwargs)
+        key = name(args)
+        calls = thread.calls.get(key)
+        if calls is None:
+            calls = thread.calls[key] = Calls(recorder.phase(kind, key))
+        left, begin = calls.left, 0
+        begun: tuple[Any, ...] | None = None
+        if left and state is None:
+            calls.left = calls.room[calls.at] = left - 1
+        elif calls.root.is_due():
+            begun = thread.begin_detail(calls.root)
+        else:
+            begin = now()
+        if is_open or begun is None:
+            thread.state = is_open
         try:
             return function(*args, **kwargs)
         finally:
-            inside.discard(tid)
-            end_call(recorder, root, tid, begun)
+            end = now() if begin else 0
+            thread.state = state
+            if begun is not None:
+                thread.end_detail(calls, state, begun)
+            elif begin:
+                thread.note(begin, end, calls)
 
     return like(observed, function)
 

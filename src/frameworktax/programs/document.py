@@ -31,6 +31,7 @@ class Kind(HtmlRepr):
         called_from: ``file:line`` of the program, where it was called first.
         import_name: ``module:class``, empty for what is no module.
         calls: of them the first ``skipped`` are in no other number.
+        timed: of those, how many have a time; the others are like their neighbours in all numbers.
         wall_ns: of all calls, without calls of modules inside a step or a wait for data.
         latency_ns: mean of the medians of stretches of consecutive calls, its interval over them.
         p50_ns, p90_ns, p99_ns: of the calls.
@@ -53,6 +54,7 @@ class Kind(HtmlRepr):
     calls: int
     skipped: int
     wall_ns: int
+    timed: int = 0
     latency_ns: Estimate | None = None
     p50_ns: int | None = None
     p90_ns: int | None = None

@@ -20,7 +20,15 @@ from frameworktax.attribution.layers import short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
 from frameworktax.measure.protocol import attribution
-from frameworktax.programs.calls import DETAILED, HEAD, LIGHT, Recorder, module_call
+from frameworktax.programs.calls import (
+    COUNTED,
+    COUNTED_WORDS,
+    DETAILED,
+    HEAD,
+    LIGHT,
+    Recorder,
+    module_call,
+)
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
 from frameworktax.records import Estimate, Module, Note, Places, SourceLine
@@ -30,6 +38,9 @@ STRETCHES = 20
 """Consecutive calls make so many values at most: neighbours are not independent."""
 LEAST = 5
 """Samples without which nothing is said of where time goes: their interval would be too narrow."""
+LONGEST = 2.0
+"""Over the time that calls without rows were expected to take: if the next one with a row comes
+later, the program did something else in between."""
 HELPED = 0.05
 """Samples of other threads' kernels, over a call's own, from which its tax is not known."""
 TRIALS, INNER = 200, 10
@@ -216,13 +227,14 @@ def _joined(
     own: list[Samples] = []
     beside: list[Samples] = []
     computed: dict[int, list[Samples]] = {tid: [] for tid in helpers}
-    rows, looks, at = [], [], begin_ns
+    rows, counted, looks, at = [], [], [], begin_ns
     for tid in calling:
         thread, seen = process.threads[tid], samples.get(tid)
-        begin, end = int(thread.rows[:, 0].min()), int(thread.rows[:, 1].max())
+        begin, end = thread.span()
         move = at - begin
         at += end - begin + 1
         rows.append(thread.rows + np.array([move, move, 0]))
+        counted.append(thread.counted + np.array([move, move, 0, 0]))
         notes.details += [detail.moved(move) for detail in thread.details]
         if seen is not None:
             during = (seen.time_ns >= begin) & (seen.time_ns <= end)
@@ -234,7 +246,7 @@ def _joined(
             computed[helper].append(one.only(during).moved(move))
         mine = process.looks[process.looks[:, 0] == tid]
         looks.append(np.column_stack((np.full(len(mine), JOINED), mine[:, 1] + move, mine[:, 2])))
-    notes.rows = np.concatenate(rows)
+    notes.rows, notes.counted = np.concatenate(rows), np.concatenate(counted)
     others = process.threads.keys() - set(calling)
     kept = process.looks[~np.isin(process.looks[:, 0], calling)]
     together = replace(
@@ -286,17 +298,22 @@ class _Thread:
         sampled = _calls_at(rows, is_open, self.samples.time_ns)
         looked = _calls_at(rows, is_open, self.looks[:, 1])
         names = self._names()
+        wall_ns, begin_ns = self._span()
+        left_ns = wall_ns
         kinds = []
         for root in dict.fromkeys(int(r) for r in rows[:, 2]):
+            which = np.flatnonzero(rows[:, 2] == root)
+            numbers, total = _numbers(rows[which], self.notes.counted_of(root))
+            calls_ns = round(float(wall[which] @ _weights(numbers, total)))
+            left_ns -= calls_ns
             if only is None or only.search(names[root]):
-                which = np.flatnonzero(rows[:, 2] == root)
                 mine = np.flatnonzero(np.isin(sampled, which))
+                calls = _Calls(rows[which], wall[which], numbers, total, calls_ns)
                 kinds.append(
                     self._kind(
                         root,
                         names[root],
-                        rows[which],
-                        wall[which],
+                        calls,
                         self.samples.only(mine),
                         np.searchsorted(which, sampled[mine]),
                         self.looks[np.isin(looked, which)],
@@ -304,11 +321,17 @@ class _Thread:
                         skip_first,
                     )
                 )
-        wall_ns, begin_ns = self._span()
-        left_ns = wall_ns - int(wall.sum())
-        beside = self.samples.only(sampled < 0)
-        within = (beside.time_ns >= begin_ns) & (beside.time_ns <= begin_ns + wall_ns)
-        looks = self.looks[looked < 0]
+        # Of what lies where calls were counted only it is not known whether it was in one of them.
+        counted = self.notes.counted[:, :2]
+        at_ns = self.samples.time_ns
+        beside = (sampled < 0) & (at_ns >= begin_ns) & (at_ns <= begin_ns + wall_ns)
+        between, known_ns = looked < 0, None
+        if len(counted):
+            unclear = _merged(counted)
+            beside &= _owner(unclear, at_ns) < 0
+            between &= _owner(unclear, self.looks[:, 1]) < 0
+            known_ns = wall_ns - int(np.diff(_merged(np.concatenate((rows[:, :2], counted)))).sum())
+        looks = self.looks[between]
         seen = self.ended.samples
         name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
         process = "" if self.process.name == "MainProcess" else self.process.name
@@ -321,7 +344,7 @@ class _Thread:
             cpu_ns=len(self.samples.time_ns) * self.samples.period_ns,
             before_ns=begin_ns - self._began() if len(rows) else 0,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
-            between=_between(beside.only(within), wall_ns, left_ns),
+            between=_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
             lines=self._lines(
                 looks[looks[:, 1] >= begin_ns], Estimate(value=left_ns, low=left_ns, high=left_ns)
             ),
@@ -333,8 +356,7 @@ class _Thread:
         self,
         root: int,
         name: str,
-        calls: np.ndarray,
-        durations: np.ndarray,
+        calls: _Calls,
         samples: Samples,
         call_of: np.ndarray,
         looks: np.ndarray,
@@ -343,7 +365,7 @@ class _Thread:
     ) -> Kind:
         """Return what is known of calls; ``call_of`` is the index of each sample's call."""
         about = self.process.roots[root]
-        kept = durations[skip_first:]
+        skipped = min(skip_first, calls.total)  # where there are fewer calls, all of them
         known = Kind(
             kind=about["kind"],
             name=name,
@@ -353,26 +375,38 @@ class _Thread:
             construction={key: about[key] for key in ("make", "forward", "parameters")}
             if "make" in about
             else {},
-            calls=len(calls),
-            skipped=min(skip_first, len(calls)),  # where there are fewer calls, all of them
-            wall_ns=int(durations.sum()),
+            calls=calls.total,
+            timed=len(calls.rows),
+            skipped=skipped,
+            wall_ns=calls.wall_ns,
             inputs=tuple(
                 (self.process.values.get((of, text)) or json.loads(text), count)
                 for (of, text), count in self.process.inputs.most_common()
                 if of == root
             ),
         )
-        if not len(kept):
+        is_kept = calls.numbers >= skip_first
+        if not is_kept.any():
             return replace(known, reason="all of its calls were skipped")
-        stretch = np.arange(len(kept)) * min(STRETCHES, len(kept)) // len(kept)
+        first_ns = int(calls.rows[is_kept, 0].min())
+        details = [d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns]
+        # Detail makes a call longer.
+        is_plain = is_kept & ~np.isin(calls.rows[:, 0], [d.begin_ns for d in details])
+        used = is_plain if is_plain.sum() >= STRETCHES else is_kept
+        kept, numbers = calls.durations[used], calls.numbers[used] - skipped
+        weights = _weights(numbers, calls.total - skipped)
+        stretch = numbers * min(STRETCHES, len(kept)) // (calls.total - skipped)
+        _, stretch = np.unique(stretch, return_inverse=True)  # one without a row is none
         counts = np.bincount(stretch)
         sums = np.bincount(stretch, kept)
         latency = _latency([float(np.median(kept[stretch == n])) for n in range(len(counts))])
-        p50, p90, p99 = (int(x) for x in np.percentile(kept, (50, 90, 99), method="higher"))
-        mine = call_of >= skip_first
-        samples, stretch_of = samples.only(mine), stretch[call_of[mine] - skip_first]
-        first_ns = int(calls[skip_first, 0])
-        details = [d for d in self.notes.details if d.root == root and d.begin_ns >= first_ns]
+        p50, p90, p99 = (_percentile(kept, weights, share) for share in (0.5, 0.9, 0.99))
+        place = np.cumsum(used) - 1  # the used call that each is, or that was before it
+        in_kept = np.flatnonzero(is_kept[call_of])
+        in_detail = samples.only(in_kept), stretch[np.maximum(place[call_of[in_kept]], 0)]
+        mine = np.flatnonzero(used[call_of])
+        mine = mine[_resampled(weights[place[call_of[mine]]])]
+        samples, stretch_of = samples.only(mine), stretch[place[call_of[mine]]]
         known = replace(
             known,
             latency_ns=latency,
@@ -393,8 +427,8 @@ class _Thread:
             bill = from_samples(latency, [found], (), own_ns / found.calls)
         if bill is None:
             return replace(known, reason="too short to be sampled; run it longer")
-        places = _places(samples, stretch_of, details, about.get("modules", ()), run)
-        reason = _unknown(about, calls[skip_first:], samples, others, bill.share)
+        places = _places(*in_detail, details, about.get("modules", ()), run)
+        reason = _unknown(about, calls.rows[used], samples, others, bill.share)
         is_known = reason is None
         return replace(
             known,
@@ -406,18 +440,25 @@ class _Thread:
             reason=reason,
             layers=layers(latency, bill.lines, [places] if places else []),
             placed=sum(n for ticks in places.ticks for *_, n in ticks) if places else 0,
-            notes=tuple(self._notes(bill.notes, durations, skip_first, details, p50)),
+            notes=tuple(self._notes(bill.notes, calls, skip_first, details, p50)),
         )
 
     def _notes(
         self,
         known: Sequence[Note],
-        durations: np.ndarray,
+        calls: _Calls,
         skip_first: int,
         details: Sequence[Detail],
         p50_ns: int,
     ) -> Iterator[Note]:
         yield from (note for note in known if note.code != "sampler-inflation")
+        durations = calls.durations
+        if len(durations) < calls.total:
+            text = (
+                f"{len(durations):,} of {calls.total:,} calls were timed, in stretches, so that "
+                "this takes little; their number is exact, all else an estimate from those"
+            )
+            yield Note("calls-timed-in-part", text)
         median = float(np.median(durations))
         if not skip_first and len(durations) > 5 and durations[0] > 5 * median:
             text = (
@@ -470,10 +511,9 @@ class _Thread:
 
     def _span(self) -> tuple[int, int]:
         """Return (length, begin) of the section's time."""
-        rows = self.rows
-        if len(rows):
-            begin = int(rows[:, 0].min())
-            return int(rows[:, 1].max()) - begin, begin
+        if len(self.rows):
+            begin, end = self.notes.span()
+            return end - begin, begin
         times = self.samples.time_ns
         if not len(times):
             return 0, self.ended.begin_ns
@@ -518,6 +558,76 @@ def _inside(opened: np.ndarray, closed: np.ndarray) -> np.ndarray:
     first = np.searchsorted(closed[:, 0], opened[:, 0])
     last = np.searchsorted(closed[:, 0], opened[:, 1])
     return ends[last] - ends[first]
+
+
+def _merged(spans: np.ndarray) -> np.ndarray:
+    """Return spans of time (begin, end), those that overlap as one, in the order of time."""
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(spans[:, 1])
+    first = np.flatnonzero(np.append(True, spans[1:, 0] > ends[:-1]))
+    return np.column_stack((spans[first, 0], ends[np.append(first[1:], len(spans)) - 1]))
+
+
+# --- calls without a row --------------------------------------------------------------------------
+
+
+class _Calls(NamedTuple):
+    """Calls of a kind.
+
+    Attributes:
+        rows: begin, end and root of those that have a row.
+        durations: of those, without calls of their own inside.
+        numbers: which of all calls each of those is.
+        total: how many calls there are.
+        wall_ns: of all of them.
+    """
+
+    rows: np.ndarray
+    durations: np.ndarray
+    numbers: np.ndarray
+    total: int
+    wall_ns: int
+
+
+def _numbers(rows: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return which of all calls those with a row are, and how many there are in all."""
+    before = np.searchsorted(rows[:, 0], counted[:, 0], "right")
+    added = np.cumsum(np.bincount(before, counted[:, 3], minlength=len(rows) + 1)).astype(int)
+    return np.arange(len(rows)) + added[: len(rows)], len(rows) + int(added[-1])
+
+
+def _weights(numbers: np.ndarray, total: int) -> np.ndarray:
+    """Return how many calls each stands for, by the numbers of those that are known.
+
+    Calls between two stretches of known ones are as those of both: half of them as one's, half as
+    the other's. Ones, where all are known.
+    """
+    gaps = np.diff(numbers, prepend=-1, append=total) - 1
+    first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
+    size = np.diff(first, append=len(numbers))
+    before, after = gaps[first] / 2, gaps[np.append(first[1:], len(numbers))] / 2
+    before[0] *= 2
+    after[-1] *= 2
+    return np.repeat(1 + (before + after) / size, size)
+
+
+def _resampled(weights: np.ndarray) -> np.ndarray:
+    """Return indices, as many as there are weights, each as often as its weight asks for.
+
+    Systematic resampling: each is there its weight over the mean times, rounded up or down, by
+    which sums over the result are without bias. All of them once, where weights are equal.
+    """
+    if not len(weights):
+        return np.arange(0)
+    ends = np.floor(np.cumsum(weights / weights.mean()) + 0.5).astype(int)
+    return np.repeat(np.arange(len(weights)), np.diff(ends, prepend=0))
+
+
+def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> int:
+    """Return the value that a share of calls is below, of two the higher one."""
+    order = np.argsort(values, kind="stable")
+    up_to = np.cumsum(weights[order])
+    return int(values[order[np.searchsorted(up_to, share * (up_to[-1] - 1) + 1)]])
 
 
 def _latency(medians: Sequence[float]) -> Estimate:
@@ -650,19 +760,28 @@ def _unknown(
     return None
 
 
-def _between(beside: Samples, wall_ns: int, left_ns: int) -> tuple[Part, ...]:
-    """Return what a thread did besides its calls; parts add up to ``left_ns``."""
+def _between(
+    beside: Samples, wall_ns: int, left_ns: int, known_ns: int | None = None
+) -> tuple[Part, ...]:
+    """Return what a thread did besides its calls; parts add up to ``left_ns``.
+
+    ``known_ns`` is how much of that the samples are from; None for all of it.
+    """
     if not wall_ns:
         return ()
+    scale = 1.0
+    if known_ns is not None:
+        scale = left_ns / known_ns if known_ns > 0 else 0.0
     libraries: Counter[str] = Counter()
     for leaf, count in beside.by_leaf().items():
         libraries[_library(leaf)] += count
-    parts = [(name, count * beside.period_ns) for name, count in libraries.most_common()]
+    period_ns = scale * beside.period_ns
+    parts = [(name, count * period_ns) for name, count in libraries.most_common() if scale]
     shown, rest = parts[:LIBRARIES], sum(ns for _, ns in parts[LIBRARIES:])
     if rest:
         shown.append((f"{len(parts) - LIBRARIES} other libraries", rest))
     waiting = left_ns - sum(ns for _, ns in shown)
-    shown.append(("off the processor" if beside.leaves else "not sampled", waiting))
+    shown.append(("off the processor" if beside.leaves and scale else "not sampled", waiting))
     return tuple(Part(name=name, time_ns=ns, share=ns / wall_ns) for name, ns in shown)
 
 
@@ -709,10 +828,26 @@ class Detail(NamedTuple):
 
 @dataclass
 class ThreadNotes:
-    """The calls of a thread: shape (calls, 3) with begin, end and root, in the order of ends."""
+    """The calls of a thread.
+
+    Attributes:
+        rows: shape (calls, 3) with begin, end and root, in the order of ends.
+        counted: shape (spans, 4) with begin, end, root and number of calls that have no row.
+    """
 
     rows: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    counted: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
     details: list[Detail] = field(default_factory=list)
+
+    def span(self) -> tuple[int, int]:
+        """Return when its first call begins and its last one ends."""
+        ends = np.concatenate((self.rows[:, 1], self.counted[:, 1]))
+        return int(self.rows[:, 0].min()), int(ends.max())
+
+    def counted_of(self, root: int) -> np.ndarray:
+        """Return the spans of calls without a row of one kind."""
+        found: np.ndarray = self.counted[self.counted[:, 2] == root]
+        return found
 
 
 @dataclass
@@ -768,6 +903,9 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
         if kind == DETAILED:
             thread.details += _details(words)
             continue
+        if kind == COUNTED:
+            thread.counted = np.concatenate((thread.counted, _counted(words)))
+            continue
         triples = words[: len(words) // 3 * 3].reshape(-1, 3)
         whole = triples[triples[:, 2] > 0]
         if kind == LIGHT:
@@ -786,6 +924,20 @@ def _chunks(words: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         end = at + int(words[at])
         yield int(words[at + 1]), int(words[at + 2]), words[at + HEAD : end]
         at = end
+
+
+def _counted(words: np.ndarray) -> np.ndarray:
+    """Return begin, end, root and number of calls without a row.
+
+    Where none with a row follows, the end is as it was expected.
+    """
+    records = words[: len(words) // COUNTED_WORDS * COUNTED_WORDS].reshape(-1, COUNTED_WORDS)
+    begin, expected, planned, left, end, root = records[records[:, 5] > 0].T
+    count = planned - left
+    longest = begin + (LONGEST * (expected - begin)).astype(int)
+    last = begin + (expected - begin) * count // planned
+    until = np.where(end, np.minimum(end, longest), last)
+    return np.column_stack((begin, until, root, count)).compress(count > 0, axis=0)
 
 
 def _details(words: np.ndarray) -> Iterator[Detail]:
