@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 BATCHES = 20
 """Runs are averaged to so many means at most: neighbours in time are not independent."""
+LEAST = 5
+"""Samples without which nothing is said of where time goes: their interval would be too narrow."""
 TRIALS = 64
 """Empty runs that give the cost of profiling."""
 
@@ -248,9 +250,9 @@ class Block:
         reason = refused or hidden() or ("never run" if latency is None else None)
         bill = None
         if reason is None and latency is not None:
-            bill = from_samples(
-                latency, [protocol.attribution(itemise(run)) for run in runs], (), _mean(plain)
-            )
+            found = [protocol.attribution(itemise(run)) for run in runs]
+            if sum(sum(stretch.values()) for one in found for stretch in one.samples) >= LEAST:
+                bill = from_samples(latency, found, (), _mean(plain))
             reason = None if bill else "too short to be sampled; run it more often"
         if bill is None:
             return replace(known, reason=reason)
@@ -260,16 +262,16 @@ class Block:
             notes.append(Note("timed-while-sampled", text))
         if self._layers is not None and self._layers.refused:
             notes.append(Note("not-attributed", f"no layers: {self._layers.refused}"))
-        found: tuple[Layer, ...] = ()
+        inside: tuple[Layer, ...] = ()
         if places is not None and latency is not None:
-            found = layers(latency, bill.lines, [protocol.places(places)])
+            inside = layers(latency, bill.lines, [protocol.places(places)])
         return replace(
             known,
             kernel=bill.kernel,
             tax=bill.tax,
             share=bill.share,
             bill_ns=bill.lines,
-            layers=found,
+            layers=inside,
             notes=tuple(notes),
         )
 

@@ -95,6 +95,16 @@ def test_time_off_the_processor_is_waiting_and_time_in_the_queue_is_nobodys(bloc
     assert found.bill_ns["wait"] == pytest.approx(found.latency.value / 2)
 
 
+def test_from_four_samples_no_share_is_known_and_from_five_there_is_one(clock):
+    for samples, is_known in ((4, False), (5, True)):
+        block = Block("step", clock=clock, sampler=lambda: Scripted(clock))
+        with block:
+            clock.work(samples * MS)
+        found = block.result()
+        assert found.latency.value == samples * MS
+        assert ((found.share is None), bool(found.reason)) == (not is_known, not is_known)
+
+
 def test_a_stretch_ends_after_enough_sampled_time(block, clock, made):
     with block:
         clock.work(STRETCH_NS)

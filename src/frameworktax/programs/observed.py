@@ -19,6 +19,7 @@ from frameworktax.attribution.buckets import classify, is_judged, itemise
 from frameworktax.attribution.layers import short_path
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import KERNEL, UNKNOWN, Leaf, Resolver
+from frameworktax.block import LEAST
 from frameworktax.measure.protocol import attribution
 from frameworktax.programs.calls import (
     COUNTED,
@@ -36,8 +37,6 @@ from frameworktax.stats import mean_interval
 
 STRETCHES = 20
 """Consecutive calls make so many values at most: neighbours are not independent."""
-LEAST = 5
-"""Samples without which nothing is said of where time goes: their interval would be too narrow."""
 LONGEST = 2.0
 """Over the time that calls without rows were expected to take: if the next one with a row comes
 later, the program did something else in between."""
