@@ -178,11 +178,16 @@ def read(path: Path, *, own: bool = False) -> Trace:
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
-    """What a record says of where it ran, -1 where it does not, and of how it was launched."""
+    """What a record says of where it ran; -1 where it does not say."""
 
     device: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
     stream: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
     correlation: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1
+
+
+class _Launched(_Args, frozen=True, gc=False):
+    """And of how it was launched: of one's own profile only, because decoding it takes time."""
+
     grid: Any = None
     block: Any = None
     registers: Any = msgspec.field(name="registers per thread", default=None)
@@ -203,12 +208,17 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args = _NO_ARGS
 
 
+class _OwnEvent(_Event, gc=False):
+    args: _Launched = _Launched()
+
+
 class _Times(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw()
     dur: msgspec.Raw = msgspec.Raw()
 
 
 _TYPED = msgspec.json.Decoder(list[_Event])
+_OWN = msgspec.json.Decoder(list[_OwnEvent])
 _TIMES = msgspec.json.Decoder(list[_Times])
 
 
@@ -227,7 +237,8 @@ class _Events:
         """Decode events with commas between them; None if that is not what the piece is."""
         text = b"[" + piece + b"]"
         try:
-            events = _TYPED.decode(text)
+            events: Sequence[_Event]
+            events = _TYPED.decode(text) if self.shapes is None else _OWN.decode(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
         get = CODES.get
@@ -289,8 +300,7 @@ class _Events:
             device[i], stream[i] = index(events[i].pid), index(events[i].tid)
         if self.shapes is not None:
             for i in np.flatnonzero(code == CATEGORIES.index(KERNEL)).tolist():
-                shape = _shape(events[i].args)
-                if min(shape) >= 0:
+                if (shape := _shape(events[i].args)) is not None:
                     self.shapes[int(start[i]), int(device[i]), int(stream[i])] = shape
         self.columns.add(
             good,
@@ -314,7 +324,7 @@ def _event(event: dict[str, Any]) -> _Event:
         name=name if isinstance(name, str) else str(name)[:NAME_SIGNS],
         pid=pid if isinstance(pid, int) else str(pid)[:NAME_SIGNS],
         tid=tid if isinstance(tid, int) else str(tid)[:NAME_SIGNS],
-        args=_Args(
+        args=_Launched(
             device=device if device < 2**31 else -1,
             stream=index(args.get("stream")),
             correlation=index(args.get("correlation")),
@@ -332,9 +342,13 @@ def index(value: Any) -> int:
     return value if usable else -1
 
 
-def _shape(args: _Args) -> Shape:
-    """Return how a kernel was launched; -1 for what the trace does not say."""
-    return _volume(args.grid), _volume(args.block), index(args.registers), index(args.shared)
+def _shape(args: _Args) -> Shape | None:
+    """Return how a kernel was launched; None where the trace does not say all of it."""
+    if not isinstance(args, _Launched):
+        return None
+    sides = _volume(args.grid), _volume(args.block)
+    found = (*sides, index(args.registers), index(args.shared))
+    return found if min(found) >= 0 else None
 
 
 def _volume(sides: Any) -> int:
