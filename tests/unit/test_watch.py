@@ -3,6 +3,7 @@
 import copy
 import gc
 import logging
+import os
 import pickle
 import threading
 from collections import Counter
@@ -477,6 +478,24 @@ def test_a_call_under_way_keeps_its_ring_until_it_ends(recorder, clock, made):
     assert not made[0].closed
     recorder.leave(caller)
     assert made[0].closed
+
+
+@pytest.mark.timeout(120)  # it would wait for itself
+def test_an_exporter_may_fork(clock):
+    class Forking(Seen):
+        def called(self, labels, seconds):
+            child = os.fork()
+            if not child:
+                os._exit(0)
+            self.calls.append(os.waitpid(child, 0)[1])
+
+    forking = Forking()
+    recorder = Recorder("m", forking, sample=0, interval_s=HOUR_S, clock=clock)
+    call(recorder, clock, MS)
+    recorder.flush()
+    assert forking.calls == [0]
+    recorder.end()
+    recorder.join()
 
 
 # --- exporters ---------------------------------------------------------------------------------
