@@ -17,12 +17,11 @@ help: ## this list
 install: $(STAMP) ## a virtual environment with everything; the command is .venv/bin/frameworktax
 
 # torch first and by the constraints file: asked for by another package, pip may take a CUDA build.
-# Compiled to bytecode afterwards, on all cores, but for their tests; some hold files that are no Python.
+# Bytecode is made of what is imported, when it is: of everything it takes pip two minutes.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[all,dev]'
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib src || true
 	touch $(STAMP)
 
 demo: install ## measure a small BERT in five runtimes: store, JSON and report in demo/

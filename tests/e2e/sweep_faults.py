@@ -17,9 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
 
 STUDY = """
 [study]
@@ -91,7 +95,7 @@ def start(
     before: Callable[[], None] | None = None,
     stdout: int | IO[str] = subprocess.DEVNULL,
     stderr: int | IO[str] = subprocess.PIPE,
-    program: Sequence[str] = ("-m", "frameworktax"),
+    program: Sequence[str] = hurried.PROGRAM,
     **variables: str,
 ) -> subprocess.Popen[str]:
     """Begin a sweep over ``study.toml``; what is wrong with its world comes as arguments."""
@@ -157,10 +161,14 @@ def kill_while_timed(child: subprocess.Popen[str], folder: Path) -> None:
     while not any('"record":"block"' in path.read_text() for path in (folder / STORE).glob("*")):
         assert child.poll() is None, "nothing was timed"
         time.sleep(0.02)
-    for pid in workers(child.pid):
-        if b"set-up-" not in Path(f"/proc/{pid}/environ").read_bytes():
-            os.kill(pid, signal.SIGKILL)
-            return
+    while child.poll() is None:
+        for pid in workers(child.pid):
+            with suppress(OSError):  # it ended while we looked
+                variables = Path(f"/proc/{pid}/environ").read_bytes()
+                if variables and b"set-up-" not in variables:
+                    os.kill(pid, signal.SIGKILL)
+                    return
+        time.sleep(0.02)
     raise AssertionError("no measuring process is left")
 
 
@@ -198,7 +206,7 @@ def run(seed: int, folder: Path) -> Ending:
     fault = FAULTS[seed % len(FAULTS)]
     after_s = draw.uniform(0.0, WINDOW_S)
     (folder / "study.toml").write_text(STUDY)
-    child = start(folder)
+    child = start(folder, program=("-m", "frameworktax"))  # as users start it
     hit = shoot(child, fault, after_s)
     _, error = child.communicate(timeout=900)
     code, message = child.returncode, message_of(error)
@@ -241,8 +249,8 @@ def restart(folder: Path, ending: Ending, expected: Points, *words: str) -> str:
 
 
 def left_running(folder: Path) -> bool:
-    """Return whether a measuring process of this folder still runs a little later."""
-    for _ in range(40):
+    """Return whether a measuring process of this folder still runs a minute later."""
+    for _ in range(1200):
         alive = []
         for path in Path("/proc").glob("[0-9]*/cwd"):
             try:

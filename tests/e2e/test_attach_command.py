@@ -77,7 +77,9 @@ def test_a_program_of_the_interpreter_is_all_tax(shell, target):
     assert found["tax_share"]["value"] > 0.95
     assert {one["pid"] for one in found["sections"]} == {target.pid}
     assert found["processes"][0]["is_python"]
-    assert found["sections"][0]["bill_ns"]["python"] > 0.8 * found["sections"][0]["cpu_ns"]
+    lines = found["sections"][0]["bill_ns"]
+    lines.pop("system", None)  # it calls none: these are ticks that a hypervisor took
+    assert lines["python"] > 0.8 * sum(lines.values())
     assert f"process {target.pid};python;" in (shell.folder / "tax.collapsed").read_text()
     assert (shell.folder / "tax.html").read_text().count("<table") >= 2
     assert target.poll() is None

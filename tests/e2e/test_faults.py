@@ -84,7 +84,7 @@ def test_a_model_that_prints_without_end_and_has_children(shell):
     """What it prints is not kept, and what it started ends with it, in its group or not."""
     mark, away = (f"86399.{os.getpid()}{which}" for which in "12")  # of this run alone
     fault = (
-        "hasattr(self, 'c') or (print('x' * 100_000_000), setattr(self, 'c', ["
+        "hasattr(self, 'c') or (print('x' * 20_000_000), setattr(self, 'c', ["
         f"subprocess.Popen(['sleep', '{mark}']), "
         f"subprocess.Popen(['sleep', '{away}'], start_new_session=True)]))"
     )

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
 import race_plugin
 
-OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "20s", "--until", "90%"]
+OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "900s", "--until", "90%"]
 OPTIONS += ["--processes", "1"]
-"""Blocks of one process lie a thirtieth of the budget apart: the test waits for that."""
 LOAD = """
 import sys
 import numpy as np
@@ -30,7 +30,7 @@ assert not {"torch", "slow_model"} & set(sys.modules)
 AGAIN = """
 from pathlib import Path
 from frameworktax.comparing import measure_again
-found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9, time_budget=20).comparison
+found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9, time_budget=900).comparison
 assert {p.workload.batch for p in found.points} == {2, 4}, found
 assert all(p.before and p.after for p in found.points), found
 """
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 def run(folder, *words, python=()):
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, "-P", *(python or ("-m", "frameworktax", *words))],
+        [sys.executable, "-P", *(python or (*hurried.PROGRAM, *words))],
         cwd=folder,
         env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": path},
         capture_output=True,
@@ -84,5 +84,5 @@ def test_a_race_with_a_liar_and_a_crash(folder):
     assert loaded.returncode == 0, loaded.stderr
 
     (folder / "slow_model.py").unlink()  # nothing of the model is needed any more
-    again = run(folder, python=("-c", AGAIN))
+    again = run(folder, python=("-c", hurried.CODE + AGAIN))
     assert again.returncode == 0, again.stderr

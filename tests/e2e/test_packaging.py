@@ -15,6 +15,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -138,7 +141,8 @@ def plain(tmp_path_factory, wheel) -> Clean:
     made = Clean(tmp_path_factory.mktemp("plain"), wheel, "torch")
     words = ["net.py:build", "--runtimes", "eager,inference-mode", "--batch", "1"]
     how = ["--processes", "1", "--until", "50%", "--time-budget", "1h"]
-    made.measured = made("frameworktax", "measure", *words, *how, "--json", "run.json")
+    words = ["measure", *words, *how, "--json", "run.json"]
+    made.measured = made("python", *hurried.PROGRAM, *words)
     return made
 
 
@@ -217,19 +221,20 @@ WORK = [
 
 
 def test_what_needs_no_extra_works(plain):
+    assert plain("frameworktax", "--version").returncode == 0
     for words, (code, _, err, _) in zip(WORK, plain.each(WORK), strict=True):
         assert code in (0, 3), (words, err)
         assert "Traceback" not in err, words
 
 
 def test_models_and_runtimes_name_what_they_miss(plain):
-    models = json.loads(plain("frameworktax", "list", "models", "--json").stdout)
+    listed = plain.each([["list", "models", "--json"], ["list", "runtimes", "--json"]])
+    models, runtimes = (json.loads(out) for _, out, *_ in listed)
     missing = {row["name"]: row["missing"] for row in models if row["missing"]}
     assert {"bert-tiny", "alexnet", "torchvision:NAME", "timm:NAME", "hf:NAME"} <= missing.keys()
     assert not {"mlp", "resnet-18", "lstm"} & missing.keys()
     for name, reason in missing.items():
         assert extra_of(reason) in PROJECT["optional-dependencies"], name
-    runtimes = json.loads(plain("frameworktax", "list", "runtimes", "--json").stdout)
     for row in runtimes:
         reason = row["reason"] or ""
         if not row["available"] and "GPU" not in reason and "cuda" not in reason:

@@ -62,7 +62,7 @@ if __name__ == "__main__":
     if how in ("SIGINT", "SIGKILL"):
         os.kill(os.getpid(), getattr(signal, how))
     if how == "wait":
-        time.sleep(60)
+        time.sleep(3600)
 """
 
 
@@ -158,7 +158,7 @@ def test_wrong_use_is_one_line_and_exit_2(here, words):
 
 
 KNOWN = """
-import json, statistics, sys, time
+import json, sys, time
 import torch
 import frameworktax as ft
 
@@ -166,23 +166,27 @@ class Block(torch.nn.Module):
     def __init__(self, spin_ms):
         super().__init__()
         self.linear, self.spin_ms = torch.nn.Linear(64, 64), spin_ms
-        self.took_ns = []
+        self.took_ns = 0
 
     def forward(self, x):
-        begin, end = time.perf_counter_ns(), time.thread_time_ns() + self.spin_ms * 1_000_000
-        while time.thread_time_ns() < end:
+        begin = time.thread_time_ns()
+        while time.thread_time_ns() < begin + self.spin_ms * 1_000_000:
             pass
         x = self.linear(x)
-        self.took_ns.append(time.perf_counter_ns() - begin)
+        self.took_ns += time.thread_time_ns() - begin
         return x
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = torch.nn.Sequential(*(Block(ms) for ms in (0, 0, 5, 0)))
+        self.took_ns = 0
 
     def forward(self, x):
-        return self.blocks(x)
+        begin = time.thread_time_ns()
+        x = self.blocks(x)
+        self.took_ns += time.thread_time_ns() - begin
+        return x
 
 torch.set_num_threads(1)
 net, head = Net(), torch.compile(torch.nn.Linear(64, 1), backend="eager")
@@ -193,8 +197,8 @@ for step in range(int(sys.argv[1])):
     head(out).sum().backward()
     optimizer.step()
 found = block.result()
-took_ns = statistics.median(net.blocks[2].took_ns)
-print(json.dumps([found.share.low, found.share.high, took_ns]))
+spun = net.blocks[2].took_ns / net.took_ns
+print(json.dumps([found.share.low, found.share.high, spun]))
 """
 
 
@@ -212,11 +216,14 @@ def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     }  # fmt: skip
     (net,) = [kind for kind in kinds if kind["name"] == "Net"]
     (spin,) = [layer for layer in net["layers"] if layer["path"] == "blocks.2"]
-    low, high, took_ns = json.loads(ran.out.splitlines()[-1])
-    assert took_ns > 5e6
-    assert spin["time_ns"]["value"] == pytest.approx(took_ns, rel=0.1)
+    low, high, spun = json.loads(ran.out.splitlines()[-1])
+    on_cpu_ns = net["latency_ns"]["value"] - net["bill_ns"].get("wait", 0)
+    assert net["latency_ns"]["value"] > 5e6
+    # By the program's own clock of its processor time: what others take is no part of either.
+    assert spin["time_ns"]["value"] / on_cpu_ns == pytest.approx(spun, abs=0.1)
     assert spin["file"].endswith("known.py") and spin["line"] == 12
-    assert net["tax_share"]["low"] <= high and low <= net["tax_share"]["high"]
+    # Waiting for other processes is in the block's share alone.
+    assert net["tax_share"]["low"] - 0.05 <= high and low - 0.05 <= net["tax_share"]["high"]
 
 
 INPUTS = """
@@ -238,27 +245,31 @@ if __name__ == "__main__":
 """
 
 
+LOOK = """
+from pathlib import Path
+source = Path("inputs.py").read_text()
+# Its bias is no attribute of Net, so its argument has to be filled in; 15 parameters ran, not 18.
+for bias in ("", ", bias=True", ", bias=False"):
+    inputs = {"__file__": "inputs.py", "__name__": "inputs"}
+    exec(source.replace("Net(width=5)", f"Net(width=5{bias})"), inputs)
+    try:
+        module, given = inputs["build"]()
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__)
+    else:
+        assert given.pop("x").tolist() == [[7.0] * 5] * 4
+        print(type(module).__name__, module.width, given)
+"""
+
+
 def test_inputs_that_were_recorded_are_what_build_returns(shell):
     """The module, made with the arguments that its attributes have, and values as they were."""
     shell.write("net.py", INPUTS)
     ran = shell("run", "--record-inputs", "inputs.py", "--input-values", "net.py")
     assert ran.code == 0, ran.err
     assert "frameworktax measure inputs.py:build --batch 4" in ran.err
-    shell.write(
-        "look.py",
-        "import inputs\n"
-        "module, given = inputs.build()\n"
-        "assert given.pop('x').tolist() == [[7.0] * 5] * 4\n"
-        "print(type(module).__name__, module.width, given)\n",
-    )
+    assert "bias" in ran.err
+    shell.write("look.py", LOOK)
     look = [sys.executable, "look.py"]
     out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
-    # Its bias is no attribute of Net, so its argument has to be filled in.
-    assert "bias" in ran.err and "TypeError" in out.stderr
-    source = (shell.folder / "inputs.py").read_text()
-    shell.write("inputs.py", source.replace("Net(width=5)", "Net(width=5, bias=True)"))
-    out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
-    assert "ValueError" in out.stderr  # 18 parameters, 15 ran
-    shell.write("inputs.py", source.replace("Net(width=5)", "Net(width=5, bias=False)"))
-    out = subprocess.run(look, cwd=shell.folder, capture_output=True, text=True, check=False)
-    assert out.stdout == "Net 5 {'scale': 0.5}\n", out.stderr
+    assert out.stdout.splitlines() == ["TypeError", "ValueError", "Net 5 {'scale': 0.5}"], out

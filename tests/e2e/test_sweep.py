@@ -2,8 +2,13 @@
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
 
 from frameworktax.host.lock import NAME, VARIABLE, host_lock
 
@@ -84,12 +89,11 @@ def test_code_in_a_study_runs_only_where_it_is_allowed(shell, here):
 
 def test_who_measures_already_is_waited_for(shell, tmp_path):
     import subprocess
-    import sys
 
     shell.write("study.toml", STUDY)
     with host_lock(["sweep", "other.toml"]):
         child = subprocess.Popen(
-            [sys.executable, "-m", "frameworktax", "sweep", "study.toml", "grid.models=mlp"],
+            [sys.executable, *hurried.PROGRAM, "sweep", "study.toml", "grid.models=mlp"],
             cwd=shell.folder, env={**os.environ, "COLUMNS": "80"}, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

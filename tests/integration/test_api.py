@@ -1,11 +1,23 @@
 """From Python: names, live modules, and modules that cannot travel."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
+
 import frameworktax as ft
+from frameworktax.attribution import available_samplers
 from frameworktax.errors import UsageError
 
 torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    hurried.hurry(monkeypatch)
 
 
 class Scale(torch.nn.Module):
@@ -27,6 +39,7 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
         torch.randn(1, 16),
         runtimes=["eager", "inference-mode"],
         batch=[1, 4],
+        by="module",
         time_budget=600,
         until=0.5,
         processes=1,
@@ -37,6 +50,8 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
     assert all(m.status == "ok" and m.workload.model == "Scale" for m in found.values())
     assert all(m.parity.within_tolerance for m in found.values())  # eval: dropout does nothing
     assert module.training  # the caller's own module is as it was
+    if available_samplers()[0][1]:
+        which_layer_pays(found["eager", 1])
     assert "in-place" not in [n.code for n in results.run.notes]
     left = {path.name for path in cache.iterdir()} - {"machine-code"}  # of installed libraries
     assert left == set()  # neither the module, nor what was made from it, nor scratch
@@ -44,6 +59,18 @@ def test_a_live_module_is_measured_in_processes_of_its_own(tmp_path, monkeypatch
     frame = results.to_pandas()
     assert len(frame) == len(results) and frame["latency_ns"].notna().any()
     assert "<table" in results._repr_html_() and "Scale" in repr(results)
+
+
+def which_layer_pays(point):
+    """Every module is there, and together they are the latency, line by line."""
+    assert {layer.path: layer.class_ for layer in point.layers} == {
+        "": "Scale", "linear": "Linear", "dropout": "Dropout", None: "",
+    }  # fmt: skip
+    assert all(layer.calls == 1 for layer in point.layers[:-1])
+    total = sum(layer.time_ns.value for layer in point.layers)
+    assert total == pytest.approx(point.latency_ns.value)
+    for line, ns in point.bill_ns.items():
+        assert sum(one.bill_ns.get(line, 0.0) for one in point.layers) == pytest.approx(ns)
 
 
 def test_a_module_that_cannot_travel_is_measured_in_place_with_a_note(tmp_path):

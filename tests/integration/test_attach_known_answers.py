@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -67,31 +68,33 @@ def started(code):
 @pytest.mark.timing
 @pytest.mark.parametrize("way", ["processor", "thread"])
 def test_the_share_is_within_three_points_of_the_programs_own(way):
-    """Over the same time. By chance one in a hundred is farther: one of three has to be near."""
+    """Over the same time, the middle of several: one differs by two points (1 σ) by chance."""
 
     def own_share():
         process.stdin.write("\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
-    differences = []
+    def difference():
+        own_share()  # begins anew; what it computes for that is not observed
+        with Observation(
+            process.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
+        ) as found:
+            if found._per != way:
+                pytest.skip("sampling processors takes privileges")
+            while sum(one.samples for one in found.update().sections) < 1500:
+                found._stopping.wait(0.2)  # about 3 s, more beside other load
+            found._stop()
+            own = own_share()
+        assert 0.2 < own < 0.97  # neither all nor nothing: a share that could be wrong
+        return found.finish().tax_share.value - own
+
     with started(TAXED) as process:
-        for _ in range(3):
-            own_share()  # begins anew; what it computes for that is not observed
-            with Observation(
-                process.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
-            ) as found:
-                if found._per != way:
-                    pytest.skip("sampling processors takes privileges")
-                while sum(one.samples for one in found.update().sections) < 1500:
-                    found._stopping.wait(0.2)  # about 3 s, more beside other load
-                found._stop()
-                own = own_share()
-                differences.append(found.finish().tax_share.value - own)
-            assert 0.2 < own < 0.97  # neither all nor nothing: a share that could be wrong
+        differences = [difference() for _ in range(3)]
+        while abs(median(differences)) >= 0.03 and len(differences) < 9:
+            differences.append(difference())
         process.stdin.close()
-    assert min(map(abs, differences)) < 0.03, differences
-    assert abs(sum(differences) / 3) < 0.05, differences
+    assert abs(median(differences)) < 0.03, differences
 
 
 def resources(pid):

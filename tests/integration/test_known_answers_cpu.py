@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import native_code
+from attempts import attempted, in_attempts
 
 from frameworktax.attribution import attribute_cpu, available_samplers, machine_code, perf_event
 from frameworktax.attribution.buckets import classify
@@ -91,35 +92,6 @@ def products():
         run()
     yield run
     torch.set_num_threads(before)
-
-
-ATTEMPTS = 8
-
-
-def attempted(check):
-    """Run a check until it holds, a few times at most.
-
-    A host whose neighbours take the processor for a second spoils an attempt; an estimator that
-    is wrong spoils all of them.
-    """
-    for left in reversed(range(ATTEMPTS)):
-        try:
-            check()
-        except AssertionError:
-            if not left:
-                raise
-        else:
-            break
-
-
-def in_attempts(test):
-    """Let a test be ``attempted`` as a whole."""
-
-    @wraps(test)
-    def tried(*args, **kwargs):
-        attempted(partial(test, *args, **kwargs))
-
-    return tried
 
 
 class Spin:
@@ -353,13 +325,15 @@ def test_a_copy_belongs_to_what_called_it():
             copied[bucket] += count * (symbol in ("memcpy", "memmove"))
         ((bucket, count),) = copied.most_common(1)
         assert count > 0.95 * copied.total() > 50
-        assert count > 0.5 * sum(record["samples"][0].values())
+        lines = Counter(record["samples"][0])
+        assert count > 0.5 * (lines.total() - lines["system"])  # of which a host takes some
         return bucket
 
     assert line(lambda: bytearray(content)) == "python"
     assert line(lambda: torch.cat([part, part])) == "kernel"
 
 
+@in_attempts
 def test_system_time_from_missing_ticks_agrees_with_kernel_samples():
     """Page faults: counted in kernel mode where allowed, and by what is missing elsewhere."""
     content = bytes(1 << 24)
@@ -398,6 +372,7 @@ def test_ticks_follow_the_cpu_time_of_the_thread(products):
     assert sorted(ratios)[1] == pytest.approx(1, rel=0.03, abs=0.02)
 
 
+@in_attempts
 def test_a_call_that_overruns_the_ring_counts_what_it_lost(compiled):
     if compiled is None:
         pytest.skip("no C compiler")

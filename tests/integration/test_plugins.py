@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
 import markdown_blocks
 
 from frameworktax import models, runtimes
@@ -23,7 +24,7 @@ from frameworktax.errors import UsageError
 from frameworktax.records import Workload
 
 DOCUMENT = Path(__file__).parents[2] / "CONTRIBUTING.md"
-GROUPS = (runtimes.GROUP, models.GROUP)
+MODULE = ("-m", "frameworktax")
 
 
 def install(folder: Path) -> dict:
@@ -57,7 +58,7 @@ def command(*start: str) -> list[str]:
 
 def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "frameworktax", *words],
+        [sys.executable, "-P", *(hurried.PROGRAM if "measure" in words else MODULE), *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
         capture_output=True,

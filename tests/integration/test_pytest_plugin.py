@@ -17,6 +17,7 @@ from frameworktax.errors import DeploymentError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as made
+import hurried
 
 PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
 
@@ -166,6 +167,7 @@ def test_nothing_is_imported_before_a_test_asks(tmp_path):
 def test_a_live_module_for_real(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "test_it.py").write_text(
+        f"{hurried.CODE}"
         "import torch\n"
         "def test_it(frameworktax):\n"
         "    told = frameworktax.assert_tax(\n"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import hurried
+
 from frameworktax import models, runtimes
 from frameworktax.measure import parity
 from frameworktax.measure.process import Worker
@@ -187,7 +190,7 @@ def apart(tmp_path_factory) -> dict[str, str]:
 def test_both_kinds_are_measured_side_by_side(apart: dict[str, str], tmp_path: Path) -> None:
     """The environment sees this one, whose torch its set-up uses, and not the other way round."""
     assert importlib.util.find_spec("engine_of_its_own") is None
-    command = [sys.executable, "-P", "-m", "frameworktax", "measure", "mlp", "--width", "0.1"]
+    command = [sys.executable, "-P", *hurried.PROGRAM, "measure", "mlp", "--width", "0.1"]
     command += ["--runtimes", "inference-mode,of-its-own", "--batch", "2", "--processes", "1"]
     command += ["--time-budget", "900s", "--until", "60%", "--twin", "none", "--quiet"]
     command += ["--json", "run.json"]
