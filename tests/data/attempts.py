@@ -29,5 +29,3 @@ def in_attempts(test):
         attempted(partial(test, *args, **kwargs))
 
     return tried
-
-

@@ -9,10 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 
 from frameworktax import cli
 

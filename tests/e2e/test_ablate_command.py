@@ -1,13 +1,9 @@
 """`frameworktax ablate` as a user runs it: redrawn from a store, wrong use."""
 
 import json
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import ladder_records as made
+import pytest
 
 
 def test_a_store_is_redrawn_in_every_form(here):

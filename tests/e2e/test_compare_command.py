@@ -1,15 +1,11 @@
 """`frameworktax compare` as a user runs it: exit codes, files, wrong use."""
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as made
+import pytest
 import sample_records as data
 
 

@@ -14,11 +14,9 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
 import markdown_blocks
+import pytest
 import source_notes
 from typer.main import get_command
 

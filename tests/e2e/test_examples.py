@@ -7,14 +7,11 @@ one's output stands in ``output.txt`` beside it, as it was printed.
 import functools
 import re
 import shutil
-import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
 import markdown_blocks
+import pytest
 
 ROOT = Path(__file__).parents[2] / "examples"
 PAGES = sorted(ROOT.glob("*/README.md"))

@@ -6,12 +6,10 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-from typer.main import get_command
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as comparison
+import pytest
 import sample_records as data
+from typer.main import get_command
 
 from frameworktax import cli
 from frameworktax.host import cache

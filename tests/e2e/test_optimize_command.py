@@ -7,12 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 import race_plugin
 
 OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "900s", "--until", "90%"]

@@ -14,10 +14,8 @@ import venv
 import zipfile
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -36,19 +34,15 @@ def build():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    pip(*words, "--wheel-dir", str(folder), str(ROOT))
+    python("hatchling", "build", "--target", "wheel", "--directory", str(folder))
     (built,) = folder.iterdir()
     return built
 
 
-def pip(*words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def python(*words: str) -> None:
+    """Run a module with this interpreter."""
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -79,7 +73,8 @@ class Clean:
         needed = [Requirement(text) for text in PROJECT["dependencies"]]
         for distribution in closure([*(r.name for r in needed), *further]):
             link(distribution, site)
-        pip("--python", str(self.bin / "python"), "install", "--quiet", "--no-deps", str(wheel))
+        into = ("--python", str(self.bin / "python"), "--disable-pip-version-check")
+        python("pip", *into, "install", "--quiet", "--no-deps", str(wheel))
         self.work = folder / "work"
         self.work.mkdir()
         (self.work / "net.py").write_text(NET)

@@ -1,13 +1,10 @@
 """`frameworktax reproduce` as a user types it, told from stores; measuring is `sweep`'s."""
 
 import json
-import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import paper_records as made
+import pytest
 
 from frameworktax.reproduce import studies
 from frameworktax.store import Writer

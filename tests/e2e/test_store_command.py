@@ -6,10 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import markdown_blocks
+import pytest
 import sample_records as data
 
 from frameworktax import cli, store

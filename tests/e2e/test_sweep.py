@@ -3,12 +3,9 @@
 import json
 import os
 import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 
 from frameworktax.host.lock import NAME, VARIABLE, host_lock
 

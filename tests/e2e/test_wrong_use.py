@@ -1,12 +1,9 @@
 """Wrong use: one line, exit 2, no traceback, and it says what to do."""
 
 import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
+import pytest
 import sample_records
 
 from frameworktax import cli, store

@@ -1,12 +1,7 @@
 """From Python: names, live modules, and modules that cannot travel."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 
 import frameworktax as ft
 from frameworktax.attribution import available_samplers

@@ -10,10 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import markdown_blocks
+import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "CONTRIBUTING.md"

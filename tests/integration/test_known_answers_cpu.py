@@ -8,18 +8,14 @@ spin are up to 12 % slower on some processors, because vector units and caches c
 from __future__ import annotations
 
 import mmap
-import sys
 import threading
 import time
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from statistics import median
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import native_code
+import pytest
 from attempts import attempted, in_attempts
 
 from frameworktax.attribution import attribute_cpu, available_samplers, machine_code, perf_event

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from attempts import in_attempts
 
 from frameworktax.attribution import available_samplers, call_stacks, operators

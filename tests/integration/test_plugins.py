@@ -13,11 +13,9 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
 import markdown_blocks
+import pytest
 
 from frameworktax import models, runtimes
 from frameworktax.errors import UsageError

@@ -5,19 +5,16 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
+import comparison_records as made
+import hurried
 import pytest
 import scipy.stats  # noqa: F401 # numpy's parts cannot be imported again after a run in this process
 
 from frameworktax import api, comparing
 from frameworktax.analysis.document import build
 from frameworktax.errors import DeploymentError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import comparison_records as made
-import hurried
 
 PLUGIN = ("-p", "frameworktax.integrations.pytest_plugin", "-p", "no:cacheprovider")
 

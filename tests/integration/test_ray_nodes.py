@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ray_loopback import ENVIRONMENT, loopback
 
 from frameworktax import store, sweep
 from frameworktax.host.lock import VARIABLE
@@ -29,10 +30,6 @@ from frameworktax.sweep.plan import plan_sweep
 from frameworktax.sweep.ray import RayExecutor
 from frameworktax.sweep.ray_cluster import LostError, Node, about_here
 from frameworktax.sweep.ray_node import NodeHost
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from ray_loopback import ENVIRONMENT, loopback
 
 TIMINGS = {
     "latency_ns", "pipelined_ns", "cpu_ns", "pipelined_calls", "setup_ns", "load_ns", "first_ns",

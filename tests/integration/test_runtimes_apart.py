@@ -9,10 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 
 from frameworktax import models, runtimes
 from frameworktax.measure import parity

@@ -3,12 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import hurried
+import pytest
 
 from frameworktax import runtimes
 from frameworktax.runtimes.base import Target

@@ -2,18 +2,14 @@
 
 import contextlib
 import os
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from attempts import in_attempts
+from prometheus_client import CollectorRegistry
 
 import frameworktax as ft
 from frameworktax.attribution.perf_event import probe

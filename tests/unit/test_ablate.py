@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 from ladder_records import BASE, MS, RUNGS, records, write
+from rich.console import Console
 
 from frameworktax import ablate, runtimes
 from frameworktax.ablate import blocks, steps

@@ -1,14 +1,9 @@
 import math
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-sys.path.insert(0, str(Path(__file__).parent))
 import sample_records as data
 from test_where import stack as layer_stack
 

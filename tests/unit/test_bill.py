@@ -1,13 +1,10 @@
 import math
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 from statistics import stdev
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from frameworktax.analysis import bill, estimates
 from frameworktax.records import BILL, Attribution, Block, Estimate
 from frameworktax.stats import mean_interval, process_interval

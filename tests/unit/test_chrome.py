@@ -4,13 +4,10 @@ import gzip
 import json
 import random
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.errors import TraceError

@@ -2,14 +2,10 @@
 
 import json
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as made
+import pytest
 import sample_records as data
 
 import frameworktax as ft

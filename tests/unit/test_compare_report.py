@@ -3,19 +3,16 @@
 import io
 import json
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import comparison_records as made
 import jsonschema
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import comparison_records as made
 import sample_records as data
+from rich.console import Console
 
 from frameworktax.analysis.compare.comparison import Comparison, compare
 from frameworktax.analysis.document import build

@@ -5,15 +5,11 @@ import inspect
 import json
 import os
 import pickle
-import sys
 import threading
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import race_plugin
 
 import frameworktax as ft

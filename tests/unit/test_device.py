@@ -1,10 +1,9 @@
 """Device attribution on a fake device: every number is known in advance."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from fake_device import LAUNCH_CALLS, FakeDevice
 
 from frameworktax.attribution.device import MIN_SPIN_NS, attribute_gpu, calibrate, measure_span
 from frameworktax.attribution.device_profile import (
@@ -19,10 +18,6 @@ from frameworktax.host.nvml import Reading
 from frameworktax.records import Attribution
 from frameworktax.testing import FakeClock
 from frameworktax.traces.events import COPY, DEVICE, MEMSET
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from fake_device import LAUNCH_CALLS, FakeDevice
 
 EPOCH = 1_751_410_836_000_000_000
 STEADY = Reading(sm_mhz=1980, memory_mhz=2619, power_mw=500_000, celsius=60, reasons=0)

@@ -1,12 +1,11 @@
 """Kernels by module and operator on a fake device: every number is known in advance."""
 
-import sys
 from array import array
 from bisect import bisect_right
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from fake_device import FakeDevice
 
 from frameworktax.analysis import places as placing
 from frameworktax.attribution.device_places import (
@@ -19,10 +18,6 @@ from frameworktax.errors import TraceError
 from frameworktax.records import Estimate, Module, Places
 from frameworktax.testing import FakeClock
 from frameworktax.traces.events import HOST_CALLS
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from fake_device import FakeDevice
 
 EPOCH = 1_751_410_836_000_000_000
 

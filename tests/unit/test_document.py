@@ -1,12 +1,8 @@
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 from statistics import stdev
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis.document import build

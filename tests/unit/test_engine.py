@@ -2,12 +2,9 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from fake_workers import timed
 
 from frameworktax.errors import UsageError, UserModelError, WorkerError

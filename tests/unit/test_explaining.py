@@ -3,12 +3,9 @@
 import gzip
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 import trace_cases as cases
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sample_records
+import trace_cases
 
 from frameworktax import cli, errors, records, store
 from frameworktax.cli.deliver import fail
@@ -22,10 +24,6 @@ from frameworktax.report.blocks import Heading, Item, Items, Note, Notes, Text, 
 from frameworktax.report.render_markdown import markdown
 from frameworktax.sweep import source
 from frameworktax.traces import nsys
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import sample_records
-import trace_cases
 
 STUDY = '[study]\nname = "s"\n[grid]\nmodels = ["mlp"]\n'
 DRIVES = "\x1b]0;title\x07\x1b[2Jname\u202eeman\u200b\x9b31m\x00\n"

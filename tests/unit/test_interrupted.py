@@ -4,10 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import fake_measuring
+import pytest
 
 from frameworktax import api, cli, store
 from frameworktax.errors import NothingMeasuredError

@@ -3,16 +3,13 @@
 import gzip
 import json
 import os
-import sys
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import trace_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import trace_cases as cases
 
 from frameworktax.errors import TraceError
 from frameworktax.traces import intervals, kineto

@@ -2,12 +2,9 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as made
+import pytest
 import sample_records as data
 
 from frameworktax import cli

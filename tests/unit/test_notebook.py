@@ -1,10 +1,7 @@
 """Records as tables in a notebook."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax import notebook

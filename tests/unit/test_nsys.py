@@ -1,12 +1,8 @@
 """The reader of Nsight Systems' exports."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.errors import TraceError

@@ -1,13 +1,9 @@
 """The order in which a session measures: every point once, then processes, then precision."""
 
-import sys
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from fake_workers import FakeHost
 
 from frameworktax import store

@@ -1,13 +1,9 @@
 import math
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax.analysis import document

@@ -1,13 +1,8 @@
 """Advice predicts only what was not measured, and says which."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
 from made_points import device_point, estimate, point
 
 from frameworktax.analysis import advice as predicted

@@ -1,12 +1,9 @@
 """What-ifs from Python: the same answers as on the command line, typed."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 import frameworktax as ft

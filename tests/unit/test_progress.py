@@ -382,4 +382,4 @@ def test_no_thread_refreshes_the_table():
     before = threading.active_count()
     with ProgressView(console, 60.0) as view:
         view.measured(ASKED[0], PROCESSES)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # others may end

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sample_records as data
 

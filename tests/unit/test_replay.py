@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from two_queues import Program, busy_ns, play, random_program

@@ -9,10 +9,8 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
+from rich.console import Console
 
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError

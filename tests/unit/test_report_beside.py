@@ -1,13 +1,9 @@
 """Two results side by side in one page."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import comparison_records as data
+import pytest
 
 from frameworktax import comparing
 from frameworktax.analysis.document import build

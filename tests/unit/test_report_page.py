@@ -1,14 +1,9 @@
 """What the page holds beyond one model's tables: any axis, overviews, thinning, symbols."""
 
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 from test_where import stack
 

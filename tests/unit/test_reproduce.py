@@ -2,14 +2,11 @@
 
 import math
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import paper_records as made
+import pytest
 import sample_records as data
 
 from frameworktax.analysis.document import build

@@ -3,16 +3,12 @@
 import json
 import math
 import random
-import sys
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from fake_workers import made_bench, timed
 
 from frameworktax import store

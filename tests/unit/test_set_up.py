@@ -1,15 +1,11 @@
 """Set-up: what cannot run is said before it is tried, what was prepared is used again and timed."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from fake_workers import made_bench
 
 from frameworktax import host, store

@@ -1,11 +1,8 @@
 """A large store as columns: the same numbers as a report."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_records as data
 
 from frameworktax import store

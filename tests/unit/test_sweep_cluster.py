@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_cluster import DriverKilled, Faults, SimulatedCluster, Truth, faults_of
 
 from frameworktax.errors import StoreError
 from frameworktax.measure.plan import Plan
@@ -24,10 +23,6 @@ from frameworktax.sweep.schedule import Group, Queue, Retries, groups, halves
 from frameworktax.sweep.status import Estimator, find_statuses
 from frameworktax.sweep.study import load
 from frameworktax.testing import FakeClock
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from simulated_cluster import DriverKilled, Faults, SimulatedCluster, Truth, faults_of
 
 NODES = {"big": 12, "small": 8}
 RUNTIMES = ["eager", "inference-mode", "torchscript-frozen", "onnxruntime"]

@@ -1,10 +1,10 @@
 """The public fakes keep their own promises: they are what other exact tests stand on."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_device import FakeDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +21,6 @@ from frameworktax.traces.events import (
     MEMSET,
     MEMSET_LAUNCHES,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from fake_device import FakeDevice
 
 
 def launches(trace, *names):

@@ -1,12 +1,8 @@
 """A trace in order: launches, steps, duplicates, clocks."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.traces import kineto, timeline

@@ -1,16 +1,10 @@
 """Blocks and warm-up on a scripted clock: exact numbers."""
 
-import sys
-from pathlib import Path
-
 import pytest
+from fake_device import FakeDevice
 
 from frameworktax.measure import timing
 from frameworktax.testing import FakeClock, FakeLoaded
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from fake_device import FakeDevice
 
 
 def test_a_host_block_drops_the_first_call_and_counts_both_timings():

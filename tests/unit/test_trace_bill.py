@@ -1,15 +1,12 @@
 """The bill of a trace: known answers, and that it always adds up."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import trace_cases as cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-import trace_cases as cases
 
 from frameworktax.analysis.trace import bill as trace_bill
 from frameworktax.traces import kineto, timeline

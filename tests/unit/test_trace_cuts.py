@@ -1,12 +1,7 @@
 """Traces cut from a running server: work from before the window is unknown, never idle."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
 
 from frameworktax.analysis.trace.document import document

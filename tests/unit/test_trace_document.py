@@ -3,15 +3,12 @@
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import trace_cases as cases
+from rich.console import Console
 
 from frameworktax.analysis.whatif.formulas import WhatIf
 from frameworktax.explaining import explain_run

@@ -1,12 +1,10 @@
 """Steps, start-up calls, waits, traces of a CPU: what a reader of a trace would say, in numbers."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 DATA = Path(__file__).parents[1] / "data"
-sys.path.insert(0, str(DATA))
 import trace_cases as cases
 
 from frameworktax.errors import UsageError

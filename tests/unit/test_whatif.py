@@ -1,18 +1,13 @@
 """What-if: exact numbers of every formula, and a reason wherever there is none."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import sample_records as data
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-import sample_records as data
 from made_points import device_point, estimate, point
 from two_queues import play, random_program
 
