@@ -134,12 +134,11 @@ def onnx_file(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if runtimes.get(name).takes_onnx])
-def test_an_onnx_file_of_a_user_equals_onnxruntime(
-    name: str, onnx_file: Path, tmp_path: Path
-) -> None:
+def test_an_onnx_file_of_a_user_equals_onnxruntime(name: str, request, tmp_path: Path) -> None:
     missing = runtimes.get(name).missing(Target())
     if missing:
         pytest.skip(missing)
+    onnx_file = request.getfixturevalue("onnx_file")
     workload = Workload(model=f"onnx:{onnx_file}", length=16)
     before = onnx_file.stat()
     found = {}
