@@ -130,8 +130,8 @@ def test_a_spin_for_half_of_the_time_is_a_tax_of_one_half():
     class Half:
         def __call__(self, x):
             begin = time.thread_time_ns()
-            for _ in range(3):
-                np.sin(x, out=out)
+            for _ in range(30):
+                np.sqrt(x, out=out)
             until = 2 * time.thread_time_ns() - begin
             while time.thread_time_ns() < until:
                 pass
