@@ -170,15 +170,16 @@ def test_the_last_point_of_a_lost_session_was_not_alone_in_it():
     ]
 
     def after(group, outcomes):
-        statuses = find_statuses(group.points, outcomes, 2)
-        return Retries({}, attempts=2).after(group, statuses, lost=True)
+        statuses, queue = find_statuses(group.points, outcomes, 2), Queue()
+        blamed, _ = Retries(queue, {}, attempts=2).after(group, statuses, lost=True)
+        return blamed, list(queue.drain([group.platform]))
 
-    again = after(group, outcomes[:2])
-    assert again.blamed is None
-    assert [(one.points, one.losses) for one in again.now] == [((group.points[2],), 1)]
-    alone = after(again.now[0], [])
-    assert alone.blamed == group.points[2] and alone.later[0].failed
-    assert after(group, outcomes).now == ()
+    blamed, (first, *_) = after(group, outcomes[:2])
+    assert blamed is None
+    assert (first.points, first.losses) == ((group.points[2],), 1)
+    blamed, (later,) = after(first, [])
+    assert blamed == group.points[2] and later.failed
+    assert not any(one.losses for one in after(group, outcomes)[1])
 
 
 def leave_all(cluster, label):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -56,8 +56,23 @@ def briefly(names: str) -> str:
     return f"{first}{f' and {len(others)} more' if others else ''}{part}"
 
 
-class ProgressView(Reporter):
-    """A reporter for people; use as a context manager.
+class _Drawing:
+    """A picture drawn in place where there is a terminal; use as a context manager."""
+
+    _live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self._live.stop()
+
+
+class ProgressView(_Drawing, Reporter):
+    """A reporter for people.
 
     ``verbose`` are lines instead of a picture: each phase, and each point that has a result.
     ``live`` says whether to draw, None to find out. A study gives its own estimate with each
@@ -76,7 +91,6 @@ class ProgressView(Reporter):
         self._console = console
         self._clock = clock
         self._verbose = verbose
-        self._live: Live | None = None
         if drawable(console) and not verbose if live is None else live:
             self._live = Live(
                 console=console,
@@ -99,15 +113,6 @@ class ProgressView(Reporter):
         self._set_up: dict[str, tuple[str, float]] = {}
         self._fresh: set[Point] = set()
         """Points with a value from a session that has not ended: in no count yet."""
-
-    def __enter__(self) -> ProgressView:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._live:
-            self._live.stop()
 
     # --- events -------------------------------------------------------------------------------
 
@@ -283,8 +288,8 @@ def _text(text: str, style: str = "") -> Text:
     return Text(indent + flat(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-class AttachView:
-    """What is known of an attached process by now; use as a context manager.
+class AttachView(_Drawing):
+    """What is known of an attached process by now.
 
     It is drawn in place on a terminal; a log gets a line now and then.
     """
@@ -293,18 +298,8 @@ class AttachView:
         self._out = out
         self._quiet = quiet
         self._logged = time.monotonic()
-        self._live: Live | None = None
         if not quiet and drawable(out):
             self._live = Live(console=out, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> AttachView:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def show(self, found: Program) -> None:
         """Show it, or not: a log has a line every ten seconds."""
@@ -319,9 +314,8 @@ class AttachView:
 
         first = found.processes[0]
         yield Text(f"{flat(found.headline)}; {load(first)}", style="bold")
-        rows = max(
-            2, (self._out.height - 12) // 2
-        )  # small as a terminal may be, something is shown
+        # small as a terminal may be, something is shown
+        rows = max(2, (self._out.height - 12) // 2)
         yield drawn(thread_table("Threads", found.sections[:rows]), self._out)
         tax = [one for one in first.symbols_ns if one[0] != "kernel"]
         if tax:

@@ -80,8 +80,8 @@ class MeasuringSession:
         self._tried: set[tuple[Series, int, int]] = set()
         self._spawning = threading.Lock()
         self._threads = max(point.threads for point in plan.points)
-        self._on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
-        self._memory_bytes = int(0.9 * host.memory_available_bytes())
+        on_device = any(device_of(point.platform) != "cpu" for point in plan.points)
+        self._memory_bytes = 0 if on_device else int(0.9 * host.memory_available_bytes())
         self._series = series_of(
             plan.points, plan.folder, self._scratch, plan.live, deployment=plan.deployment
         )
@@ -434,7 +434,7 @@ class MeasuringSession:
         if not self._plan.in_place:
             return Worker(
                 label,
-                memory_bytes=0 if self._on_device else self._memory_bytes,
+                memory_bytes=self._memory_bytes,
                 python=python,
                 environment=self._variables(variables),
                 templates=self._templates,

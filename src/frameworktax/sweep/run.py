@@ -198,7 +198,8 @@ class Sweep:
                 self._reporter.say(text)
         self._words = {point: one.word for point, one in first.statuses.items()}
         self._reporter.counts(Counter(self._words.values()))
-        self._measure(Queue(first.groups), Retries(first.statuses, self._settings.attempts))
+        queue = Queue(first.groups)
+        self._measure(queue, Retries(queue, first.statuses, self._settings.attempts))
         has_records = self._folder.is_dir() and any(self._folder.glob("*.jsonl"))
         with no_collection():
             records, notes = store.read(self._folder) if has_records else ([], [])
@@ -234,7 +235,7 @@ class Sweep:
             if self._jobs:
                 ended = self._next_done()
                 if ended is not None:
-                    self._take(*ended, queue, retries)
+                    self._take(*ended, retries)
             elif queue:
                 self._clock.sleep(PATIENCE_S)
 
@@ -341,7 +342,7 @@ class Sweep:
             self._estimated_s += one.group.estimate_s
         return one, done
 
-    def _take(self, one: Submitted, done: Done, queue: Queue, retries: Retries) -> None:
+    def _take(self, one: Submitted, done: Done, retries: Retries) -> None:
         """Read what a job has written, and decide what of it is run again."""
         self._sessions.add(done.session)
         shard = shard_of(self._folder, done.session)
@@ -351,19 +352,17 @@ class Sweep:
         self._words |= ended
         self._reporter.counts(Counter(self._words.values()))
         self._reporter.ended()
-        again = retries.after(one.group, statuses, lost=isinstance(done.error, WorkerError))
-        for group in again.now:
-            queue.add(group, first=True)
-        for group in again.later:
-            queue.add(group)
+        is_lost = isinstance(done.error, WorkerError)
+        blamed, what_next = retries.after(one.group, statuses, lost=is_lost)
         if done.error is not None:
-            text = "; ".join(filter(None, (f"{one.job.name}: {done.error}", again.text)))
-            self._reporter.say(text)
-        if again.blamed is not None and done.error is not None:
+            self._reporter.say(
+                "; ".join(filter(None, (f"{one.job.name}: {done.error}", what_next)))
+            )
+        if blamed is not None and done.error is not None:
             session = store.new_session_id(self._folder)
             self._sessions.add(session)
             with open_shard(self._folder, session, self._command) as writer:
-                write_ends(writer, session, [again.blamed], done.error)
+                write_ends(writer, session, [blamed], done.error)
 
     def _results(
         self, records: Sequence[Record], notes: Sequence[Note], asked: Sequence[Point]

@@ -193,23 +193,6 @@ class Queue:
             yield group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """What follows from the end of a job.
-
-    Attributes:
-        now: groups that come before everything else.
-        later: groups that come after everything else.
-        blamed: the point that a lost session was about; it has failed once more.
-        text: what becomes of the points of a lost session, for people.
-    """
-
-    now: tuple[Group, ...] = ()
-    later: tuple[Group, ...] = ()
-    blamed: Point | None = None
-    text: str = ""
-
-
 class Retries:
     """Counts how often points failed, and decides what is run again in the same sweep.
 
@@ -220,52 +203,57 @@ class Retries:
     times, over this sweep and those before, and is given up.
 
     Args:
+        queue: takes what is run again.
         statuses: of the points before the sweep.
         attempts: sessions in which a point is tried.
     """
 
-    def __init__(self, statuses: Mapping[Point, PointStatus], attempts: int) -> None:
+    def __init__(self, queue: Queue, statuses: Mapping[Point, PointStatus], attempts: int) -> None:
+        self._queue = queue
         self._tries = {point: one.tries for point, one in statuses.items() if one.tries}
         self._attempts = attempts
 
-    def after(self, group: Group, statuses: Mapping[Point, PointStatus], *, lost: bool) -> Again:
-        """Return what follows from the end of a group's session.
+    def after(
+        self, group: Group, statuses: Mapping[Point, PointStatus], *, lost: bool
+    ) -> tuple[Point | None, str]:
+        """Have run again what is to be after the end of a group's session.
 
         Args:
             group: its points.
             statuses: of its points by the records of that session alone.
             lost: whether it ended with its node, or hung.
+
+        Returns:
+            The point that a lost session was about, which has failed once more; and what becomes
+            of the points of a lost session, for people.
         """
         failed = [one for one in group.planned if statuses[one.point].fault in BY_CHANCE]
-        again = [one for one in failed if self._may_again(one.point)]
-        later = [replace(group.part(again), failed=True)] if again else []
+        if again := [one for one in failed if self._may_again(one.point)]:
+            self._queue.add(replace(group.part(again), failed=True))
         if not lost:
-            return Again(later=tuple(later))
+            return None, ""
         rest = [
             one
             for one in group.planned
             if statuses[one.point].status == "open" and statuses[one.point].fault is None
         ]
         if not rest:
-            return Again(later=tuple(later), text="all its points had ended before")
+            return None, "all its points had ended before"
         if len(group.planned) == 1:
-            return self._alone(group, later)
+            point = group.planned[0].point
+            what_next = "is given up"
+            if self._may_again(point):
+                self._queue.add(replace(group, failed=True))
+                what_next = "is tried once more"
+            return point, f"{point_name(point)}, was alone in it and {what_next}"
         whole = replace(group.part(rest), losses=group.losses + 1)
         text = f"the rest of it, {len(rest)} points, is run again"
         if whole.losses < self._attempts:
-            return Again(now=(whole,), later=tuple(later), text=text)
-        text += " in halves, to find the point that ends it"
-        return Again(later=(*later, *halves(whole)), text=text)
-
-    def _alone(self, group: Group, later: list[Group]) -> Again:
-        point = group.planned[0].point
-        if self._may_again(point):
-            later.append(replace(group, failed=True))
-            what_next = "is tried once more"
-        else:
-            what_next = "is given up"
-        text = f"{point_name(point)}, was alone in it and {what_next}"
-        return Again(later=tuple(later), blamed=point, text=text)
+            self._queue.add(whole, first=True)
+            return None, text
+        for half in halves(whole):
+            self._queue.add(half)
+        return None, f"{text} in halves, to find the point that ends it"
 
     def _may_again(self, point: Point) -> bool:
         """Count a failure; return whether the point is tried again."""
