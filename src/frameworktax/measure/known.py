@@ -12,6 +12,7 @@ import shutil
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ class KnownModels:
     def __init__(self, cache: Path, live: Any = None) -> None:
         self._cache = cache
         self._live = live
-        self._libraries: dict[str, str] | None = None
 
     def description(self, point: Point, batches: Iterable[int]) -> Described | None:
         """Return what is known of these batch sizes, or None where one of them is missing."""
@@ -104,12 +104,14 @@ class KnownModels:
             with private_file(folder / f"eager-{point.workload.batch}.npz") as partial:
                 shutil.copyfile(path, partial)
 
+    @cached_property
+    def _libraries(self) -> dict[str, str]:
+        return host.libraries(runtimes.distributions())
+
     def _folder(self, point: Point, *, on_cpu: bool = False) -> Path | None:
         """Return the folder of a point's model; ``on_cpu``: None on any other device."""
         eager = replace(point, runtime="eager")
         other_device = on_cpu and device_of(point.platform) != "cpu"
         if self._live is not None or other_device or not is_fixed(eager):
             return None
-        if self._libraries is None:
-            self._libraries = host.libraries(runtimes.distributions())
         return own_entry(self._cache / artifact_key(eager, [], self._libraries))

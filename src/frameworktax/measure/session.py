@@ -13,7 +13,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib import import_module
@@ -192,38 +192,36 @@ class MeasuringSession:
         """Warm up a point or start a further process that is due later; False where none is.
 
         Only while others are being set up, and what takes a moment: nothing is timed meanwhile.
+        What failed is not tried again.
         """
-        ready = [
-            series
-            for series in list(self._series)
-            if series.is_usable and series.timed and not series.runtime.compiles
-        ]
+        step = next((one for one in self._early_steps() if one not in self._tried), None)
+        if step is None:
+            return False
+        self._tried.add(step)
+        series, process, batch = step
+        if batch:
+            self._setup.bind(series, process, batch)
+        else:
+            self._start(series, process)
+        return True
+
+    def _early_steps(self) -> Iterator[tuple[Series, int, int]]:
+        """Yield series, process and batch size of what may be begun early; 0 for a process."""
         for process in range(self._plan.processes):
-            for series in ready:
-                if process >= series.processes(self._plan.processes):
+            for series in list(self._series):
+                if not (series.is_usable and series.timed) or series.runtime.compiles:
                     continue
                 if process in series.workers:
                     for batch in sorted(set(series.points) - series.failed):
-                        is_bound = (batch, process) in series.bound
                         is_quick = 0 < schedule.cost_s(series, batch, process) < MOMENT_S
-                        if not is_bound and is_quick and self._is_first_try(series, process, batch):
-                            self._setup.bind(series, process, batch)
-                            return True
+                        if is_quick and (batch, process) not in series.bound:
+                            yield series, process, batch
                 elif (
-                    series.load_ns[0] < 1e9 * MOMENT_S
+                    process < series.processes(self._plan.processes)
+                    and series.load_ns[0] < 1e9 * MOMENT_S
                     and self._has_room()
-                    and self._is_first_try(series, process)
                 ):
-                    self._start(series, process)
-                    return True
-        return False
-
-    def _is_first_try(self, series: Series, process: int, batch: int = 0) -> bool:
-        """Return whether this is begun for the first time; what failed is not tried again."""
-        step = series, process, batch
-        is_first = step not in self._tried
-        self._tried.add(step)
-        return is_first
+                    yield series, process, 0
 
     def _has_room(self) -> bool:
         """Return whether all processes of every series certainly fit in memory together."""
