@@ -298,10 +298,10 @@ def test_what_is_compared_with_less_than_eagers_whole_output_says_so():
     assert codes(precision="int8") == ["quantised-reference"]
 
 
-@pytest.mark.parametrize(("computes", "share"), [(True, 0.75), (False, 0.0)])
-def test_what_computes_no_padding_has_none(tmp_path, computes, share):
+@pytest.mark.parametrize(("paradigm", "share"), [("eager", 0.75), ("sparse-input", 0.0)])
+def test_what_computes_no_padding_has_none(tmp_path, paradigm, share):
     made = series(tmp_path, FakeRuntime, input="ragged")
-    made.runtime.computes_padding = computes
+    made.runtime.paradigm = paradigm
     described = Described(facts={1: Facts(padding_share=0.75)}, has_twin=False)
     with store.Writer(tmp_path / "s", "session") as writer:
         Recorder(writer, "session").subjects(made, described)

@@ -103,7 +103,6 @@ class Jax(ArtifactRuntime):
     paradigm = "deferred"
     packages = ("torch", "jax", "torchax")
     extra = "jax"
-    environment = "jax"
     recipe = Recipe(("jax==0.10.2", "torchax==0.0.13"), 400)
     libraries = ("jaxlib",)
     loaded = _JaxLoaded
@@ -170,7 +169,6 @@ class ExecuTorch(ArtifactRuntime):
     packages = ("torch", "executorch")
     imports = ("torch",)
     extra = "executorch"
-    environment = "executorch"
     recipe = Recipe(("executorch==1.5.1",), 550)
     loaded = _ExecuTorchLoaded
 
@@ -233,7 +231,6 @@ class LiteRt(ArtifactRuntime):
     name = "litert"
     packages = ("torch", "litert_torch", "ai_edge_litert")
     extra = "litert"
-    environment = "litert"
     recipe = Recipe(("litert-torch==0.10.0", "ai-edge-litert==2.3.0"), 950)
     loaded = _LiteRtLoaded
 
@@ -305,7 +302,6 @@ class Iree(ArtifactRuntime):
     name = "iree"
     packages = ("torch", "onnx", "onnxscript", "iree.compiler", "iree.runtime")
     extra = "iree"
-    environment = "iree"
     recipe = Recipe(("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0"), 400)
     compiles = True
     takes_onnx = True
@@ -359,7 +355,6 @@ class Tract(ArtifactRuntime):
     name = "tract"
     packages = ("torch", "onnx", "onnxscript", "tract")
     extra = "tract"
-    environment = "tract"
     recipe = Recipe(("tract==0.23.9",), 50)
     loaded = _TractLoaded
     takes_onnx = True

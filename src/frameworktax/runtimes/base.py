@@ -98,10 +98,8 @@ class Runtime(ABC):
     """Importable names that must be there."""
     extra: ClassVar[str] = ""
     """The extra that installs them, ``pip install 'frameworktax[extra]'``; empty for none."""
-    environment: ClassVar[str] = ""
-    """The environment of its own it can live in: ``frameworktax env create environment``."""
     recipe: ClassVar[Recipe | None] = None
-    """What that environment consists of."""
+    """What the environment of its own consists of that it can live in."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that move its numbers and are named like no package above."""
     options: ClassVar[Mapping[str, str]] = {}
@@ -134,8 +132,16 @@ class Runtime(ABC):
     places: ClassVar[tuple[By, ...]] = ()
     """What its breakdown can be broken down by: modules where they run one by one in Python,
     operators where functions that call kernels are known by name."""
-    computes_padding: ClassVar[bool] = True
-    """Whether it computes the padded tokens of ragged input."""
+
+    @property
+    def environment(self) -> str:
+        """The environment it can live in, ``frameworktax env create NAME``; empty for none."""
+        return self.name.partition("@")[0] if self.recipe is not None else ""
+
+    @property
+    def computes_padding(self) -> bool:
+        """Whether it computes the padded tokens of ragged input."""
+        return self.paradigm != "sparse-input"
 
     def places_on(self, target: Target) -> tuple[By, ...]:
         """Return what the time of this runtime can be broken down by.

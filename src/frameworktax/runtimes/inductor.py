@@ -178,7 +178,6 @@ class ZenTorch(Inductor):
     devices = ("cpu",)
     precisions = ("float32", "bfloat16")
     packages = ("torch", "zentorch")
-    environment = "zentorch"
     recipe = Recipe(("zentorch==2.13.0.2",), 120)
     options: ClassVar[Mapping[str, str]] = {}
 

@@ -39,7 +39,6 @@ class Nested(TorchRuntime):
     name = "nested"
     paradigm = "sparse-input"
     inputs = ("ragged",)
-    computes_padding = False
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Take the weights of each layer in the order the fused operator wants.
