@@ -204,6 +204,11 @@ def test_padding_serves_only_what_is_proven_and_never_slower_than_eager():
     # eager takes 20 ns at batch 1, and longer at 3
     assert padded_to(grid(latency_ns=20.0), [(3, 16)] * 2) is not None
     assert padded_to(grid(latency_ns=21.0), [(3, 16)] * 2) is None
+    # and 30 ns at batch 2, the next smaller one where it was asked for
+    slower = grid(latency_ns=25.0)
+    nearer = [replace(s, batch=2, gain=(3.0, 2.9, 3.1)) for s in slower.shapes if s.batch == 1]
+    assert padded_to(slower, [(3, 16)] * 2) is None
+    assert padded_to(replace(slower, shapes=(*slower.shapes, *nearer)), [(3, 16)] * 2) is not None
     left = [replace(s, runtime=None) if s.batch == 4 else s for s in grid().shapes]
     assert padded_to(replace(grid(), shapes=tuple(left)), [(3, 16)] * 2) is None
 
