@@ -28,6 +28,7 @@ from frameworktax.records import BILL, Attribution, Block, Estimate, Note
 from frameworktax.stats import ONE_PROCESS, block_median, mean_interval
 
 K = TypeVar("K", bound=Hashable)
+_LINES = frozenset(BILL)
 SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
@@ -85,12 +86,17 @@ class _Sampled:
     def weight(self) -> float:
         """The part of the mean latency that one sample stands for."""
         level = 1.0 if self.level is None else self.level
-        return level * (1 - self.wait) / sum(sum(s.values()) for s in self.stretches)
+        return level * (1 - self.wait) / sum(self.totals)
 
     @cached_property
     def stretches(self) -> list[Mapping[str, int]]:
         """Samples by line, a stretch each."""
         return [s for a in self.attributions for s in a.samples if sum(s.values())]
+
+    @cached_property
+    def totals(self) -> list[int]:
+        """Number of samples of each stretch."""
+        return [sum(s.values()) for s in self.stretches]
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -113,8 +119,9 @@ def _sampled(
     used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
     for a in used:
         if a.method == used[0].method:  # one sampler a bill: they see different things
-            known = tuple(_known(s) for s in a.samples)
-            of_process[a.process].append(replace(a, samples=known))
+            is_known = all(map(_LINES.issuperset, a.samples))
+            known = a if is_known else replace(a, samples=tuple(map(_known, a.samples)))
+            of_process[a.process].append(known)
     blocks = {timed[0].process: timed for timed in processes if timed}
     levels = {
         p: block_median([block_median(b.latency_ns) for b in blocks[p]])
@@ -172,7 +179,7 @@ def _share_of(
         levels = [1.0 if p.level is None else p.level for p in processes]
         residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
         return _around(value, residuals, method)
-    totals = [sum(s.values()) for s in processes[0].stretches]
+    totals = processes[0].totals
     if len(counts[0]) == 1:
         totals = [sum(totals)]
     found = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")
