@@ -4,7 +4,7 @@ One thread reads the models and exports them for one runtime after another, the 
 in a set-up process, in which nothing is timed. A second process exports beside it where there is
 room. Other threads load each runtime in its first measuring process once its files are there. Each
 step has a time limit of its own, and all of them pass the gate: nothing here runs while a block is
-timed.
+timed. ``Setup.start`` and ``Setup.bind`` serve further processes and batch sizes later, too.
 """
 
 from __future__ import annotations
