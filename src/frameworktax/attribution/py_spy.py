@@ -157,8 +157,9 @@ class PySpySampler:
 
 
 _PROCESS, _FRAME = re.compile(r'process (\d+):"'), re.compile(r"(.+) \((.+:\d+)\)")
-FUNCTIONS_HZ, STACKS_HZ = 10, 80
-"""Readings a second, and stacks in all of them: of many threads it reads less often."""
+FUNCTIONS_HZ, STACKS_HZ = 10, 20
+"""Readings a second, and stacks in all of them: of many threads it reads less often. A stack takes
+py-spy 0.5 to 1 ms."""
 _LIBC = ctypes.CDLL(None)
 
 

@@ -117,6 +117,7 @@ class ThreadSampler:
         self._events: dict[int, Event | _ThreadOfMany] = {}
         self._samples: dict[int, ThreadSamples] = {}
         self._ran_ns: dict[int, int | None] = {}
+        self._files: dict[int, dict[str, Path]] = {}
         self._lock = threading.Lock()
         self._process_cpu_ns: int | None = 0
         self._looked_cpu_ns: int | None = 0
@@ -248,6 +249,8 @@ class ThreadSampler:
         samples = self._samples[thread]
         samples.name = self._name(thread)
         samples.wall_ns = time.perf_counter_ns() - samples.begin_ns
+        if self._processors is not None:
+            return  # the event has just read it
         before = self._ran_ns[thread]
         now = self._ran_ns[thread] = self._scheduled(thread)
         if before is not None and now is not None:
@@ -256,7 +259,7 @@ class ThreadSampler:
     def _scheduled(self, thread: int) -> int | None:
         """Return a thread's time on a processor."""
         try:
-            return int((self._tasks / str(thread) / "schedstat").read_text().split()[0])
+            return int(self._file(thread, "schedstat").read_text().split()[0])
         except (OSError, ValueError, IndexError):
             return None
 
@@ -273,12 +276,20 @@ class ThreadSampler:
     def _close(self, thread: int) -> None:
         self._events.pop(thread).close()
         del self._ran_ns[thread]
+        self._files.pop(thread, None)
 
     def _name(self, thread: int) -> str:
         try:
-            return (self._tasks / str(thread) / "comm").read_text().rstrip("\n")
+            return self._file(thread, "comm").read_text().rstrip("\n")
         except (OSError, ValueError):
             return self._samples[thread].name if thread in self._samples else ""
+
+    def _file(self, thread: int, name: str) -> Path:
+        """Return a file of a thread; making its path takes longer than reading it."""
+        files = self._files.setdefault(thread, {})
+        if name not in files:
+            files[name] = self._tasks / str(thread) / name
+        return files[name]
 
     def _is_zombie(self) -> bool:
         try:
