@@ -394,6 +394,7 @@ def test_calls_stand_for_their_neighbours():
     assert weights == pytest.approx([1 + 4.5 / 3] * 3 + [1 + 4.5 / 2] * 2)
     assert weights.sum() == 14
     assert observed._weights(np.arange(5), 5).tolist() == [1] * 5
+    assert observed._weights(np.array([0, 1, 2, 8]), 9).tolist() == [1, 2.25, 2.25, 3.5]
     again = observed._resampled(np.array([1, 1, 4, 1, 1, 1]) * 1.7)
     assert len(again) == 6 and (again == 2).sum() in (2, 3)
     assert observed._resampled(np.full(7, 0.3)).tolist() == list(range(7))

@@ -599,8 +599,14 @@ def _weights(numbers: np.ndarray, total: int) -> np.ndarray:
     """Return how many calls each stands for, by the numbers of those that are known.
 
     Calls between two stretches of known ones are as those of both: half of them as one's, half as
-    the other's. Ones, where all are known.
+    the other's. The very first, which may compile, is like no other. Ones, where all are known.
     """
+    if len(numbers) > 1 and numbers[0] == 0:
+        return np.append(1.0, _of_neighbours(numbers[1:] - 1, total - 1))
+    return _of_neighbours(numbers, total)
+
+
+def _of_neighbours(numbers: np.ndarray, total: int) -> np.ndarray:
     gaps = np.diff(numbers, prepend=-1, append=total) - 1
     first = np.flatnonzero(np.append(True, gaps[1:-1] > 0))
     size = np.diff(first, append=len(numbers))
