@@ -214,6 +214,30 @@ def test_a_command_beyond_its_limit_is_stopped(tmp_path):
     assert gpu_suite.why(1, "kept in /home/someone/store: full") == "exit 1: kept in …: full"
 
 
+def test_what_the_caller_has_on_its_path_stays_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/carried")
+    code = "import os; print(os.environ['PYTHONPATH'])"
+    execute = gpu_suite.executor(tmp_path / "site")
+    _, text = execute(["-c", code], 600, tmp_path / "log")
+    assert text.strip().split(":") == [
+        str(gpu_suite.ROOT / "src"),
+        str(tmp_path / "site"),
+        "/carried",
+    ]
+    recipe = (gpu_suite.ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py" in recipe
+
+
+def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("msgspec", "pydantic"))
+    words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    assert gpu_suite.main(words) == 1
+    assert "msgspec, pydantic missing" in capsys.readouterr().err
+    assert not (tmp_path / "gpu/summary.json").exists()
+
+
 # --- archive and wheels ---------------------------------------------------------------------------
 
 

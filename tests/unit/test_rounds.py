@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -28,6 +29,7 @@ from frameworktax.measure.schedule import (
     rounds_left,
 )
 from frameworktax.measure.series import PointRun, Series
+from frameworktax.measure.setup import Setup
 from frameworktax.measure.timing import BLOCK_NS, calls_for
 from frameworktax.measure.worker import Server
 from frameworktax.records import (
@@ -424,6 +426,18 @@ def test_time_is_kept_for_asking_devices_but_not_all_of_it(tmp_path):
     series = on_device(tmp_path, range(1, 101))
     with rounds_of(tmp_path / "many", [series], budget_s=60.0) as rounds:
         assert rounds.left_s == pytest.approx(60.0 - DEVICE_SHARE * 60.0)
+
+
+def test_a_batch_may_take_longer_to_warm_up_on_a_device(tmp_path):
+    """TorchScript compiles its fused kernels there for each new shape."""
+    there, here = on_device(tmp_path, [1, 8]), on_device(tmp_path, [1, 8])
+    here.points = {b: replace(p, platform="cpu") for b, p in here.points.items()}
+    setup = SimpleNamespace(_plan=Plan(points=(), folder=tmp_path))
+    limits = []
+    for series in (there, here):
+        series.call_ns[1] = 1_000_000
+        limits.append(Setup._bind_limit_s(setup, series, 8))
+    assert limits == [30.0, 5.0]
 
 
 def test_no_calibrator_no_calibration(tmp_path):
