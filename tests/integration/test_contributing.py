@@ -109,7 +109,7 @@ def test_contracts(tree):
         "tests/unit/test_versions.py::test_what_a_class_names_is_listed",
         "tests/integration/test_models_families.py::test_family[example-model]",
         "tests/integration/test_runtimes.py::"
-        "test_in_process_runtimes_agree_with_eager[example-runtime]",
+        "test_in_process_runtimes_agree_with_eager[example-runtime-mlp]",
     )
     run(tree, "benchmarks.tables")
     run(tree, "pytest", "-q", "-p", "no:cacheprovider", *tests)

@@ -134,14 +134,15 @@ def keys_for(name: str) -> list[str]:
     return [key for key in WORKLOADS if not (key == "gpt2" and name in WITHOUT_TORCH)]
 
 
-@pytest.mark.parametrize("name", compared(prepares=False))
-def test_in_process_runtimes_agree_with_eager(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name in compared(prepares=False) for key in keys_for(name)]
+)
+def test_in_process_runtimes_agree_with_eager(name: str, key: str, tmp_path: Path) -> None:
     runtime = runnable(name)
-    for key in keys_for(name):
-        model = models.build(WORKLOADS[key])
-        loaded = runtime.load(model, TARGET, tmp_path)
-        for batch in batches_for(name):
-            assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
+    model = models.build(WORKLOADS[key])
+    loaded = runtime.load(model, TARGET, tmp_path)
+    for batch in batches_for(name):
+        assert_close(loaded.outputs(loaded.bind(batch)()), eager(model, batch))
     if name == "inductor":
         assert any((tmp_path / "inductor-cache").rglob("*.so"))
         assert any((cache_folder() / "inductor-common").rglob("*.so"))  # for every model
