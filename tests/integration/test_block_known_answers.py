@@ -40,7 +40,7 @@ def test_a_loop_of_the_interpreter_is_all_tax():
 @pytest.mark.timing
 @needs_sampler
 def test_roots_of_large_arrays_are_next_to_none():
-    """An instruction of the processor; a sine is a call into libm, whose loop is no kernel."""
+    """An instruction of the processor; a sine would be a call into libm for each number."""
     a = np.ones(1_000_000)
 
     @ft.tax("roots")
