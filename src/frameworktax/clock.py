@@ -14,6 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # Linux alone counts for a thread
+    getrusage = None  # type: ignore[assignment]  # a function where there is one
+
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _opened = threading.local()
 
@@ -36,14 +41,49 @@ def queued_ns(path: Path = SCHEDSTAT) -> int | None:
         return None
 
 
+def waits() -> int | None:
+    """Return how often the calling thread gave its processor up to wait; None if not known."""
+    return None if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+
+
+Queue = tuple[int | None, int | None]
+"""Time in the queue, ns, and how often the thread waited; None where that is not known."""
+
+
+def others_ns(off_ns: int, before: Queue, after: Queue) -> int | None:
+    """Return the part of time off the processor in which others had it; None if not known.
+
+    A thread that never waited was off it only because others had it: in the system's queue, or
+    where a hypervisor took the processor, which no queue knows of.
+
+    Args:
+        off_ns: wall time minus CPU time of a thread.
+        before: read when that time began.
+        after: read when it ended.
+    """
+    (queued, waits), (queued_then, waits_then) = before, after
+    in_queue = None if queued is None or queued_then is None else queued_then - queued
+    never_waited = waits is not None and waits == waits_then
+    return off_ns if never_waited and (in_queue is None or off_ns > in_queue) else in_queue
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Wall time, CPU time and queued time of the thread, in integer ns, and a way to wait."""
+    """Wall time, CPU time and queued time of the thread, in integer ns, and a way to wait.
+
+    ``waits`` is how often it gave its processor up.
+    """
 
     wall_ns: Callable[[], int] = time.perf_counter_ns
     cpu_ns: Callable[[], int] = time.thread_time_ns
     sleep: Callable[[float], None] = time.sleep
     queued_ns: Callable[[], int | None] = queued_ns
+    waits: Callable[[], int | None] = waits
+
+    def queue(self) -> Queue:
+        """Return what ``others_ns`` takes. Waits are read first: see ``queued_ns``."""
+        waits = self.waits()
+        return self.queued_ns(), waits
 
 
 REAL = Clock()

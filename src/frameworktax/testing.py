@@ -26,6 +26,7 @@ class FakeClock(Clock):
         busy_ns: CPU time of the calling thread.
         tick_ns: what reading the wall clock costs, to stand for a harness's own cost.
         others_ns: time spent ready to run while others had the processor.
+        waited: how often it waited.
         slept: every ``sleep`` asked for, seconds.
     """
 
@@ -33,16 +34,22 @@ class FakeClock(Clock):
     busy_ns: int
     tick_ns: int
     others_ns: int
+    waited: int
     slept: list[float]
 
     def __init__(self, start_ns: int = 0, tick_ns: int = 0) -> None:
         super().__init__(
-            wall_ns=self._wall, cpu_ns=self._cpu, sleep=self._sleep, queued_ns=self._queued
+            wall_ns=self._wall,
+            cpu_ns=self._cpu,
+            sleep=self._sleep,
+            queued_ns=self._queued,
+            waits=self._waits,
         )
         self.now_ns = start_ns
         self.busy_ns = 0
         self.tick_ns = tick_ns
         self.others_ns = 0
+        self.waited = 0
         self.slept = []
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -56,10 +63,15 @@ class FakeClock(Clock):
     def wait(self, ns: int) -> None:
         """Spend time waiting: only wall time passes."""
         self.now_ns += ns
+        self.waited += 1
+
+    def stolen(self, ns: int) -> None:
+        """Lose the processor to a hypervisor: wall time passes, and no queue knows of it."""
+        self.now_ns += ns
 
     def others(self, ns: int) -> None:
         """Stand in the queue while others hold the processor."""
-        self.wait(ns)
+        self.now_ns += ns
         self.others_ns += ns
 
     def wait_until(self, ns: int) -> None:
@@ -75,6 +87,9 @@ class FakeClock(Clock):
 
     def _queued(self) -> int:
         return self.others_ns
+
+    def _waits(self) -> int:
+        return self.waited
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -95,6 +95,16 @@ def test_time_off_the_processor_is_waiting_and_time_in_the_queue_is_nobodys(bloc
     assert found.bill_ns["wait"] == pytest.approx(found.latency.value / 2)
 
 
+def test_what_a_hypervisor_takes_is_no_tax(block, clock):
+    for _ in range(50):
+        with block:
+            clock.work(4 * MS)
+            clock.stolen(4 * MS)
+    found = block.result()
+    assert found.bill_ns["wait"] == 0
+    assert found.share.value == 0.25
+
+
 def test_from_four_samples_no_share_is_known_and_from_five_there_is_one(clock):
     for samples, is_known in ((4, False), (5, True)):
         block = Block("step", clock=clock, sampler=lambda: Scripted(clock))

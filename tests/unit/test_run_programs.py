@@ -5,6 +5,7 @@ import importlib.util
 import struct
 import sys
 import threading
+import time
 import types
 from _thread import start_new_thread
 from array import array
@@ -205,6 +206,23 @@ def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
             found.append(total)
     # Until it has a row, a thread that Python did not start is taken for the main one.
     assert [sum(found[:4]), *found[4:]] == [2 * 1311, 3000, 3000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits of a thread are counted on Linux")
+@pytest.mark.parametrize("waits", [False, True])
+def test_time_off_the_processor_of_a_call_that_never_waits_is_of_others(watched, waits):
+    torch, clock, read = watched
+
+    class Takes(torch.nn.Module):
+        def forward(self):
+            clock.pass_ms(1000)
+            if waits:
+                time.sleep(0.001)
+
+    Takes()()
+    ((detail,),) = [thread.details for thread in read().threads.values()]
+    off_ns = detail.end_ns - detail.begin_ns - detail.cpu_ns
+    assert (detail.queued_ns == off_ns) is not waits
 
 
 def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):

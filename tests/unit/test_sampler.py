@@ -1,5 +1,6 @@
 """The loop that all samplers share, on a scripted clock."""
 
+import time
 from collections import Counter
 from random import Random
 
@@ -12,6 +13,7 @@ from frameworktax.attribution.sampler import (
     sample,
     separates_kernels,
 )
+from frameworktax.clock import Clock, others_ns
 from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
 
@@ -67,6 +69,50 @@ def test_time_in_the_queue_is_told_apart():
         600,
         400,
     )
+
+
+@pytest.mark.parametrize(("waited_ns", "others_ns"), [(0, 500), (100, 200)])
+def test_what_a_hypervisor_takes_of_a_thread_that_never_waits_is_time_of_others(
+    waited_ns, others_ns
+):
+    clock = FakeClock()
+
+    def call():
+        clock.work(300)
+        clock.others(200)
+        clock.stolen(300)
+        if waited_ns:
+            clock.wait(waited_ns)
+
+    run = sample(call, Counting(), stretches=1, duration_ns=1, clock=clock)
+    assert run.stretches[0].queued_ns == others_ns
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ((10, 3), (60, 3), 80),  # never waited: all of it was others'
+        ((10, 3), (60, 4), 50),
+        ((10, 3), (100, 3), 90),  # by clocks that are read one after the other
+        ((None, 3), (None, 3), 80),
+        ((None, 3), (None, 4), None),
+        ((10, None), (60, None), 50),
+        ((None, None), (None, None), None),
+    ],
+)
+def test_time_of_others_in_80_ns_off_the_processor(before, after, found):
+    assert others_ns(80, before, after) == found
+
+
+def test_a_thread_waits_when_it_sleeps_and_not_when_it_computes():
+    clock = Clock()
+    if clock.waits() is None:
+        pytest.skip("waits are not counted here")
+    before = clock.waits()
+    sum(range(1000))
+    assert clock.waits() == before
+    time.sleep(0.001)
+    assert clock.waits() > before
 
 
 def test_the_wait_for_a_device_is_left_out():

@@ -206,6 +206,19 @@ def test_waiting_is_tax_and_the_time_of_other_processes_is_in_no_line(recorder, 
     assert sum(seen.seconds.values()) == pytest.approx(0.4)
 
 
+def test_what_a_hypervisor_takes_is_in_no_line(recorder, clock, seen):
+    for _ in range(50):
+        caller = recorder.enter("call", ([0],), {})
+        clock.work(4 * MS)
+        recorder._callers[0].sampler.pause()  # no ticks off the processor
+        clock.stolen(4 * MS)
+        recorder._callers[0].sampler.on = clock.now_ns
+        recorder.leave(caller)
+    recorder.flush()
+    assert seen.seconds["1", "wait"] == 0
+    assert sum(seen.seconds.values()) == pytest.approx(0.2)
+
+
 def test_without_kernel_samples_missing_ticks_are_system_time(clock):
     sampler = Scripted(clock)
     stretch = Stretch(Ticks(Counter({KERNEL: 6}), None), 2, 12 * MS, 10 * MS, 1 * MS)

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from frameworktax.attribution import machine_code
 from frameworktax.attribution.symbols import Leaf
-from frameworktax.clock import REAL, Clock
+from frameworktax.clock import REAL, Clock, others_ns
 from frameworktax.errors import UsageError, WorkerError
 
 METHODS = ("perf-event", "py-spy")
@@ -149,7 +149,7 @@ def sample(
             before = len(latencies)
             sampler.start()
             cpu_begin, begin = cpu(), wall()
-            queued = clock.queued_ns()
+            queue = clock.queue()
             now = begin
             settled_wall = settled_cpu = 0
             while now - begin < stretch_ns:
@@ -165,17 +165,13 @@ def sample(
                     settled_wall += wall() - now
                     settled_cpu += cpu() - cpu_mark
             end = wall() if settle else now
-            queued = _difference(clock.queued_ns(), queued)
             cpu_end = cpu()
+            queue_end = clock.queue()
             sampler.stop()
-            clocks.append(
-                (
-                    len(latencies) - before,
-                    end - begin - settled_wall,
-                    cpu_end - cpu_begin - settled_cpu,
-                    queued,
-                )
-            )
+            wall_ns = end - begin - settled_wall
+            cpu_ns = cpu_end - cpu_begin - settled_cpu
+            queued = others_ns(wall_ns - cpu_ns, queue, queue_end)
+            clocks.append((len(latencies) - before, wall_ns, cpu_ns, queued))
             spent += end - begin
     finally:
         (gc.enable if was_enabled else gc.disable)()
@@ -193,10 +189,6 @@ def _stretch(seen: Ticks, calls: int, wall_ns: int, cpu_ns: int, queued_ns: int 
     if seen.ran_ns is None:
         return Stretch(seen, calls, wall_ns, cpu_ns, queued_ns)
     return Stretch(seen, calls, wall_ns, seen.ran_ns, seen.queued_ns)
-
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
 
 
 def available_samplers() -> list[tuple[str, bool, str]]:

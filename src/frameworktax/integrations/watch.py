@@ -41,7 +41,7 @@ from frameworktax.attribution.buckets import is_judged, itemise
 from frameworktax.attribution.perf_event import Drained, PerfEventSampler, probe
 from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
-from frameworktax.clock import REAL, Clock
+from frameworktax.clock import REAL, Clock, Queue, others_ns
 from frameworktax.errors import UsageError
 from frameworktax.integrations.exporters import EXPORTERS, Exporter, Labels
 from frameworktax.measure.inline_profiler import hidden
@@ -268,7 +268,7 @@ class Caller:
     begin_ns: int = 0
     sampling: bool = False
     cpu_ns: int = 0
-    queued_ns: int | None = None
+    queue: Queue = (None, None)
     sampled: list[Sampled] = field(default_factory=list)
 
 
@@ -407,7 +407,7 @@ class Recorder:
                 caller.sampling = True
                 caller.cpu_ns = self.clock.cpu_ns()
                 caller.begin_ns = self.clock.wall_ns()
-                caller.queued_ns = self.clock.queued_ns()
+                caller.queue = self.clock.queue()
         except Exception as error:  # noqa: BLE001  # as in enter
             self._fault("sampler", error)
             caller.sampler, caller.sampling = None, False
@@ -417,18 +417,18 @@ class Recorder:
 
     def _end_sample(self, caller: Caller, now: int) -> None:
         caller.sampling = False
-        queued, cpu = self.clock.queued_ns(), self.clock.cpu_ns()
+        queue, cpu = self.clock.queue(), self.clock.cpu_ns()
         try:
             if caller.sampler is not None:  # else forked in the middle of this call
                 caller.sampler.pause()
-                before = caller.queued_ns
+                wall_ns, cpu_ns = now - caller.begin_ns, cpu - caller.cpu_ns
                 caller.sampled.append(
                     Sampled(
                         caller.kind,
                         caller.begin_ns,
-                        now - caller.begin_ns,
-                        cpu - caller.cpu_ns,
-                        None if queued is None or before is None else queued - before,
+                        wall_ns,
+                        cpu_ns,
+                        others_ns(wall_ns - cpu_ns, caller.queue, queue),
                     )
                 )
         except Exception as error:  # noqa: BLE001  # as in enter

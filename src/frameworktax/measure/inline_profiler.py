@@ -19,7 +19,7 @@ from frameworktax.attribution.sampler import (
     Ticks,
     open_sampler,
 )
-from frameworktax.clock import Clock
+from frameworktax.clock import Clock, Queue, others_ns
 
 if TYPE_CHECKING:
     from frameworktax.attribution.layers import RunClock
@@ -63,7 +63,8 @@ class InlineProfiler:
     cpu_ns: int = 0
     queued_ns: int | None = 0
     """The four of the open stretch."""
-    begin: tuple[int, int, int | None] = (0, 0, None)
+    begin: tuple[int, int, Queue] = (0, 0, (None, None))
+    """Wall time, CPU time and queue of the thread when the run began."""
 
     def enter(self) -> None:
         """Begin a run, unless one is under way in this thread."""
@@ -77,7 +78,7 @@ class InlineProfiler:
         if self.layers is not None and self.layers.is_open and runs > 1:
             self.placing = self.coin.random() < PLACED
             if self.placing:
-                self.begin = self.clock.wall_ns(), 0, None
+                self.begin = self.clock.wall_ns(), 0, (None, None)
                 self.layers.begin()
                 return
         self.sampling = self.sampler is not None and first
@@ -86,9 +87,9 @@ class InlineProfiler:
                 self.running = True
             cpu = self.clock.cpu_ns()
             (self.sampler.resume if self.calls else self.sampler.start)()
-            self.begin = self.clock.wall_ns(), cpu, self.clock.queued_ns()
+            self.begin = self.clock.wall_ns(), cpu, self.clock.queue()
         else:
-            self.begin = self.clock.wall_ns(), 0, None
+            self.begin = self.clock.wall_ns(), 0, (None, None)
 
     def leave(self) -> None:
         """End the run, if it is the outermost."""
@@ -100,20 +101,22 @@ class InlineProfiler:
             self.layers.end()
         if self.process != os.getpid():  # the rest of a parent's run, forked in it
             return
-        begin, cpu, queued = self.begin
+        begin, cpu, queue = self.begin
         if self.placing:
             self.placed.append(now - begin)
             return
         if not self.sampling or self.sampler is None:
             self.plain.append(now - begin)
             return
-        after = self.clock.queued_ns()
+        queue_end = self.clock.queue()
         self.sampler.pause()
-        self.cpu_ns += self.clock.cpu_ns() - cpu
-        if queued is None or after is None or self.queued_ns is None:
+        cpu_ns = self.clock.cpu_ns() - cpu
+        self.cpu_ns += cpu_ns
+        queued = others_ns(now - begin - cpu_ns, queue, queue_end)
+        if queued is None or self.queued_ns is None:
             self.queued_ns = None
         else:
-            self.queued_ns += after - queued
+            self.queued_ns += queued
         self.sampled.append(now - begin)
         self.calls += 1
         self.wall_ns += now - begin

@@ -30,6 +30,11 @@ from _thread import _local, allocate_lock, get_ident, get_native_id, start_new_t
 from array import array
 from importlib.machinery import PathFinder
 
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # Linux alone counts for a thread, and has a queue to read
+    getrusage = None  # type: ignore[assignment]  # a function where there is one
+
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -304,6 +309,10 @@ class Thread:
         except (OSError, IndexError, ValueError):
             return -1
 
+    def waits(self) -> int:
+        """Return how often this thread gave its processor up to wait; −1 if not known."""
+        return -1 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+
     def __del__(self) -> None:
         if self.schedstat >= 0:
             os.close(self.schedstat)
@@ -391,16 +400,19 @@ class Thread:
         self.state = root.inside, notes
         # The same order at both ends: what lies between two readings is then in none of the three.
         # Others get the processor as a system call returns, which is after its number is read.
+        waits = self.waits()
         begin = now()
         queued = self.queued()
-        return notes, begin, queued, time.thread_time_ns()
+        return notes, waits, begin, queued, time.thread_time_ns()
 
     def end_detail(self, calls: Calls, state: bool | None, begun: tuple[Any, ...]) -> None:
         """End a call that is noted in detail and keep it; ``state`` is as it was before."""
         end = now()
-        notes, begin, queued, cpu = begun
+        notes, waits, begin, queued, cpu = begun
         queued = -1 if queued < 0 else self.queued() - queued
         cpu = time.thread_time_ns() - cpu
+        if waits == self.waits() and end - begin - cpu > queued >= 0:
+            queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
         self.state = state
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
         self.note_detail((calls.root.index, begin, end, cpu, queued), notes)
