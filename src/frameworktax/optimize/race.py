@@ -15,7 +15,7 @@ from frameworktax.runtimes.base import LOWER, SERIAL, Target
 from frameworktax.stats import ratio_interval
 
 AIMS = ("latency", "throughput", "memory", "startup")
-"""What a race may be for; whatever it is, what is not proven faster than eager loses."""
+"""What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
 FINALISTS = 3
 """Most runtimes of a shape that are measured finely."""
 TIE = 0.02
@@ -127,20 +127,42 @@ def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
 
 
 def after_final(found: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates of the final; those not proven faster than eager are out."""
+    """Return the candidates of the final; those that are no faster than eager are out.
+
+    One that is faster and not proven so stays: what is delivered is proven again, beside eager
+    alone, which takes less time.
+    """
     return [
-        one.out(f"not proven faster than eager: {_gain(one.gain)}")
-        if one.gain is not None and one.is_in and one.gain.low <= 1
+        one.out(f"not faster than eager: {_gain(one.gain)}")
+        if one.gain is not None and one.is_in and one.gain.value <= 1
         else one
         for one in found
     ]
 
 
-def with_reserves(found: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates, the reserves back in at shapes where no other is left."""
+def after_proof(
+    found: Iterable[Candidate], failures: Mapping[tuple[Workload, str], str]
+) -> list[Candidate]:
+    """Return the candidates after some failed as delivered.
+
+    At their shapes those that the race has not proven faster than eager are out with them, and
+    where no other is left the reserves are back in.
+
+    Args:
+        found: the candidates that were decided on.
+        failures: (shape, runtime) → why it failed.
+    """
+    failed = {workload for workload, _ in failures}
+    left = []
+    for one in found:
+        why = failures.get((one.workload, one.runtime))
+        is_unproven = one.is_in and one.gain is not None and one.gain.low <= 1
+        if why is None and one.workload in failed and is_unproven:
+            why = f"not proven faster than eager: {_gain(one.gain)}"
+        left.append(one.out(why) if why else one)
     return [
         replace(one, reason="") if one.is_reserve and not any(o.is_in for o in group) else one
-        for group in by_shape(found).values()
+        for group in by_shape(left).values()
         for one in group
     ]
 

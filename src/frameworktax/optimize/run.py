@@ -394,11 +394,7 @@ def _deliver(
                         final=final,
                         proof=proof,
                     )
-            failures = delivery.failures
-            found = race.with_reserves(
-                one.out(why) if (why := failures.get((one.workload, one.runtime))) else one
-                for one in found
-            )
+            found = race.after_proof(found, delivery.failures)
     decided = race.decide(found, asked.aim)
     return Optimized(candidates=tuple(decided), undeliverable=undeliverable, final=final)
 
