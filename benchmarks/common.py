@@ -23,7 +23,10 @@ from frameworktax import host, runtimes, store
 from frameworktax.attribution import best_sampler
 from frameworktax.errors import FrameworktaxError
 from frameworktax.host.cache import atomic_path
-from frameworktax.records import Record
+from frameworktax.measure.process import Worker
+from frameworktax.measure.worker import Server
+from frameworktax.records import Record, Workload
+from frameworktax.runtimes.base import Target
 from frameworktax.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -290,6 +293,18 @@ def measure(
     _, wall_s = run_command(command, limit_s, env=own | (env or {}), folder=folder, watch=watch)
     records, _ = store.read(folder / "store")
     return SessionRun(json.loads(document.read_text()), records, wall_s, folder)
+
+
+def load(worker: Worker, workload: Workload, limit_s: float, *, runtime: str = "eager") -> None:
+    """Load a model in a measuring process, in a runtime that leaves no files."""
+    worker.request(
+        Server.load,
+        limit_s,
+        workload=workload,
+        runtime=runtime,
+        target=Target(),
+        folder=tempfile.gettempdir(),
+    )
 
 
 def half_width(estimate: Row) -> float:

@@ -9,12 +9,11 @@ import gc
 import json
 import os
 import sys
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
-from common import Bench, Row, child, plain
+from common import Bench, Row, child, load, plain
 from frameworktax import host, runtimes, stats
 from frameworktax.clock import REAL
 from frameworktax.measure import timing
@@ -67,14 +66,7 @@ def worker_floor(rounds: int) -> Row:
     """Return the null runtime's block medians in a real measuring process, as sessions print it."""
     worker = Worker("null", environment=host.worker_environment(1))
     try:
-        worker.request(
-            Server.load,
-            30,
-            workload=Workload(model="null"),
-            runtime="null",
-            target=Target(),
-            folder=tempfile.gettempdir(),
-        )
+        load(worker, Workload(model="null"), 30, runtime="null")
         worker.request(Server.bind, 30, batch=1, limit_ns=1_000_000_000)
         worker.request(Server.pin, 30, cpus=host.pick_cpus(1))
         medians = []

@@ -16,7 +16,6 @@ import math
 import os
 import random
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ from statistics import median
 
 import numpy as np
 
-from common import Bench, BenchmarkError, Row, options
+from common import Bench, BenchmarkError, Row, load, options
 from frameworktax import host, models
 from frameworktax.measure import timing
 from frameworktax.measure.process import Worker
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import SEED, Workload
-from frameworktax.runtimes.base import Target
 
 POINTS = {
     "mlp": Workload(model="mlp", width=0.25),
@@ -65,14 +63,7 @@ def begin(kind: str, workload: Workload, templates: Templates) -> Process:
         libraries=models.libraries(workload),
     )
     try:
-        worker.request(
-            Server.load,
-            PATIENCE_S,
-            workload=workload,
-            runtime="eager",
-            target=Target(),
-            folder=tempfile.gettempdir(),
-        )
+        load(worker, workload, PATIENCE_S)
         ready_s = time.monotonic() - start
         bound = worker.request(Server.bind, PATIENCE_S, batch=1, limit_ns=2_000_000_000)
     except BaseException:

@@ -26,14 +26,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from common import Bench, BenchmarkError, Row, options, percent, plain
+from common import Bench, BenchmarkError, Row, load, options, percent, plain
 from frameworktax import host, models
 from frameworktax.analysis.bill import from_samples
 from frameworktax.measure import timing
 from frameworktax.measure.process import Worker
 from frameworktax.measure.worker import Server
 from frameworktax.records import Estimate, Workload
-from frameworktax.runtimes.base import Target
 from frameworktax.stats import mean_interval
 
 TARGET = 0.03
@@ -210,7 +209,7 @@ def agreement(pairs: int) -> Row:
                 libraries=models.libraries(workload),
             )
             until.callback(worker.kill)
-            latency, share = in_turn(program, worker, workload, folder)
+            latency, share = in_turn(program, worker, workload)
             program.end()
             sections = json.loads(document.read_text())["sections"]
             (kind,) = [kind for one in sections for kind in one["kinds"]]
@@ -232,17 +231,10 @@ def agreement(pairs: int) -> Row:
 
 
 def in_turn(
-    program: Program, worker: Worker, workload: Workload, folder: Path
+    program: Program, worker: Worker, workload: Workload
 ) -> tuple[Estimate, Estimate | None]:
     """Let both call the module in turn; return latency and tax share as ``measure`` has them."""
-    worker.request(
-        Server.load,
-        PATIENCE_S,
-        workload=workload,
-        runtime="eager",
-        target=Target(),
-        folder=str(folder / "eager"),
-    )
+    load(worker, workload, PATIENCE_S)
     bound = worker.request(Server.bind, PATIENCE_S, batch=1, limit_ns=2_000_000_000)
     program.wait()
     worker.request(Server.pin, PATIENCE_S, cpus=tuple(host.pick_cpus(1)))
