@@ -15,11 +15,11 @@ from rich.console import Console
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
 from frameworktax.records import Estimate, Note, Run
-from frameworktax.report import charts, html, json_document, rows, vega
+from frameworktax.report import blocks, charts, html, json_document, rows, vega
 from frameworktax.report import run_blocks as run_document
 from frameworktax.report.families import families
 from frameworktax.report.render_markdown import escape, markdown
-from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.render_terminal import print_blocks, print_table
 from frameworktax.report.run_blocks import run_blocks
 from frameworktax.report.words import duration, interval, milliseconds, plus_minus, time_text
 from frameworktax.stats import within_one_process
@@ -134,6 +134,26 @@ def test_terminal_in_colour_says_the_same(run):
 
 def test_terminal_prints_markup_of_others_as_it_is(run):
     assert "[bold red]x[/]" in printed(replace(run, headline="[bold red]x[/]", measurements=()))
+
+
+def lines_of(block, width):
+    out = io.StringIO()
+    print_table(block, Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+def test_terminal_sets_columns_below_their_heads():
+    columns = ["runtime", blocks.right("latency of a call (ms)"), ""]
+    shown = blocks.table("", columns, [["eager", "3.63", "a"], ["onnx", "12.6", "bbb"]])
+    assert lines_of(shown, 26) == [
+        "         latency of a     ",
+        "runtime     call (ms)     ",
+        "eager            3.63  a  ",
+        "onnx             12.6  bbb",
+    ]
+    assert max(map(len, lines_of(shown, 15))) <= 15  # narrower than two of its columns
+    bare = blocks.table("", ["", blocks.right("")], [["eager", "3.6"], ["onnx", "12"]])
+    assert lines_of(bare, 80) == ["eager  3.6", "onnx    12"]
 
 
 def test_empty_run_prints():

@@ -170,7 +170,9 @@ class _Printed:
         head = textwrap.wrap(flat(title), room) or [""]
         self.width = max(self.width, *map(len, head))
         below = " " * tags if all(len(line) + tags <= self.width for line in head) else ""
-        self.head = [f"{line}{below}".rjust(self.width) if is_right else line for line in head]
+        self.head = [
+            f"{line}{below}".rjust(self.width) if is_right and line else line for line in head
+        ]
 
 
 def _columns(block: Table, *, short: bool) -> list[_Printed]:
