@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import subprocess
 from collections import Counter
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
@@ -343,3 +347,152 @@ def test_py_spys_functions_of_several_processes_are_read():
         7: {("<module>", "/a.py:1"): (0, 5), ("f", "/a.py:2"): (7, 7), ("g", "/b.py:3"): (0, 2)},
         8: {("<module>", "/a.py:1"): (0, 3), ("f", "/a.py:2"): (3, 3)},
     }
+
+
+class FakePySpy:
+    """py-spy: writes ``stacks`` when it is interrupted, unless it hangs or wrote nothing."""
+
+    stacks, said, hangs = None, b"", False
+
+    def __init__(self, command, **_):
+        self.command, self.signals, self.code = command, [], None
+        self.output = Path(command[command.index("--output") + 1])
+        self.rate = int(command[command.index("--rate") + 1])
+        FakePySpy.last = self
+
+    def send_signal(self, number):
+        self.signals.append(number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self):
+        return self.code
+
+    def communicate(self, timeout=None):
+        if self.hangs and self.signals == [signal.SIGINT]:
+            raise subprocess.TimeoutExpired(self.command, timeout)
+        if self.stacks is not None and self.signals == [signal.SIGINT]:
+            self.output.write_text(self.stacks)
+        self.code = 0
+        return self.said, None
+
+
+@pytest.fixture
+def fake_py_spy(monkeypatch):
+    monkeypatch.setattr(py_spy, "_executable", lambda: "py-spy")
+    monkeypatch.setattr(py_spy.subprocess, "Popen", FakePySpy)
+    return partial(monkeypatch.setattr, FakePySpy)
+
+
+def recorded(machine):
+    with py_spy.FunctionRecording(PID, machine.root) as recording:
+        found = recording.stop()
+    assert not FakePySpy.last.output.parent.exists()
+    return found
+
+
+@pytest.mark.parametrize(("threads", "rate"), [(1, 10), (2, 10), (3, 6), (5, 4), (20, 1), (64, 1)])
+def test_py_spy_reads_many_threads_less_often(machine, fake_py_spy, threads, rate):
+    for number in range(3, threads + 1):
+        machine.write(**{f"task__{number}__comm": "one\n"})
+    if threads == 1:
+        shutil.rmtree(machine.root / f"proc/{PID}/task/2")
+    recorded(machine)
+    assert FakePySpy.last.rate == rate
+    assert FakePySpy.last.command[FakePySpy.last.command.index("--pid") + 1] == str(PID)
+
+
+def test_a_recording_of_functions_is_read_when_it_ends(machine, fake_py_spy):
+    fake_py_spy("stacks", f'process {PID}:"python";thread (1);main (/a.py:1);f (/a.py:2) 3\n')
+    functions = {("main", "/a.py:1"): (0, 3), ("f", "/a.py:2"): (3, 3)}
+    assert recorded(machine) == ({PID: functions}, None)
+    assert FakePySpy.last.signals == [signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("stacks", "said", "hangs", "reason"),
+    [
+        (None, b"\nno permission\nsudo\n", False, "py-spy: no permission"),
+        (None, b"", False, "py-spy: no answer"),
+        (None, b"", True, "py-spy: no answer"),
+        ("", b"", False, "py-spy saw no thread of Python running"),
+    ],
+)
+def test_a_recording_without_functions_has_a_reason(
+    machine, fake_py_spy, stacks, said, hangs, reason
+):
+    for name, value in {"stacks": stacks, "said": said, "hangs": hangs}.items():
+        fake_py_spy(name, value)
+    assert recorded(machine) == ({}, reason)
+    assert FakePySpy.last.signals == [signal.SIGINT] + [signal.SIGKILL] * hangs
+
+
+def test_a_recording_that_is_left_is_killed(machine, fake_py_spy):
+    with py_spy.FunctionRecording(PID, machine.root):
+        pass
+    assert FakePySpy.last.signals == [signal.SIGKILL]
+
+
+def test_each_process_has_its_own_functions_most_time_first(machine, fake_py_spy, monkeypatch):
+    monkeypatch.setattr(attach, "probe", lambda attaches: None)
+    child = PID + 10
+    machine.process(name="python3.12")
+    machine.write(task__1__children=f"{child} ")
+    machine.process(child, parent=PID, name="python3.12")
+    stacks = f'process {PID}:"python";thread (1);f (/a.py:1) 1\n'
+    stacks += f'process {PID}:"python";thread (1);g (/a.py:2) 4\n'
+    stacks += f'process {PID}:"python";process {child}:"python";thread (2);h (/a.py:3) 2\n'
+    fake_py_spy("stacks", stacks)
+    with Observation(PID, root=machine.root) as observation:
+        observation._find_children()
+        found = observation.finish()
+    assert [[one.name for one in process.functions] for process in found.processes] == [
+        ["g", "f"],
+        ["h"],
+    ]
+    fake_py_spy("stacks", "")
+    with Observation(PID, root=machine.root) as observation:
+        (note,) = observation.finish().processes[0].notes
+    assert (note.code, "no thread of Python" in note.text) == ("no-python-functions", True)
+
+
+# --- how often ------------------------------------------------------------------------------------
+
+
+def test_rings_are_emptied_so_seldom_that_it_takes_its_share(machine, monkeypatch):
+    """Looks take 0.5 % of a processor at most and come ten times a second at most; a ring holds
+    what 0.4 s give. Processes that were started are looked for less often.
+    """
+    monkeypatch.setattr(attach, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(attach, "WINDOW_S", 0.35)
+    costs_s = [0.0001, 0.001, 0.0015, 0.01]
+    now_s, cpu_s, waits, looked, stopped, children = 0.0, 0.0, [], [], [], []
+
+    def wait(wait_s):
+        nonlocal now_s
+        waits.append(wait_s)
+        now_s += wait_s
+        return len(waits) > len(costs_s)
+
+    def look():
+        nonlocal cpu_s
+        cpu_s += costs_s[len(looked)]
+        looked.append(now_s)
+
+    def stop():
+        stopped.append(now_s)
+
+    living = SimpleNamespace(is_ended=False, look=look)
+    ended = SimpleNamespace(is_ended=True, stop=stop)
+    observation = Observation(PID, root=machine.root)
+    observation._stopping = SimpleNamespace(wait=wait)
+    observation._processes = {n: SimpleNamespace(sampler=s) for n, s in enumerate((living, ended))}
+    observation._find_children = lambda: children.append(now_s)
+    monkeypatch.setattr(attach.time, "thread_time", lambda: cpu_s)
+    monkeypatch.setattr(attach.time, "monotonic", lambda: now_s)
+    observation._read()
+    assert observation._fault is None
+    assert waits == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.4])
+    assert looked == stopped == pytest.approx([0.1, 0.2, 0.4, 0.7])
+    assert children == pytest.approx([0.4])

@@ -154,10 +154,34 @@ def test_idle_time_lies_between_threads_one_after_another_and_all_at_once(machin
         now[0], ran[0] = 15_500, 6_000
         sampler.take()
         assert sampler.idle_ns == (10_000, 12_500)
+        # Two threads on two processors take 2,000 and a little in 1,000, as clocks are read.
+        now[0], ran[0] = 16_500, 8_010
+        sampler.look()
+        assert sampler.idle_ns == (10_000, 12_495)
+        monkeypatch.setattr(threads.os, "cpu_count", lambda: 1)
+        now[0], ran[0] = 17_500, 8_210
+        sampler.look()
+        assert sampler.idle_ns == (10_800, 13_295)
         monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: None)  # it has ended
         now[0] += 1_000
         sampler.look()
-        assert sampler.idle_ns == (10_000, 13_500)
+        assert sampler.idle_ns == (10_800, 14_295)
+
+
+def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look(
+    machine, monkeypatch
+):
+    read, clock = [], ThreadSampler._read_clock
+    monkeypatch.setattr(
+        ThreadSampler, "_read_clock", lambda self, one: (read.append(one), clock(self, one))
+    )
+    machine(1, 2)
+    with sampler_of(machine) as sampler:
+        for _ in range(3):
+            sampler.look()
+        assert read == []
+        sampler.take()
+        assert read == [1, 2]
 
 
 def test_a_thread_that_is_refused_is_counted_and_one_that_just_ended_is_not(machine):

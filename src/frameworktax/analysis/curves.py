@@ -84,7 +84,7 @@ def free_batch_interval(
     if len(known) < len(ratios):
         return None, False
     value, bound = free_batch(batches, [1.0, *(r.value for r in known)], tolerance)
-    # batch 1 is the reference of all: it is 1, and no curve is pooled with it
+    # batch 1 is the reference of all: it is 1, no curve is pooled with it, and none falls below it
     low, high = (
         _crossing(batches, [1.0, *(max(1.0, end) for end in isotonic(ends))], 1 + tolerance)[0]
         for ends in ([r.high for r in known], [r.low for r in known])

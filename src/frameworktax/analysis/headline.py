@@ -83,7 +83,7 @@ def _free(m: Measurement, curves: Sequence[Curve]) -> str:
     if curve.free_is_lower_bound:
         return f"batch {low} is free" if low > 1 else "the largest free batch is not determined"
     if low != high:
-        return f"the largest free batch is between {max(low, 1)} and {high}"
+        return f"the largest free batch is between {low} and {high}"
     return f"batch {low} is free" if low > 1 else "no larger batch is free"
 
 

@@ -60,13 +60,13 @@ class Timeline:
 
     def runs_at(self, time_ns: int) -> bool:
         """Return whether the thread was running."""
-        at = bisect_right(self.on, (time_ns, time_ns)) - 1
+        at = bisect_right(self.on, (time_ns, time_ns)) - 1  # -1 would count from the end
         return any(begin <= time_ns <= end for begin, end in self.on[max(at, 0) : at + 2])
 
     def nearest(self, time_ns: int) -> Leaf | None:
         """Return where its nearest tick was; None without any."""
         at = bisect_right(self.times, time_ns)
-        around = self.samples[max(at - 1, 0) : at + 1]
+        around = self.samples[max(at - 1, 0) : at + 1]  # as above
         return min(around, key=lambda one: abs(one[0] - time_ns))[1] if around else None
 
 

@@ -158,8 +158,8 @@ class PySpySampler:
 
 _PROCESS, _FRAME = re.compile(r'process (\d+):"'), re.compile(r"(.+) \((.+:\d+)\)")
 FUNCTIONS_HZ, STACKS_HZ = 10, 20
-"""Readings a second, and stacks in all of them: of many threads it reads less often. A stack takes
-py-spy 0.5 to 1 ms."""
+"""Readings a second, and stacks in all of them: of many threads it reads less often. What py-spy
+takes beside 64 threads is in ``benchmarks/attach.py``."""
 _LIBC = ctypes.CDLL(None)
 
 
@@ -198,16 +198,23 @@ class FunctionRecording:
 
     ``py-spy record --nonblocking`` reads their memory while they run; what it could not read
     because it changed meanwhile is left out. Threads that wait are left out too.
+
+    Args:
+        pid: of the process.
+        root: where ``proc`` is; for tests.
+
+    Raises:
+        OSError: py-spy is not installed, or the process has ended.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
         command = _executable()
         if command is None:
             raise OSError(errno.ENOENT, "py-spy is not installed")
         self._pid = pid
         self._folder = tempfile.TemporaryDirectory(prefix="frameworktax-py-spy-")
         self._output = Path(self._folder.name) / "functions.raw"
-        threads = sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+        threads = sum(1 for _ in (root / f"proc/{pid}/task").iterdir())
         rate = max(1, min(FUNCTIONS_HZ, STACKS_HZ // threads))  # py-spy has no lower one than 1
         self._process = subprocess.Popen(
             [

@@ -81,7 +81,8 @@ class ThreadSampler:
         wall_ns: from the start to the last time that samples were taken.
         idle_ns: in that, the time in which no thread ran, at least and at most: between two looks
             no less than if all had run one after another, and no more than if all processors, or
-            all threads where they are fewer, had run at once.
+            all threads where they are fewer, had run at once. Threads that no look has found make
+            the latter too small.
         unseen_cpu_ns: CPU time of the process beyond that of its sampled threads, signed; None
             where the process has ended unseen.
         refused: thread that could not be sampled → reason.
@@ -193,10 +194,10 @@ class ThreadSampler:
         least, most = self.idle_ns
         ran_ns = 0 if before is None or cpu_ns is None else cpu_ns - before
         if cpu_ns is not None:
-            # Threads that run at once take more processor time than time passes: none is idle.
+            # Where threads ran at once that is less than 0; it takes nothing from other stretches.
             least += max(0, took_ns - ran_ns)
         at_once = max(1, min(len(self._events), os.cpu_count() or 1))  # no thread is no divisor
-        most += max(0, took_ns - ran_ns // at_once)
+        most += took_ns - ran_ns // at_once  # signed: the clocks are not read at the same moment
         self.idle_ns = least, most
 
     def _read_all(self) -> tuple[int, int | None]:

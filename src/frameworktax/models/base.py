@@ -95,7 +95,7 @@ class Model:
 
 
 def wide(full: int, workload: Workload, step: int = 1) -> int:
-    """Return a layer's width under the width factor, a multiple of ``step``; the twin has one."""
+    """Return a layer's width by the width factor, ``step`` or a multiple; a twin's is ``step``."""
     return step if workload.twin else step * max(1, round(full * workload.width / step))
 
 
@@ -274,7 +274,7 @@ def _drawn(path: str, example: torch.Tensor, number: int, generator: torch.Gener
         is_mask = "mask" in path and low == 1 and example.dim() >= 2
         return _padded(example, generator) if is_mask and number % 2 else example
     if number <= EDGES:
-        nearest = min(max(low, 0), high)
+        nearest = min(max(low, 0), high)  # to zero
         return torch.full_like(example, (low, high, nearest)[number - 1])
     if not example.is_floating_point():
         found = torch.randint(int(low), int(high) + 1, example.shape, generator=generator)

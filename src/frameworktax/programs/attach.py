@@ -360,7 +360,9 @@ class Observation:
         self._missing = probe(attaches=True)
         if self._missing is None:
             try:
-                self._recording = until.enter_context(FunctionRecording(self.target.pid))
+                self._recording = until.enter_context(
+                    FunctionRecording(self.target.pid, self._root)
+                )
             except OSError as error:
                 self._missing = str(error.strerror or error)
 

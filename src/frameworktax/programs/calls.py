@@ -46,11 +46,12 @@ now = time.perf_counter_ns
 DETAIL = 0.005
 """Share of the time in calls that notes in detail may cost."""
 BASE_NS, MODULE_NS = 25_000, 1_500
-"""What detail costs a call, and for each module called in it: measured, and rounded up."""
+"""What detail is taken to cost a call, and for each module called in it."""
 FIRST = 2
 """Calls of each module that are noted in detail whatever it costs."""
 ROWS, ROW_NS = 0.005, 4_000
-"""Share of a thread's time that rows may cost, and what one costs: measured, and rounded up."""
+"""Share of a thread's time that rows may cost, and what one is taken to cost. What it all comes to
+is measured by ``benchmarks/run_cost.py``."""
 STRETCH, MOST_COUNTED = 8, 128
 """Calls with rows in a stretch, and calls after it that are counted only, at most on average."""
 CHUNK_WORDS = 1 << 13

@@ -402,6 +402,7 @@ class _Thread:
         p50, p90, p99 = (_percentile(kept, weights, share) for share in (0.5, 0.9, 0.99))
         place = np.cumsum(used) - 1  # the used call that each is, or that was before it
         in_kept = np.flatnonzero(is_kept[call_of])
+        # -1 before the first used call: with those of its stretch.
         in_detail = samples.only(in_kept), stretch[np.maximum(place[call_of[in_kept]], 0)]
         mine = np.flatnonzero(used[call_of])
         mine = mine[_resampled(weights[place[call_of[mine]]])]

@@ -78,6 +78,7 @@ class Windows:
     def of(self, times: Ns) -> Ns:
         """Return in which window each moment lies, -1 for none."""
         at = np.searchsorted(self.begin_ns, times, side="right") - 1
+        # maximum: an index for those at -1, whose value is not taken
         return np.where((at >= 0) & (times < self.end_ns[np.maximum(at, 0)]), at, -1)
 
 
@@ -334,7 +335,8 @@ class Timeline:
     def lag_ns(self) -> Ns:
         """Return, per record, how long after its launch had returned it began; -1 without one.
 
-        A copy that returns when it is done was launched at its begin, and prepared for.
+        A copy that returns when it is done was launched at its begin, and prepared for. What begins
+        before its launch has returned waited for nothing: 0.
         """
         launched = np.where(
             self.blocks_host, self.launch_start_ns + PREPARED_NS, self.launch_end_ns
@@ -501,7 +503,7 @@ def build(trace: Trace, step: re.Pattern[str] | None = None) -> Timeline:
 def _taken(values: Ns, at: Ns) -> Ns:
     if not len(values):
         return np.full(len(at), -1, np.int64)
-    return np.where(at >= 0, values[np.maximum(at, 0)], -1)
+    return np.where(at >= 0, values[np.maximum(at, 0)], -1)  # as in ``Windows.of``
 
 
 def _distinct(work: Events) -> tuple[Events, int]:
