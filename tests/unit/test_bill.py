@@ -113,6 +113,41 @@ def test_tax_and_share_are_of_a_process_and_their_interval_is_over_processes():
     assert not found.notes
 
 
+def test_each_process_waits_for_itself():
+    """2 ms of which a quarter waits and 4 ms of which nothing does: 0.25 of 3 ms in the mean."""
+    attributions, timed = two_states((600, 500), (2_000_000, 4_000_000), processes=2, slowed=1.0)
+    wall_ns = attributions[0].wall_ns
+    attributions[0] = replace(attributions[0], off_cpu_ns=wall_ns // 2, queued_ns=wall_ns // 3)
+    latency = Estimate(value=3e6, low=3e6, high=3e6, n=2)
+    found = bill.from_samples(latency, attributions, timed)
+    assert found.lines == pytest.approx(
+        {"kernel": 1.45e6, "python": 1.3e6, "wait": 0.25e6, "remainder": 0.0}
+    )
+    assert found.kernel.value == pytest.approx(1.45e6)
+    assert found.share.value == pytest.approx(1 - 1.45 / 3)
+    assert found.detail == pytest.approx({"gemm": 1.45e6})
+    # a sampler's own line of waiting is added to, not replaced
+    waits = [replace(one, samples=({"wait": 100, "kernel": 900},)) for one in attributions]
+    own = (0.75 * 2e6 + 4e6) / 2 * 0.1
+    assert bill.from_samples(latency, waits, timed).lines["wait"] == pytest.approx(0.25e6 + own)
+
+
+def test_where_one_process_was_not_timed_all_count_alike():
+    attributions, timed = two_states((800, 400), (2_000_000, 4_000_000), processes=2)
+    latency = Estimate(value=3e6, low=3e6, high=3e6, n=2)
+    found = bill.from_samples(latency, attributions, timed[:1])
+    assert found.lines["kernel"] == pytest.approx(0.6 * 3e6)
+    assert found.share.value == pytest.approx(0.4)
+    assert found.kernel.value + found.tax.value == pytest.approx(3e6)
+
+
+def test_samples_of_a_second_sampler_are_left_out():
+    stretch = {"kernel": 500, "python": 500}
+    other = replace(cpu({"python": 1000}, {"python": 1000}), method="py-spy")
+    found = bill.from_samples(LATENCY, [cpu(stretch, stretch), other])
+    assert (found.share.value, found.method[-12:]) == (0.5, "(perf-event)")
+
+
 def test_a_process_sampled_in_another_state_than_it_was_timed_in_is_flagged():
     attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3, slowed=1.04)
     assert not bill.from_samples(LATENCY, attributions, timed).notes

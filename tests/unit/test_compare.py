@@ -10,6 +10,7 @@ import sample_records as data
 
 import frameworktax as ft
 from frameworktax import api, comparing
+from frameworktax.analysis.compare import contrasts
 from frameworktax.analysis.compare.comparison import Renames, compare
 from frameworktax.analysis.document import build
 from frameworktax.errors import StoreError, UsageError
@@ -395,6 +396,13 @@ def test_constants_of_this_host_are_measured_once_and_taken_for_it_alone(tmp_pat
     assert "constants-of-another-host" in [n.code for n in ft.compare(*there).comparison.notes]
     across = ft.compare(OLD, there[1], across=True).comparison
     assert "constants-of-another-host" in [n.code for n in across.notes]
+    # Of a host that is not known these may be another's; of other software they are the same.
+    unknown = replace(OLD, environment=None)
+    for before in ([unknown], [OLD, unknown], [OLD, there[0]]):
+        assert comparing._constants(before, after()) == contrasts.ELSEWHERE
+    assert comparing._constants([OLD], unknown) == contrasts.ELSEWHERE
+    newer = replace(data.ENVIRONMENT, libraries={"torch": "99"}, python="9.9")
+    assert comparing._constants([OLD], after(environment=newer)) == constants
     path.write_text('{"sessions": "many"}')
     with pytest.raises(UsageError, match="calibrate again"):
         ft.compare(OLD, after())

@@ -116,6 +116,42 @@ def test_torch_tensors_give_torch_tensors(deploy):
     assert torch.equal(result, torch.ones(2, 4) @ torch.from_numpy(WEIGHT))
 
 
+def test_tensors_become_arrays_that_an_engine_can_take_and_arrays_tensors():
+    import torch
+
+    into, out = serving._conversions("cpu", given=True, taken=False)
+    table = torch.arange(6.0).reshape(2, 3)
+    tensors = {
+        "plain": table,
+        "strided": table.t(),
+        "with a gradient": table.clone().requires_grad_(),
+        "negated later": torch.complex(table, -table).conj().imag,
+        "of no axis": torch.tensor(3.0),
+    }
+    for name, tensor in tensors.items():
+        array = into(tensor)
+        assert array.flags.c_contiguous and array.shape == tuple(tensor.shape), name
+        np.testing.assert_array_equal(array, tensor.detach().tolist(), name)
+    assert into(table).ctypes.data == table.data_ptr()  # where it can be, without a copy
+    with pytest.raises(DeploymentError, match="meta"):
+        into(torch.ones(2, device="meta"))
+    with pytest.raises(DeploymentError, match="cpu"):
+        serving._conversions("cuda:0", given=True, taken=False)[0](table)
+    assert out(np.ones(2, np.float32), torch.float32).dtype is torch.float32
+    assert out(np.ones(2, np.float32), torch.float64).dtype is torch.float64
+
+
+def test_arrays_are_handed_on_in_the_order_and_type_that_is_asked_for():
+    into, out = serving._conversions("cpu", given=False, taken=False)
+    table = np.arange(6.0).reshape(2, 3)
+    for array in (table, table.T, np.float32(3), np.array(3.0)):
+        found = into(array)
+        assert found.flags.c_contiguous and found.shape == np.shape(array)
+        np.testing.assert_array_equal(found, array)
+    assert into(table) is table and out(table, table.dtype) is table
+    assert out(table, np.dtype("float32")).dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import struct
 import sys
 from pathlib import Path
 
+import native_code
 import pytest
 
 from frameworktax.attribution import machine_code
-from frameworktax.attribution.buckets import classify
+from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.machine_code import MOVERS, Known, judge, judge_function, jump_slot
 from frameworktax.attribution.perf_event import PerfEventSampler, probe
 from frameworktax.attribution.symbols import JIT, Leaf, Resolver, SymbolTable
@@ -51,6 +53,24 @@ def test_a_loop_is_known_by_what_it_does(body, work):
     judged = judge(instructions(*FRAME, *loop(body, 2), *RETURN * 60), by_hand=False)
     assert work_of(judged, 3) == work
     assert work_of(judged, 100) == "other"
+
+
+@pytest.mark.skipif(
+    native_code.COMPILER is None or not machine_code.is_available(),
+    reason="no C compiler, or no machine code is judged here",
+)
+@pytest.mark.parametrize(("number", "line"), [("unsigned long", "remainder"), ("double", "kernel")])
+def test_the_loop_of_the_known_answers_is_host_time_and_the_same_of_reals_a_kernel(
+    tmp_path, number, line
+):
+    code = native_code.SPIN.replace("unsigned long", number)
+    code = code.replace('"r"', '"x"') if number == "double" else code
+    spin = native_code.load(code, "spin", tmp_path)
+    spin(10)
+    begin = ctypes.cast(spin, ctypes.c_void_p).value
+    leaves = Resolver(judged=is_judged).resolve(range(begin, begin + 40)).values()
+    assert {(leaf.library, leaf.symbol) for leaf in leaves} == {("libspin_operator.so", "spin")}
+    assert line in {classify(leaf)[0] for leaf in leaves} <= {line, "remainder"}
 
 
 def test_a_loop_of_calls_to_memcpy_is_a_copy():

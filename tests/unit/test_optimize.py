@@ -181,6 +181,29 @@ def test_no_more_than_the_best_few_are_measured_finely():
     assert sum(one.is_in for one in found) == race.FINALISTS
 
 
+@pytest.mark.parametrize(
+    ("ns", "noise", "is_confirmed", "more_time"),
+    [(50, 0.001, True, False), (95, 0.05, False, True), (104, 0.05, False, True),
+     (120, 0.001, False, False)],
+)  # fmt: skip
+def test_a_gain_that_may_be_there_is_not_proven_and_more_time_may_prove_it(
+    ns, noise, is_confirmed, more_time
+):
+    found = delivery._unconfirmed(measured("deployed", ns, noise=noise))
+    assert (not found, "--time-budget" in found) == (is_confirmed, more_time)
+    assert is_confirmed or f"{100 / ns:.2f}" in found
+
+
+def test_what_was_not_measured_or_not_proven_equal_is_not_confirmed():
+    assert "left out" in delivery._unconfirmed(None)
+    assert "SIGSEGV" in delivery._unconfirmed(
+        measured("deployed", 50, status="crashed", reason="SIGSEGV")
+    )
+    assert "0.3" in delivery._unconfirmed(measured("deployed", 50, equal=False))
+    few = replace(measured("deployed", 50), ratio_to_eager=None)
+    assert "--time-budget" in delivery._unconfirmed(few)
+
+
 def test_what_was_not_reached_says_so():
     (one,) = race.decide(raced(pairs=[(W1, "openvino")]))
     assert not one.won

@@ -508,6 +508,40 @@ def test_on_a_device_one_process_is_asked_by_place_and_no_sampler_is_needed(tmp_
 
 
 @pytest.mark.parametrize(
+    ("platform", "by", "measured_s", "asked"),
+    [
+        ("cuda:0", "auto", 59.0, ["device", "places"]),
+        ("cuda:0", "auto", 60.0, []),
+        ("cuda:0", "module", 60.0, ["places"]),
+        ("cpu", "auto", 60.0, ["places"]),
+    ],
+)
+def test_a_spent_budget_ends_what_is_not_asked_for_on_a_device(
+    tmp_path, platform, by, measured_s, asked
+):
+    point = Point(workload=Workload(model="mlp"), runtime="eager", platform=platform)
+    series = series_of(tmp_path, point, [[10]])
+    series.runtime = Modular()
+    series.runs[1, 0].medians.append(10.0)
+    fixture = rounds_of(tmp_path, [series], budget_s=60.0, sampler="perf-event", by=by)
+    with fixture as rounds:
+        rounds._clock.work(round(measured_s * 1e9))
+        rounds.profile()
+        rounds.place()
+        rounds.place()
+    assert series.workers[0].asked == asked
+
+
+def test_what_has_no_latency_is_not_broken_down_by_place(tmp_path):
+    point = Point(workload=Workload(model="mlp"), runtime="eager")
+    series = series_of(tmp_path, point, [[10]])
+    series.runtime = Modular()
+    with rounds_of(tmp_path, [series], sampler="perf-event", by="module") as rounds:
+        rounds.place()
+    assert series.workers[0].asked == []
+
+
+@pytest.mark.parametrize(
     ("by", "budget_s", "asked"),
     [
         ("none", 60.0, {}),

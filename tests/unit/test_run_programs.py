@@ -344,6 +344,14 @@ def test_a_known_program_comes_back_as_it_was(watched):
     (section,) = program_of(found, {})
     assert section.kinds[0].tax_share is None and section.kinds[0].reason
 
+    last = [one for one in samples if one[0] > begins[-1]]
+    for count in (4, 5):  # fewer than five say nothing of where the time goes
+        (section,) = program_of(found, {tid: last[:count]})
+        (kind,) = section.kinds
+        assert (kind.samples, kind.tax_share is None, kind.reason is None) == (
+            count, count < 5, count == 5,
+        )  # fmt: skip
+
     (section,) = program_of(found, {tid: samples}, cost=observed.Cost(100_000, 250_000))
     assert [note.code for note in section.kinds[0].notes] == ["observer-cost"]  # 0.35 of 10 ms
     (section,) = program_of(found, {tid: samples}, cost=observed.Cost(100_000, 50_000))
@@ -413,6 +421,13 @@ def test_calls_stand_for_their_neighbours():
     assert weights.sum() == 14
     assert observed._weights(np.arange(5), 5).tolist() == [1] * 5
     assert observed._weights(np.array([0, 1, 2, 8]), 9).tolist() == [1, 2.25, 2.25, 3.5]
+    # One that is known stands for all.
+    assert observed._weights(np.array([0]), 1).tolist() == [1]
+    assert observed._weights(np.array([0]), 5).tolist() == [5]
+    assert observed._weights(np.array([3]), 5).tolist() == [5]
+    assert observed._resampled(np.array([1.0, 3.0])).tolist() == [0, 1]
+    assert observed._resampled(np.array([1.0, 1.0, 4.0])).tolist() == [0, 2, 2]
+    assert observed._resampled(np.array([])).tolist() == []
     again = observed._resampled(np.array([1, 1, 4, 1, 1, 1]) * 1.7)
     assert len(again) == 6 and (again == 2).sum() in (2, 3)
     assert observed._resampled(np.full(7, 0.3)).tolist() == list(range(7))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_workers import made_bench
+from fake_workers import FakeHost, made_bench
 
 from frameworktax import host, store
 from frameworktax.errors import WorkerError
@@ -22,7 +22,7 @@ from frameworktax.measure.setup import Setup, SetupProcess
 from frameworktax.measure.template import Templates
 from frameworktax.measure.worker import Server
 from frameworktax.records import Note, Outcome, Parity, Point, Subject, Workload
-from frameworktax.testing import FakeRuntime
+from frameworktax.testing import FakeClock, FakeRuntime
 
 POINT = Point(workload=Workload(model="m", batch=1), runtime="fake")
 EAGER = replace(POINT, runtime="eager")
@@ -430,3 +430,91 @@ def test_what_is_not_wanted_or_not_well_is_ended(setup_process, tmp_path, change
     second = setup_process.get(python, fresh=change == "fresh")
     assert second is not first and second.python == python
     assert not first.alive and not first.temporary.exists()
+
+
+# --- a batch size that ends its process -----------------------------------------------------------
+
+
+class Ending:
+    """A series of batch sizes 1, 2 and 4 in fake processes; 4 ends the one that it is bound in."""
+
+    def __init__(self, tmp_path, writer):
+        points = {b: replace(POINT, workload=replace(POINT.workload, batch=b)) for b in (1, 2, 4)}
+        self.series = Series(FakeRuntime(), points, tmp_path / "f", ready=True)
+        self.host, self.fails = FakeHost(FakeClock()), {("bind", 4)}
+        self.host.before = self.before
+        plan = Plan(points=tuple(points.values()), folder=tmp_path)
+        bench = made_bench(plan, [self.series], writer, tmp_path / "t", None)
+        self.setup = Setup(bench, self.host.process, None)
+
+    def before(self, worker, request):
+        if (request.step, getattr(request, "batch", None)) in self.fails:
+            worker.alive = request.step != "bind"
+            raise WorkerError("crashed" if request.step == "bind" else "failed", "SIGSEGV")
+
+    def bind(self, process, *batches):
+        """Return what was asked of the process meanwhile."""
+        self.host.asked.clear()
+        for batch in batches:
+            self.setup.bind(self.series, process, batch)
+        return [(step, batch) for _, step, batch, n in self.host.asked if n == process]
+
+
+@pytest.fixture
+def ending(tmp_path):
+    with store.Writer(tmp_path / "s", "session") as writer:
+        yield Ending(tmp_path, writer)
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_a_batch_size_ended_is_started_anew_with_what_was_warm(ending, process):
+    series, other = ending.series, 1 - process
+    for each in (0, 1):
+        ending.setup.start(series, each)
+    ending.bind(other, 2)
+    ending.bind(process, 1)
+    assert ending.bind(process, 4) == [("bind", 4), ("load", None), ("bind", 1)]
+    assert series.workers[process].alive
+    assert set(series.runs) == set(series.bound) == {(1, process), (2, other)}
+    assert series.failed == ({4} if process == 0 else set())
+
+
+def test_a_first_process_in_which_nothing_was_warm_is_started_for_the_next_batch_size(ending):
+    ending.fails = {("bind", 1)}
+    ending.setup.start(ending.series, 0)
+    assert ending.bind(0, 1) == [("bind", 1)]
+    assert ending.bind(0, 1, 2) == [("load", None), ("bind", 2)]  # what failed is not tried again
+
+
+def test_a_further_process_is_started_anew_at_once_or_never(ending):
+    ending.setup.start(ending.series, 1)
+    assert ending.bind(1, 4) == [("bind", 4), ("load", None)]
+    ending.series.workers[1].alive = False
+    assert ending.bind(1, 1) == []
+
+
+def test_a_process_that_cannot_be_started_anew_fails_with_what_was_warm(ending, tmp_path):
+    ending.setup.start(ending.series, 1)
+    ending.bind(1, 1)
+    ending.fails.add(("load", None))
+    ending.bind(1, 4)
+    assert 1 not in ending.series.workers and not ending.series.runs
+    ended = [one for one in store.read(tmp_path / "s")[0] if isinstance(one, Outcome)]
+    assert [(one.process, one.status) for one in ended] == [(1, "crashed"), (1, "failed")]
+
+
+def test_nothing_is_started_anew_in_a_series_that_was_ended(ending):
+    ending.setup.start(ending.series, 1)
+    ending.series.stop()
+    ending.host.asked.clear()
+    ending.setup._revive(ending.series, 1)
+    assert ending.host.asked == []
+
+
+@pytest.mark.parametrize(("timed", "ready"), [(True, True), (True, False), (False, True)])
+def test_only_what_is_asked_for_and_ready_is_timed(ending, timed, ready):
+    ending.series.timed, ending.series.ready = timed, ready
+    ending.setup.start(ending.series, 0)
+    ending.bind(0, 1)
+    assert set(ending.series.bound) == {(1, 0)}
+    assert bool(ending.series.runs) == (timed and ready)

@@ -1,6 +1,7 @@
 """The store: nothing lost, nothing doubled, and every damage said."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -57,6 +58,26 @@ def fill(folder: Path, session: str = "s1", count: int = len(RECORDS)) -> Path:
 def test_what_is_written_is_read(tmp_path):
     fill(tmp_path)
     assert store.read(tmp_path) == (RECORDS, [])
+
+
+def test_compact_records_have_the_same_times_in_less_memory(tmp_path):
+    blocks = [
+        replace(RECORDS[2], round=number, latency_ns=times, enqueue_ns=None)
+        for number, times in enumerate([(1, 2), (3, 2**32 - 1), (2**32, 5), (2**63 - 1, 7)])
+    ]
+    with store.Writer(tmp_path, "s1") as writer:
+        for record in (*RECORDS[:2], *blocks):
+            writer.write(record)
+    plain, compact = store.read(tmp_path)[0], store.read(tmp_path, compact=True)[0]
+    assert plain[2:] == blocks
+    kept = [block.latency_ns for block in compact[2:]]
+    assert [(found.typecode, tuple(found)) for found in kept] == [
+        ("I", (1, 2)), ("I", (3, 2**32 - 1)), ("q", (2**32, 5)), ("q", (2**63 - 1, 7)),
+    ]  # fmt: skip
+    restored = [replace(one, latency_ns=tuple(one.latency_ns)) for one in compact[2:]]
+    assert [*compact[:2], *restored] == plain
+    assert len({id(block.point) for block in compact[2:]}) == 1
+    assert len({id(block.session) for block in compact[2:]}) == 1
 
 
 def test_a_shard_begins_with_schema_and_version(tmp_path):
