@@ -127,8 +127,7 @@ MINUTES ?= 10
 TARGET ?= 3.12
 ARCHIVE ?= results/gpu.tar.gz
 gpu: ## everything that needs a GPU, within MINUTES (10); PARTS=method,bert-base for some of it
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py --minutes $(MINUTES) \
-	  $(if $(PARTS),--parts $(PARTS))
+	$(PYTHON) benchmarks/gpu_suite.py --minutes $(MINUTES) $(if $(PARTS),--parts $(PARTS))
 
 gpu-wheels: ## what a machine without network lacks, for its Python (TARGET=3.12), into gpu-wheels/
 	$(PYTHON) benchmarks/gpu_wheels.py --python $(TARGET)

@@ -128,13 +128,10 @@ def big_chain() -> Callable[[], Any]:
 
 
 def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the replay of a graph of a warm call, which must live as long."""
-    import torch
+    """Return the replay of a graph of a call."""
+    from frameworktax.runtimes.cuda_graph import recorded
 
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+    return recorded(call)[0]
 
 
 def check_hooks(gpu: Any) -> list[Row]:

@@ -18,33 +18,40 @@ goes through the same steps on a CPU with one tiny model; it fails, because it r
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if sys.version_info < (3, 11):  # noqa: UP036 - a machine's own python3 may be older
+    sys.exit("gpu_suite: needs Python 3.11 or newer; name one that has torch: make gpu PYTHON=…")
+
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ROOT / "gpu-wheels"
-NEEDED = ("torch", "numpy", "scipy", "msgspec", "pydantic", "typer", "rich", "jinja2")
+THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+NOT_GATHERED = ("torch", "numpy", "scipy")
+NEEDED = (*NOT_GATHERED, "msgspec", "pydantic", "typer", "rich", "jinja2")
 OPTIONAL = ("transformers", "pytest", "pynvml", "py_spy", "triton", "onnxruntime")
 CHECK_FAILED = 3
 """Exit code of gpu_method.py where it ran to its end and a check failed."""
-IMPORT_S = 150.0
-"""The first import of torch reads gigabytes from a disk that nothing has read before."""
-RESERVE_S = 20.0
-"""For writing and the archive."""
+RESERVE_S = 50.0
+"""For ending a part that is out of time, reading its store, and the archive."""
 STRETCH = 2.0
 """A part gets at most this many times what it needs."""
 ARCHIVE_BYTES = 15_000_000
@@ -254,6 +261,7 @@ class Suite:
         begin = self.clock()
         print(f"{part.name}: {limit_s:.0f} s", flush=True)
         command = filled(part, limit_s, self.out, self.device)
+        (self.out / f"{part.name}.json").unlink(missing_ok=True)  # of an earlier run
         code, text = self.execute(command, limit_s, self.out / f"{part.name}.log")
         took = self.clock() - begin
         cells: list[Row] = []
@@ -324,7 +332,7 @@ def judged(
     said += "".join(f", {count} {status}" for status, count in sorted(broken.items()))
     if trouble:
         said += f"; {trouble}"
-    ok = bool(timed) and len(seen) == len(timed) and not broken
+    ok = bool(timed) and len(seen) == len(timed) and not broken and not trouble
     row = {"check": check, "ok": ok, "result": said}
     return row, [brief(point) for point in points]
 
@@ -389,14 +397,22 @@ def archive(folder: Path, path: Path, limit: int = ARCHIVE_BYTES) -> list[str]:
 
 
 def wanted_wheels(folder: Path, installed: Callable[[str], str | None]) -> list[Path]:
-    """Return the wheels of a folder whose package is missing here, or older."""
+    """Return the wheels of a folder that fit this Python and whose package is missing, or older."""
     found = []
     for wheel in sorted(folder.glob("*.whl")):
         name, version = wheel.name.split("-")[:2]
         here = installed(name.replace("_", "-"))
-        if here is None or numbers(here) < numbers(version):
+        if fits(wheel.stem) and (here is None or numbers(here) < numbers(version)):
             found.append(wheel)
     return found
+
+
+def fits(wheel: str) -> bool:
+    """Return whether a wheel, by the tags in its name, is for this Python and processor."""
+    python, abi, places = wheel.split("-")[-3:]
+    is_for_this = python == f"cp{THIS_PYTHON.replace('.', '')}"
+    is_for_any = python.startswith("py") or abi == "abi3"
+    return (is_for_this or is_for_any) and (places == "any" or places.endswith(platform.machine()))
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -412,16 +428,17 @@ def installed_version(name: str) -> str | None:
 
 
 def install_aside(wheels: Path, site: Path) -> str:
-    """Install what is missing into a folder, without network; return what was done, in words."""
+    """Unpack what is missing into a folder, which needs no pip; return what was done, in words."""
+    shutil.rmtree(site, ignore_errors=True)  # of two versions of a package the older might be found
     chosen = wanted_wheels(wheels, installed_version)
-    if not chosen:
-        return "no wheel was needed" if wheels.is_dir() else f"no wheels at {wheels}"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    command += ["--no-compile", "--upgrade", "--target", str(site), *map(str, chosen)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    names = ", ".join(wheel.name.split("-")[0] for wheel in chosen)
-    failed = f" failed: {why(done.returncode, done.stderr)}" if done.returncode else ""
-    return f"installed {names}{failed}"
+    for wheel in chosen:
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site)
+    for script in site.glob("*.data/scripts/*"):
+        script.chmod(0o755)
+        (site / "bin").mkdir(exist_ok=True)
+        script.replace(site / "bin" / script.name)
+    return f"unpacked: {', '.join(wheel.name.split('-')[0] for wheel in chosen) or 'none'}"
 
 
 def unusable(names: Iterable[str] = NEEDED) -> str | None:
@@ -429,11 +446,19 @@ def unusable(names: Iterable[str] = NEEDED) -> str | None:
     missing = [name for name in names if not has(name)]
     if not missing:
         return None
-    return f"{', '.join(missing)} missing; bring wheels (make gpu-wheels) or install them"
+    remedy = f"bring wheels (make gpu-wheels TARGET={THIS_PYTHON}) or install them"
+    if lacking := [name for name in missing if name in NOT_GATHERED]:
+        remedy = (
+            f"install {', '.join(lacking)}, or name the Python that has them: make gpu PYTHON=…"
+        )
+    return f"{sys.executable}: {', '.join(missing)} missing; {remedy}"
 
 
-def environment(execute: Execute, out: Path) -> Row:
-    """Say what this ran on; no names of users, hosts or variables."""
+def environment(execute: Execute, out: Path, limit_s: float) -> Row:
+    """Say what this ran on; no names of users, hosts or variables.
+
+    The first import of torch reads gigabytes from a disk that nothing has read before.
+    """
     code = (
         "import json, torch; p = torch.cuda.get_device_properties(0); print(json.dumps({"
         "'torch': torch.__version__, 'cuda': torch.version.cuda, 'hip': torch.version.hip, "
@@ -441,11 +466,9 @@ def environment(execute: Execute, out: Path) -> Row:
         "'multiprocessors': p.multi_processor_count, "
         "'l2_bytes': getattr(p, 'L2_cache_size', None)}))"
     )
-    status, text = execute(["-c", code], IMPORT_S, out / "torch.log")
-    try:
-        gpu = json.loads(text.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        gpu = {"error": why(status, text)}
+    status, text = execute(["-c", code], limit_s, out / "torch.log")
+    found = [line for line in text.splitlines() if line.startswith('{"torch"')]  # of warnings none
+    gpu = json.loads(found[0]) if found else {"error": why(status, text)}
     cpu = re.search(r"^model name\s*: *(.+)$", read_text("/proc/cpuinfo"), re.MULTILINE)
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -460,10 +483,17 @@ def environment(execute: Execute, out: Path) -> Row:
     }
 
 
-def no_gpu() -> str | None:
+def unfit(*, needs_gpu: bool) -> str | None:
+    """Return why nothing could be measured here, and what helps; imports no torch."""
+    from frameworktax.errors import UsageError
+    from frameworktax.host.cache import cache_folder
     from frameworktax.runtimes.cuda_graph import missing_gpu
 
-    return missing_gpu()
+    try:
+        cache_folder()
+    except UsageError as error:
+        return str(error)
+    return missing_gpu() if needs_gpu else None
 
 
 # --- around -------------------------------------------------------------------------------------
@@ -473,7 +503,7 @@ def executor(site: Path) -> Execute:
     """Return what runs commands with the source and the packages set aside on the path."""
     paths = [str(ROOT / "src"), str(site), os.environ.get("PYTHONPATH", "")]
     added = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "HF_HUB_OFFLINE": "1"}
-    added["COLUMNS"] = "160"  # of doctor's table
+    added |= {"COLUMNS": "160", "PYTHONUTF8": "1"}  # of doctor's table; whatever the locale
     scripts = f"{site / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     env = {**os.environ, **added, "PATH": scripts, "PYTHONUNBUFFERED": "1"}
     return lambda command, limit_s, log: run_part(command, limit_s, log, env)
@@ -482,29 +512,42 @@ def executor(site: Path) -> Execute:
 def run_part(
     command: Sequence[str], limit_s: float, log: Path, env: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Run a part in a process group of its own; return exit code (124: out of time) and output."""
+    """Run a part in a process group of its own; return exit code (124: out of time) and output.
+
+    However the suite ends, the part ends too: it would measure on beside what comes next.
+    """
     with log.open("w+", encoding="utf-8", errors="replace") as file:
         process = subprocess.Popen(
             [sys.executable, *command],
-            stdout=file, stderr=file, cwd=ROOT, env=dict(env), start_new_session=True,
+            stdout=file, stderr=file, cwd=ROOT, env=dict(env), process_group=0,
+            preexec_fn=depend,
         )  # fmt: skip
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            # Ctrl-C first: measuring keeps and reports what it has.
             code = 124
+        finally:
+            # Ctrl-C first: measuring keeps and reports what it has.
             for sign in (signal.SIGINT, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, sign)
-                    process.wait(8)
-                except (ProcessLookupError, subprocess.TimeoutExpired):
-                    continue
-                break
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                        os.killpg(process.pid, sign)
+                        process.wait(8)
         file.seek(0)
         text = file.read()
     if len(text) > LOG_BYTES:
         log.write_text(text[-LOG_BYTES:], encoding="utf-8")
     return code, text
+
+
+def depend() -> None:
+    """Have the kernel end this process when the suite is killed, and hear Ctrl-C.
+
+    A shell that starts the suite in the background has it ignore Ctrl-C. Source: prctl(2),
+    ``PR_SET_PDEATHSIG``.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def why(code: int, text: str) -> str:
@@ -557,22 +600,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, default=WHEELS)
     parser.add_argument("--dry-run", action="store_true", help="on a CPU: shows that it would run")
     options = parser.parse_args(arguments)
-    begin = time.monotonic()
-    out: Path = options.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    said = install_aside(options.wheels, out / "site")
-    sys.path[:0] = [str(ROOT / "src"), str(out / "site")]
-    importlib.invalidate_caches()
-    reason = unusable() or (None if options.dry_run else no_gpu())
-    if reason is not None:
-        print(f"gpu_suite: {reason} ({said})", file=sys.stderr)
-        return 1
-    execute = executor(out / "site")
-    suite = Suite(out, execute, time.monotonic, "cpu" if options.dry_run else "cuda:0")
-    write(out / "environment.json", {**environment(execute, out), "wheels": said})
-    _, said = execute(["-m", "frameworktax", "doctor"], 60, out / "doctor.log")
-    where = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    write(out / "environment.json", {**where, "doctor": said.splitlines()})
+    sys.stdout.reconfigure(errors="replace")  # a locale may have no dash
     parts = DRY if options.dry_run else PARTS
     if options.parts:
         names = options.parts.split(",")
@@ -580,7 +608,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown := set(names) - {part.name for part in known}:
             parser.error(f"no part {', '.join(sorted(unknown))}")
         parts = tuple(part for part in known if part.name in names)
-    left_s = options.minutes * 60 - RESERVE_S - (time.monotonic() - begin)
+    begin, left_s = time.monotonic(), options.minutes * 60 - RESERVE_S
+    out: Path = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    said = install_aside(options.wheels, out / "site")
+    sys.path[:0] = [str(ROOT / "src"), str(out / "site")]
+    importlib.invalidate_caches()
+    execute = executor(out / "site")
+    reason = unusable() or unfit(needs_gpu=not options.dry_run)
+    if reason is None:
+        where = {**environment(execute, out, left_s), "wheels": said}
+        if "error" in where and not options.dry_run:
+            reason = f"torch cannot use the GPU: {where['error']}"
+    if reason is not None:
+        print(f"gpu_suite: {reason}", file=sys.stderr)
+        return 1
+    _, text = execute(["-m", "frameworktax", "doctor"], 60, out / "doctor.log")
+    write(out / "environment.json", {**where, "doctor": text.splitlines()})
+    suite = Suite(out, execute, time.monotonic, "cpu" if options.dry_run else "cuda:0")
+    left_s -= time.monotonic() - begin
     suite.run(parts, left_s, again=bool(options.parts) or options.dry_run)
     show(suite)
     return 0 if suite.ok else 1

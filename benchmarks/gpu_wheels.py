@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,17 +51,25 @@ def main() -> int:
     parser.add_argument("--python", default="3.12", help="version of the Python there")
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-wheels")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    for old in options.out.glob("*.whl"):  # two versions of one package would both be installed
-        old.unlink()
     wanted = requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    code = subprocess.run(command(wanted, options.python, options.out)).returncode
-    found = list(options.out.glob("*.whl"))
-    size = sum(file.stat().st_size for file in found)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:
+        code = subprocess.run(command(wanted, options.python, Path(folder))).returncode
+        found = list(Path(folder).glob("*.whl"))
+        size = sum(file.stat().st_size for file in found)
+        reason = "pip could not gather them all" if code else ""
+        if size > MOST_BYTES:
+            reason = f"{size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:.0f}"
+        if reason:
+            kept = "what was there stays" if options.out.is_dir() else "is there a network?"
+            print(f"gpu_wheels: {reason}; {kept}", file=sys.stderr)
+            return 1
+        shutil.rmtree(options.out, ignore_errors=True)  # one version of each package
+        options.out.mkdir()
+        for wheel in found:
+            wheel.replace(options.out / wheel.name)
     print(f"{len(found)} wheels, {size / 1e6:.1f} MB, for Python {options.python}: {options.out}")
-    if size > MOST_BYTES:
-        print(f"gpu_wheels: more than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
-    return code or int(size > MOST_BYTES)
+    return 0
 
 
 if __name__ == "__main__":

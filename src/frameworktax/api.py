@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -354,8 +355,10 @@ def pick_device(device: str) -> str:
         UsageError: no such kind of device.
     """
     if device == "auto":
-        has_gpu = host.gpu_present() and "+cpu" not in host.libraries().get("torch", "+cpu")
-        return "cuda:0" if has_gpu else "cpu"
+        from frameworktax.runtimes.cuda_graph import missing_gpu
+
+        has_torch = importlib.util.find_spec("torch") is not None
+        return "cuda:0" if has_torch and missing_gpu() is None else "cpu"
     if device == "cpu":
         return device
     kind, _, number = device.partition(":")

@@ -175,10 +175,15 @@ CHILD = """
 import subprocess
 subprocess.Popen(['sleep', '600'])
 """
+DEVICE = """
+import sys, types
+cuda = types.SimpleNamespace(is_initialized=bool, _is_in_bad_fork=lambda: True)
+sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)
+"""
 
 
 @pytest.mark.parametrize(
-    "line", [THREAD, CHILD, "import os; os._exit(7)", "import os; os.kill(os.getpid(), 11)"]
+    "line", [THREAD, CHILD, DEVICE, "import os; os._exit(7)", "import os; os.kill(os.getpid(), 11)"]
 )
 def test_a_library_that_a_fork_would_break_is_imported_by_a_started_process(begin, tmp_path, line):
     folder = tmp_path / "packages"

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from frameworktax import runtimes
+from frameworktax import api, runtimes
 from frameworktax.errors import WorkerError
 from frameworktax.models.base import Inputs, Model
-from frameworktax.runtimes import artifacts, cuda_graph, onnxruntime_cuda, torch_common
+from frameworktax.runtimes import artifacts, cuda_graph, inductor, onnxruntime_cuda, torch_common
 from frameworktax.runtimes.base import Target
 
 CUDA = Target(device="cuda:0")
+libraries = importlib.import_module("frameworktax.models.libraries")
 
 
 def test_without_a_driver_there_is_no_gpu(tmp_path):
@@ -34,6 +35,32 @@ def test_with_a_driver_the_torch_that_is_installed_decides(tmp_path, monkeypatch
     assert "built without CUDA" in cuda_graph.missing_gpu(tmp_path)
     version.write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
     assert cuda_graph.missing_gpu(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("has_torch", "missing", "device"),
+    [(True, None, "cuda:0"), (True, "built without CUDA", "cpu"), (False, None, "cpu")],
+)
+def test_auto_is_the_gpu_where_torch_was_built_for_one(monkeypatch, has_torch, missing, device):
+    """By torch itself: a system's may have no metadata, and a CPU's no +cpu in its version."""
+    monkeypatch.setattr(cuda_graph, "missing_gpu", lambda: missing)
+    monkeypatch.setattr(api.importlib.util, "find_spec", lambda name: has_torch or None)
+    assert api.pick_device("auto") == device
+
+
+@pytest.mark.parametrize(("begun", "forked"), [(True, False), (False, True)])
+def test_a_process_that_has_begun_cuda_is_not_to_be_forked(monkeypatch, begun, forked):
+    cuda = SimpleNamespace(is_initialized=lambda: begun, _is_in_bad_fork=lambda: forked)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert libraries.uses_device()
+
+
+def test_nor_is_one_that_has_a_device_open(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(libraries, "DEVICES", ("/dev/full",))
+    assert not libraries.uses_device()
+    with open("/dev/full"):
+        assert libraries.uses_device()
 
 
 @pytest.mark.parametrize(
@@ -373,6 +400,31 @@ def test_the_device_asked_for_is_the_current_one_and_float32_is_no_tf32(torch, p
     assert torch.backends.cudnn.allow_tf32 is stays
     torch_common.configure(Target())
     assert torch.cuda.devices == ["cuda:1"]
+
+
+TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("inductor", {}),
+        ("inductor-reduce-overhead", {"options": {"triton.cudagraphs": True}}),
+        ("inductor-max-autotune", {"options": TUNED}),
+    ],
+)
+def test_inductor_on_a_device_compiles_no_cpp(torch, monkeypatch, tmp_path, name, options):
+    """Which vector instructions there are takes half a minute to find, and no kernel has any."""
+    asked = []
+    monkeypatch.setattr(inductor, "use_directory", lambda folder, *, in_cpp: asked.append(in_cpp))
+    torch._dynamo = SimpleNamespace(config=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch._dynamo", torch._dynamo)
+    torch.compile = lambda module, **given: asked.append(given)
+    torch.compiler = SimpleNamespace(cudagraph_mark_step_begin=None)
+    torch.no_grad = nullcontext
+    model = Model(module=None, inputs=lambda batch: Inputs(), batch_dims={})
+    runtimes.get(name).load(model, CUDA, tmp_path)
+    assert asked == [False, {"dynamic": False, **options}]
 
 
 @pytest.mark.parametrize(("skipped", "codes"), [(0, []), (2, ["graphs-skipped"])])

@@ -1,8 +1,13 @@
 """The suite for a GPU, with fakes: its plan, its order, what it writes, and what it calls ok."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import tarfile
+import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +169,14 @@ def test_a_part_that_ran_out_of_time_keeps_what_it_has_and_is_not_done(tmp_path)
     assert len(suite.summary["cells"]) == 2
 
 
+def test_a_part_that_fails_at_once_is_not_judged_by_what_an_earlier_run_left(tmp_path):
+    out = tmp_path / "gpu"
+    out.mkdir()
+    run(out, (LONG,), points={"long": [point()]})
+    _, suite = run(out, (LONG,), again=True, codes={"long": 1})
+    assert (suite.ok, suite.summary["cells"]) == (False, [])
+
+
 def test_what_a_part_needs_and_is_missing_is_said(tmp_path):
     lacking = replace(LONG, needs=("no_such_module",))
     machine, suite = run(tmp_path, (lacking,))
@@ -194,6 +207,10 @@ def test_no_part_is_ok_without_kernel_time_of_every_point(points, ok):
     assert f" of {asked} points" in row["result"]
 
 
+def test_no_part_is_ok_that_did_not_come_to_its_end():
+    assert not judged("measure m", [point()], 5.0, "out of time; last: round 3")[0]["ok"]
+
+
 def test_a_dry_run_says_that_no_kernel_time_was_read_and_fails(tmp_path, monkeypatch, capsys):
     sampled = point(method="program-counter-sampling (perf-event)", model="mlp")
     machine = Machine(tmp_path / "gpu", points={"mlp": [sampled]})
@@ -214,6 +231,23 @@ def test_a_command_beyond_its_limit_is_stopped(tmp_path):
     assert gpu_suite.why(1, "kept in /home/someone/store: full") == "exit 1: kept in …: full"
 
 
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_part_ends_with_the_suite_however_that_ends(tmp_path, sign):
+    """One that measures on would keep the device, and the host's lock, from what comes next."""
+    log = tmp_path / "log"
+    part = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+    words = f"import pathlib, gpu_suite; log = pathlib.Path({str(log)!r})\n"
+    words += f"gpu_suite.run_part(['-c', {part!r}], 3600, log, {{}})"
+    suite = subprocess.Popen([sys.executable, "-c", words], cwd=gpu_suite.ROOT / "benchmarks")
+    while suite.poll() is None and not (log.is_file() and log.read_text().endswith("\n")):
+        time.sleep(0.05)
+    suite.send_signal(sign)
+    suite.wait()
+    process = Path("/proc") / log.read_text().strip() / "stat"
+    while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.05)  # no end: the limit of the test
+
+
 def test_what_the_caller_has_on_its_path_stays_there(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/carried")
     code = "import os; print(os.environ['PYTHONPATH'])"
@@ -225,7 +259,7 @@ def test_what_the_caller_has_on_its_path_stays_there(tmp_path, monkeypatch):
         "/carried",
     ]
     recipe = (gpu_suite.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "PYTHONPATH=src:$$PYTHONPATH $(PYTHON) benchmarks/gpu_suite.py" in recipe
+    assert "\n\t$(PYTHON) benchmarks/gpu_suite.py" in recipe  # which leaves it as it is
 
 
 def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
@@ -234,8 +268,40 @@ def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
     monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("msgspec", "pydantic"))
     words = ["--dry-run", "--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
     assert gpu_suite.main(words) == 1
-    assert "msgspec, pydantic missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "msgspec, pydantic missing" in said
+    assert "make gpu-wheels" in said
     assert not (tmp_path / "gpu/summary.json").exists()
+
+
+def test_another_python_is_asked_for_where_torch_is_missing(monkeypatch):
+    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("torch", "msgspec"))
+    said = gpu_suite.unusable()
+    assert "torch, msgspec missing; install torch" in said
+    assert "make gpu PYTHON=" in said
+
+
+def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
+    tmp_path, monkeypatch, capsys
+):
+    ran = []
+
+    def execute(command, limit_s, log):
+        ran.append(log.stem)
+        return 1, "RuntimeError: The NVIDIA driver on your system is too old"
+
+    monkeypatch.setattr(gpu_suite, "executor", lambda site: execute)
+    monkeypatch.setattr(gpu_suite, "unfit", lambda *, needs_gpu: None)
+    words = ["--out", str(tmp_path / "gpu"), "--wheels", str(tmp_path / "none")]
+    assert gpu_suite.main(words) == 1
+    assert "torch cannot use the GPU: exit 1: RuntimeError" in capsys.readouterr().err
+    assert ran == ["torch"]
+
+
+def test_a_cache_that_cannot_be_made_is_said_before_any_part_begins(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "file" / "cache"))
+    assert "name another folder in FRAMEWORKTAX_CACHE" in gpu_suite.unfit(needs_gpu=False)
 
 
 # --- archive and wheels ---------------------------------------------------------------------------
@@ -260,7 +326,7 @@ def test_the_archive_fits_its_limit_and_drops_logs_first(tmp_path):
 
 
 def test_only_wheels_of_what_is_missing_or_older_are_installed(tmp_path):
-    names = ("msgspec-0.22.0-cp312-cp312-x.whl", "rich-15.0.0-py3-none-any.whl",
+    names = ("msgspec-0.22.0-py3-none-any.whl", "rich-15.0.0-py3-none-any.whl",
              "typing_extensions-4.16.0-py3-none-any.whl")  # fmt: skip
     for name in names:
         (tmp_path / name).touch()
@@ -268,6 +334,58 @@ def test_only_wheels_of_what_is_missing_or_older_are_installed(tmp_path):
     found = gpu_suite.wanted_wheels(tmp_path, here.get)
     assert [wheel.name for wheel in found] == [names[0], names[2]]
     assert gpu_suite.wanted_wheels(tmp_path / "none", here.get) == []
+
+
+@pytest.mark.parametrize(
+    ("tags", "fit"),
+    [
+        ("py3-none-any", True),
+        ("cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64", True),
+        ("py2.py3-none-manylinux1_x86_64.manylinux_2_5_x86_64", True),
+        ("cp39-abi3-manylinux_2_17_x86_64", True),
+        ("cp311-cp311-manylinux2014_x86_64", False),
+        ("cp312-cp312-manylinux2014_aarch64", False),
+    ],
+)
+def test_wheels_for_another_python_or_processor_are_left(monkeypatch, tags, fit):
+    """Unpacked they would be found, and fail where they are imported."""
+    monkeypatch.setattr(gpu_suite, "THIS_PYTHON", "3.12")
+    monkeypatch.setattr(gpu_suite.platform, "machine", lambda: "x86_64")
+    assert gpu_suite.fits(f"msgspec-0.22.0-{tags}") is fit
+
+
+def test_wheels_are_unpacked_without_pip_and_older_ones_are_gone(tmp_path):
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    wheels.mkdir()
+    for version in ("1.0", "2.0"):
+        for wheel in wheels.glob("*.whl"):
+            wheel.unlink()
+        with zipfile.ZipFile(wheels / f"zz_tool-{version}-py3-none-any.whl", "w") as packed:
+            packed.writestr("zz_tool/__init__.py", f"version = {version!r}")
+            packed.writestr(f"zz_tool-{version}.dist-info/METADATA", f"Version: {version}\n")
+            packed.writestr(f"zz_tool-{version}.data/scripts/zz-tool", "#!/bin/sh\n")
+        assert gpu_suite.install_aside(wheels, site) == "unpacked: zz_tool"
+    assert (site / "zz_tool/__init__.py").read_text() == "version = '2.0'"
+    assert [folder.name for folder in site.glob("*.dist-info")] == ["zz_tool-2.0.dist-info"]
+    assert os.access(site / "bin/zz-tool", os.X_OK)
+
+
+@pytest.mark.parametrize(("code", "kept"), [(0, ["new-2-py3-none-any.whl"]), (1, ["old-1.whl"])])
+def test_wheels_that_are_there_stay_unless_all_new_ones_were_gathered(
+    tmp_path, monkeypatch, code, kept
+):
+    out = tmp_path / "wheels"
+    out.mkdir()
+    (out / "old-1.whl").touch()
+
+    def download(command):
+        Path(command[command.index("--dest") + 1], "new-2-py3-none-any.whl").touch()
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(gpu_wheels.subprocess, "run", download)
+    monkeypatch.setattr(sys, "argv", ["gpu_wheels.py", "--out", str(out)])
+    assert gpu_wheels.main() == code
+    assert [wheel.name for wheel in out.iterdir()] == kept
 
 
 def test_wheels_are_what_the_project_needs_beside_torch():

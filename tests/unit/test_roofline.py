@@ -55,6 +55,12 @@ def test_what_only_sounds_alike_is_not_known(name):
     assert regime.gpu_peaks({"name": name}) is None
 
 
+def test_peaks_are_of_the_whole_card():
+    card = {"name": "NVIDIA H200", "mig_mode": "Disabled"}
+    assert regime.gpu_peaks(card) is not None
+    assert regime.gpu_peaks({**card, "mig_mode": "Enabled"}) is None
+
+
 @pytest.mark.parametrize("found", ["compute-bound", "kernel-flat"])
 def test_a_device_that_moves_weights_is_memory_bound(found):
     assert refine(found, MOVING_NS / 0.61, H100) == "memory-bound"

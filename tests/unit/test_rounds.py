@@ -387,12 +387,13 @@ def test_a_point_on_a_device_is_priced_with_what_asking_the_device_takes(tmp_pat
 
 def test_calls_of_a_block_on_a_device_follow_the_first_block_and_not_a_crowded_warm_up(tmp_path):
     series = on_device(tmp_path, [1], [1_000_000])
-    series.runs[1, 0].call_ns = 40_000_000
+    series.runs[1, 0].call_ns = series.call_ns[1] = 40_000_000
     with rounds_of(tmp_path, [series]) as rounds:
         rounds.first(rounds.groups()[0], rounds=1)
     run = series.runs[1, 0]
     assert (run.call_ns, run.calls) == (1_000_000, calls_for(1_000_000, BLOCK_NS))
     assert run.calls > 5
+    assert series.call_ns == {1: 1_000_000}  # which prices the larger batches
 
 
 @pytest.mark.parametrize(("processes", "others"), [(2, 0), (4, 2), (None, 0)])

@@ -146,8 +146,11 @@ and without TF32 for single. The H200's cache is what the driver reports; its da
 
 
 def gpu_peaks(gpu: Mapping[str, Any]) -> Device | None:
-    """Return the peak numbers of a GPU of ``Environment.gpus``, None where they are not known."""
-    name = str(gpu.get("name") or "")
+    """Return the peak numbers of a GPU of ``Environment.gpus``, None where they are not known.
+
+    With MIG on, what is measured is a part of the card.
+    """
+    name = "" if gpu.get("mig_mode") == "Enabled" else str(gpu.get("name") or "")
     for part, device in DEVICES.items():
         # A GH200 is no H200, an A100 no A10; NVL, Ti, D and a laptop's are other cards.
         if re.search(rf"\b{part}\b(?!.*\b(NVL|Ti|D|SUPER|Laptop|MIG)\b)", name):

@@ -338,6 +338,7 @@ class Rounds:
             # Others used the device while this warmed up; now it had it alone.
             run.call_ns = max(1, round(run.medians[0]))  # a clock may not see a short call
             run.calls = calls_for(run.call_ns)
+            series.call_ns[run.batch] = run.call_ns  # larger batches are priced by it
         if not series.is_floor:
             self._bench.effort.called(timed)
 

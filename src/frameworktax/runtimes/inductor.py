@@ -78,7 +78,7 @@ class Inductor(CompiledRuntime):
 
     def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
         """Wrap the module; compiled code is kept under ``directory`` for the next process."""
-        use_directory(directory)
+        use_directory(directory, in_cpp=not target.is_cuda)
         import torch
         import torch._dynamo
 

@@ -242,12 +242,13 @@ def compiler() -> str | None:
     return None
 
 
-def use_directory(directory: Path) -> None:
+def use_directory(directory: Path, *, in_cpp: bool = True) -> None:
     """Have Inductor compile with the compiler found and keep everything under ``directory``.
 
     Must come before Inductor is used: it reads the environment when first asked. What is the same
     for every model stays in the cache, because it takes half a minute of compiling: which vector
-    instructions the compiler and this processor have, and precompiled headers.
+    instructions the compiler and this processor have, and precompiled headers. The first is left
+    out without ``in_cpp``: kernels for a GPU are Triton's.
     """
     found = compiler()
     if found is not None:
@@ -264,9 +265,10 @@ def use_directory(directory: Path) -> None:
             importlib.import_module("torch._inductor.codecache")
         finally:
             tempfile.tempdir = before
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    if in_cpp:
+        from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-    valid_vec_isa_list()  # Inductor remembers the answer in this process
+        valid_vec_isa_list()  # Inductor remembers the answer in this process
     cache = directory / "inductor-cache"
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
