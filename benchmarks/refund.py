@@ -5,12 +5,13 @@
 
 A cell is a model at a batch size and a length. After the race one more session measures, in turn:
 the delivered callable, eager, each runtime of ``SINGLES`` with its defaults, the candidates that
-came close, and `torch.compile(mode="max-autotune")`. Targets, each with its interval: the
-delivered callable takes at most 2 % longer than the best candidate (their bare calls, inputs bound
-beforehand) and less than eager; over the grid it is faster than any one runtime used everywhere,
-eager where that one failed. At the smallest shape ONNX Runtime runs what Olive's automatic
-optimiser makes of the model as well. Last: what a call costs beside the engine's own, and in fresh
-processes time and memory until the first answer, delivered and eager.
+came close, and `torch.compile(mode="max-autotune")`. Runtimes and candidates are called as they
+would be delivered: torch's tensors in and out. Targets, each with its interval: the delivered
+callable takes at most 2 % longer than the best candidate and less than eager; over the grid it is
+faster than any one runtime used everywhere, eager where that one failed. Beside them, without a
+target: the winner's bare engine, inputs bound beforehand, and at the smallest shape ONNX Runtime
+with what Olive's automatic optimiser makes of the model. Last: what a call costs beside the
+engine's own, and in fresh processes time and memory until the first answer, delivered and eager.
 
 A run that was killed goes on after its last whole model. ``--page`` writes docs/results/refund.md
 of the results there are; ``--dispatch`` shows the cost of a call of any deployment.
@@ -198,7 +199,8 @@ def beside(
             if o.workload == one.workload and o.gain
         }
         close = [name for name, gain in gains.items() if gain >= CLOSE * max(gains.values())]
-        names = dict.fromkeys((REFERENCE, DEPLOYED, *SINGLES, one.runtime, *close))
+        candidates = map(runtimes.deployed, (*SINGLES, one.runtime, *close))
+        names = dict.fromkeys((REFERENCE, DEPLOYED, one.runtime, *candidates))
         if one.workload.batch == smallest or not quick:
             names[TUNED] = None
         points += [Point(workload=one.workload, runtime=name) for name in names]
@@ -442,11 +444,11 @@ def judge(benchmark: Bench, what: str, cell: Row) -> None:
 
 
 def best_candidate(cell: Row) -> str | None:
-    """Return what the delivered callable is least faster than, of all that could be delivered."""
+    """Return what the delivered callable is least faster than, of all called as delivered."""
     rivals = {
         name: ratio[0]
         for name, ratio in cell["over"].items()
-        if ratio and name not in (REFERENCE, DEPLOYED, TUNED, OLIVE)
+        if ratio and runtimes.without_deployed(name) != name
     }
     return min(rivals, key=lambda name: rivals[name], default=None)
 
@@ -454,7 +456,8 @@ def best_candidate(cell: Row) -> str | None:
 def everywhere(benchmark: Bench, cells: list[Row]) -> None:
     """Compare with each runtime used everywhere: geometric means over the grid."""
     for single in SINGLES:
-        ratios = [cell["over"].get(single) or cell["over"].get(REFERENCE) for cell in cells]
+        name = runtimes.deployed(single)
+        ratios = [cell["over"].get(name) or cell["over"].get(REFERENCE) for cell in cells]
         logs = [[math.log(x) for x in ratio] for ratio in ratios if ratio]
         if not logs:
             continue
@@ -474,7 +477,9 @@ def page(data: Row) -> str:
     cells = [cell for part in parts.values() for cell in part.get("cells", [])]
     heads = ["model, shape", "delivered", "eager, ms", "tax", "delivered, ms", "over eager"]
     heads += ["over max-autotune", "over Olive", *(f"over {name}" for name in SINGLES)]
-    heads += ["best candidate", "over it"]
+    heads += ["best candidate", "over it", "over the bare engine"]
+    singles = map(runtimes.deployed, SINGLES)
+    others = (REFERENCE, TUNED, OLIVE, *singles)
     rows = []
     for cell in cells:
         over, at = cell.get("over", {}), cell.get("beside", {})
@@ -486,9 +491,10 @@ def page(data: Row) -> str:
                 ms(at, REFERENCE),
                 percent(at, REFERENCE),
                 ms(at, DEPLOYED),
-                *(ratio(over, at, name) for name in (REFERENCE, TUNED, OLIVE, *SINGLES)),
-                (best := best_candidate(cell)) or "–",
-                ratio(over, at, best or ""),
+                *(ratio(over, at, name) for name in others),
+                runtimes.without_deployed(best := best_candidate(cell) or "–"),
+                ratio(over, at, best),
+                ratio(over, at, winner or ""),
             ]
         )
     firsts = [
@@ -521,8 +527,11 @@ def page(data: Row) -> str:
         *table(heads, rows),
         "",
         "Over: how many times faster the delivered callable is, with its 95 % interval, outputs "
-        "proven equal; below 1 it is slower. Tax: of eager. Candidates run alone, inputs bound "
-        "beforehand; the best is the one that the delivered callable is least faster than.",
+        "proven equal; below 1 it is slower. Tax: of eager. Candidates, and the runtimes with "
+        "their defaults, are called as they would be delivered, with torch's tensors; the best is "
+        "the one that the delivered callable is least faster than. The bare engine is the "
+        "winner's, inputs bound beforehand: what conversions and the choice of the artifact cost. "
+        "max-autotune is called as the module, Olive's model with inputs bound.",
         "",
         "## The first answer, and the cost of a call",
         "",

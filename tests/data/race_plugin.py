@@ -66,7 +66,7 @@ class Liar(Steady):
 
 
 class Crashing(Loaded):
-    def bind(self, batch):
+    def weight(self, batch):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 

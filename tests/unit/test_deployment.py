@@ -13,9 +13,11 @@ import pytest
 import race_plugin
 
 import frameworktax as ft
-from frameworktax import runtimes
-from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax import models, runtimes
+from frameworktax.errors import DeploymentError, UsageError, WorkerError
+from frameworktax.records import Workload
 from frameworktax.runtimes import artifacts, deployment, serving
+from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Manifest, Padding, Shape, padded_to, tree
 from frameworktax.runtimes.serving import Outputs, binder, builder, dtypes_of
 
@@ -199,6 +201,70 @@ def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# --- as a runtime ---------------------------------------------------------------------------------
+
+
+def test_a_candidate_is_called_as_its_deployment_would_be(tmp_path, monkeypatch):
+    import torch
+
+    source = tmp_path / "mine.py"
+    source.write_text(race_plugin.MODEL)
+    model = models.build(Workload(model=f"{source}:build"))
+    candidate = runtimes.get("steady@deployed")
+    assert "torch" in candidate.imports
+    candidate.prepare(model, [2, 3], Target(), tmp_path)
+
+    def bind(self, batch):
+        pytest.fail("the engine ran alone, its inputs bound")
+
+    def run(self, weight):
+        def run(arrays):
+            seen.append(arrays)
+            return [arrays[0] @ weight]
+
+        return run
+
+    engine, seen = candidate.loaded, []
+    monkeypatch.setattr(engine, "bind", bind)
+    monkeypatch.setattr(engine, "run", run)
+    loaded = candidate.load(None, Target(), tmp_path)
+    for batch in (2, 3):
+        call = loaded.bind(batch)
+        x = model.inputs(batch).args[0]
+        for _ in range(2):
+            result = call()
+            assert list(result) == ["y"] and isinstance(result["y"], torch.Tensor)
+            torch.testing.assert_close(result["y"], x @ model.module.weight.detach())
+            (array,) = seen.pop()
+            assert isinstance(array, np.ndarray) and array.shape == (batch, 4)
+        np.testing.assert_array_equal(loaded.outputs(result)[0], result["y"].double().numpy())
+    assert loaded.notes() == candidate.load(None, Target(), tmp_path).notes()
+
+
+def test_only_what_can_be_delivered_is_called_so():
+    for name, plain in (("openvino@deployed", "openvino"), ("aot-inductor@static-deployed",
+                        "aot-inductor@static")):  # fmt: skip
+        assert runtimes.deployed(plain) == name
+        assert runtimes.without_deployed(name) == plain
+        made = runtimes.get(name)
+        assert (made.name, made.option) == (name, runtimes.get(plain).option)
+        assert made.serves_with == runtimes.get(plain).serves_with
+    assert runtimes.without_deployed("deployed") == "deployed"
+    for name in ("eager@deployed", "onnxruntime@7-deployed", "onnxruntime@", "inductor@deployed"):
+        with pytest.raises(UsageError):
+            runtimes.get(name)
+
+
+def test_a_deployment_on_a_device_is_waited_for(deploy, monkeypatch):
+    import torch
+
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    loaded = runtimes.get("deployed").load(None, Target("cuda:0"), deploy / "model")
+    loaded.synchronize()
+    assert waited == ["cuda:0"]
 
 
 # --- sizes between the shapes ---------------------------------------------------------------------

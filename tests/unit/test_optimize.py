@@ -248,6 +248,31 @@ def asked(tmp_path, **derived):
     return made
 
 
+@pytest.mark.parametrize(
+    ("aim", "wanted"),
+    [("latency", "onnxruntime@2-deployed"), ("throughput", "onnxruntime@2-deployed"),
+     ("memory", "onnxruntime@2"), ("startup", "onnxruntime@2")],
+)  # fmt: skip
+def test_candidates_race_as_they_will_be_called(tmp_path, monkeypatch, aim, wanted):
+    mine, plans = asked(tmp_path, aim=aim, resume=False), []
+    monkeypatch.setattr(run, "_measured", lambda asked, plan, reporter: plans.append(plan))
+    for is_heat in (True, False):
+        run._race(mine, [(W1, "onnxruntime@2")], 0.5, None, is_heat=is_heat)
+    assert [[p.runtime for p in plan.points] for plan in plans] == [["eager", wanted]] * 2
+
+
+def test_the_candidate_that_is_faster_as_delivered_wins(tmp_path):
+    bare = [measured("openvino", 20), measured("onnxruntime", 30)]
+    delivered = [measured("openvino@deployed", 60), measured("onnxruntime@deployed", 50)]
+    pairs = [(W1, "openvino"), (W1, "onnxruntime")]
+    decided = race.decide(race.after_final(raced(*delivered, pairs=pairs)))
+    assert won(decided) == {1: "onnxruntime"}
+    assert won(race.decide(raced(*bare))) == {1: "openvino"}
+    assert [one.measured.runtime for one in decided if one.won] == ["onnxruntime@deployed"]
+    titles = [blocks.candidates_table(some).title for some in (decided, raced(*bare))]
+    assert ["as delivered" in title for title in titles] == [True, False]
+
+
 def test_shapes_are_every_length_with_every_batch_size(tmp_path):
     made = Asked(model="bert-tiny", batch=[4, 1, 4], length=[32, 16], device="cpu")
     shapes = [(w.model, w.length, w.batch) for w in made.workloads]

@@ -16,6 +16,9 @@ from frameworktax.stats import ratio_interval
 
 AIMS = ("latency", "throughput", "memory", "startup")
 """What a race may be for; whatever it is, what is not proven faster than eager is not delivered."""
+BARE = ("memory", "startup")
+"""Of these, races between engines alone, inputs bound beforehand: a process that is called with
+arrays instead of torch's tensors does not import torch."""
 FINALISTS = 3
 """Most runtimes of a shape that are measured finely."""
 TIE = 0.02
@@ -32,7 +35,8 @@ class Candidate:
     Attributes:
         workload: model, length and batch.
         runtime: with its option.
-        measured: in the last stage that it was in; None where it was in none.
+        measured: in the last stage that it was in, called as a deployment calls it unless the race
+            is one of ``BARE``; None where it was in none.
         gain: over eager; above 1 is faster.
         start_ns: from nothing loaded to the end of the first call, the median of its processes.
         reason: why it lost; empty while it has not.
@@ -70,7 +74,7 @@ def candidates(
         pairs: the runtimes at their shapes.
         starts: key of a point → ns until the end of its first call.
     """
-    found = {(m.workload, m.runtime): m for m in run.measurements}
+    found = {(m.workload, runtimes.without_deployed(m.runtime)): m for m in run.measurements}
     return [
         _candidate(workload, name, found.get((workload, name)), starts) for workload, name in pairs
     ]

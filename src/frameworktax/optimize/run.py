@@ -300,9 +300,16 @@ def _race(
     *,
     is_heat: bool = False,
 ) -> Run:
-    """Measure runtimes at shapes beside eager, or take the stage from the store."""
+    """Measure runtimes at shapes beside eager, or take the stage from the store.
+
+    They are called as a deployment calls them: for short calls what converts the arguments may
+    decide between two engines.
+    """
     at = list(dict.fromkeys(workload for workload, _ in pairs))
-    points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *pairs])
+    called = pairs
+    if asked.aim not in race.BARE:
+        called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
+    points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *called])
     known = _known(asked, points) if asked.resume else None
     if known is not None:
         return known

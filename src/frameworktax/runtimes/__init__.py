@@ -11,6 +11,7 @@ import importlib
 from frameworktax import models
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import entry_points, with_plugins
+from frameworktax.records import DEPLOYED
 from frameworktax.runtimes.base import Runtime
 from frameworktax.runtimes.environments import Recipe
 
@@ -38,7 +39,7 @@ BUILT_IN: dict[str, str] = {
     "cuda-graph": "frameworktax.runtimes.cuda_graph:CudaGraph",
     "onnxruntime-cuda-graph": "frameworktax.runtimes.onnxruntime_cuda:OnnxRuntimeCudaGraph",
     "nested": "frameworktax.runtimes.nested:Nested",
-    "deployed": "frameworktax.runtimes.deployment:Deployed",
+    DEPLOYED: "frameworktax.runtimes.deployment:Deployed",
     "null": "frameworktax.runtimes.eager:Null",
 }
 
@@ -66,11 +67,16 @@ def get(name: str) -> Runtime:
     """Return the runtime of this name; imports its file, not its engine.
 
     A name may end in an option: ``onnxruntime@1``. That is a runtime of its own, with its own
-    results; ``names`` leaves it out.
+    results; ``names`` leaves it out. So is one that ends in ``deployed``: ``onnxruntime@deployed``,
+    ``onnxruntime@1-deployed``, called as a deployment calls it.
 
     Raises:
-        UsageError: there is no such name, or no such option of it.
+        UsageError: there is no such name, no such option of it, or it cannot be delivered.
     """
+    if (plain := without_deployed(name)) != name:
+        from frameworktax.runtimes.deployment import as_deployed
+
+        return as_deployed(get(plain), name)
     bare, _, option = name.partition("@")
     # Other packages' metadata is read only for a name that is not built in.
     known = BUILT_IN if bare in BUILT_IN else with_plugins(BUILT_IN, GROUP, str)
@@ -91,6 +97,18 @@ def get(name: str) -> Runtime:
     fields = {"name": name, "option": option, "__doc__": kind.__doc__}
     varied: Runtime = type(kind.__name__, (kind,), fields)()
     return varied
+
+
+def deployed(name: str) -> str:
+    """Return the name of a runtime as a deployment calls it."""
+    return f"{name}{'-' if '@' in name else '@'}{DEPLOYED}"
+
+
+def without_deployed(name: str) -> str:
+    """Return the name of a runtime that ``deployed`` made this of; another name as it is."""
+    if "@" not in name:
+        return name
+    return name.removesuffix(f"@{DEPLOYED}").removesuffix(f"-{DEPLOYED}")
 
 
 def recipes() -> dict[str, Recipe]:

@@ -9,7 +9,7 @@
 ``read`` looks at everything before anything is loaded: engines run what they load (a shared
 object in AOTInductor's package, TorchScript's interpreter), so that files must be the ones that
 were written, by this user or root. Nothing is unpickled. ``Deployed`` is a deployment as a runtime
-to be measured.
+to be measured, ``AsDeployed`` a runtime called as a deployment calls it.
 
 How the module is called and what it returns is plain data too (``Interface``): enough to stand in
 for it. Of what it takes, tensors are inputs and everything else is a constant of the export.
@@ -29,20 +29,23 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from frameworktax import host
-from frameworktax.errors import DeploymentError, WorkerError
+from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.host.cache import atomic_path
 from frameworktax.records import DEPLOYED
+from frameworktax.runtimes.artifacts import Artifact, ArtifactRuntime
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
     import numpy as np
 
     from frameworktax.models.base import Model
-    from frameworktax.runtimes.serving import Deployment
+    from frameworktax.runtimes.serving import Deployment, StandIn
 
 SCHEMA, VERSION = "frameworktax.deployment", 1
 MANIFEST = "manifest.json"
 PROOF = "proof.json"
+INTERFACE = "interface.json"
+"""How the module of an artifact is called, beside it; a deployment's is in its manifest."""
 LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
 """Files that are read by people and by ``compare``, and never loaded."""
 ROOT = 0
@@ -523,26 +526,18 @@ class Deployed(Runtime):
         """Load the deployment above the folder."""
         from frameworktax.runtimes.serving import load
 
-        return _DeployedLoaded(load(directory.parent), directory.name)
+        return _DeployedLoaded(target, load(directory.parent), directory.name)
 
 
-class _DeployedLoaded(Loaded):
-    def __init__(self, fast: Deployment, name: str) -> None:
-        self._fast, self._name = fast, name
+class _StandingIn(Loaded):
+    """What is called with torch's tensors, as its user does, and returns the module's outputs."""
 
-    def bind(self, batch: int) -> Call:
-        from frameworktax.runtimes.artifacts import Artifact
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
-        fast = self._fast
-        for shape in served(fast.manifest.shapes):
-            if (shape.batch, configuration(shape.length)) == (batch, self._name):
-                break
-        else:
-            raise WorkerError("unavailable", f"no artifact serves batch {batch}")
-        arrays = Artifact.read(fast.folder / str(shape.folder)).inputs(batch)
-        args, kwargs = fast.arguments(
-            dict(zip(fast.manifest.interface.inputs, arrays, strict=True))
-        )
+    def called(self, fast: StandIn, arrays: Sequence[np.ndarray]) -> Call:
+        """Return a call with these inputs."""
+        args, kwargs = fast.arguments(dict(zip(fast.interface.inputs, arrays, strict=True)))
 
         def call() -> Any:
             return fast(*args, **kwargs)
@@ -553,3 +548,78 @@ class _DeployedLoaded(Loaded):
         from frameworktax.runtimes.torch_common import to_arrays
 
         return to_arrays(result)
+
+
+class _DeployedLoaded(_StandingIn):
+    def __init__(self, target: Target, fast: Deployment, name: str) -> None:
+        super().__init__(target)
+        self._fast, self._name = fast, name
+
+    def bind(self, batch: int) -> Call:
+        fast = self._fast
+        for shape in served(fast.manifest.shapes):
+            if (shape.batch, configuration(shape.length)) == (batch, self._name):
+                break
+        else:
+            raise WorkerError("unavailable", f"no artifact serves batch {batch}")
+        return self.called(fast, Artifact.read(fast.folder / str(shape.folder)).inputs(batch))
+
+
+class AsDeployed(ArtifactRuntime):
+    """A runtime called as what ``frameworktax optimize`` delivers calls it: ``NAME@deployed``.
+
+    Its arguments are the module's own, torch's tensors, and it returns what the module returns:
+    conversions are in each call.
+    """
+
+    def prepare(
+        self, model: Model, batches: Sequence[int], target: Target, directory: Path
+    ) -> None:
+        """Export, and write down how the module is called and what it returns."""
+        import torch
+
+        super().prepare(model, batches, target, directory)
+        inputs = model.inputs(min(batches))
+        with torch.no_grad():
+            result = model.module(*inputs.args, **inputs.kwargs)
+        text = json.dumps(asdict(describe(model, result)))
+        (directory / INTERFACE).write_text(text, encoding="utf-8")
+
+    def load(self, model: Model | None, target: Target, directory: Path) -> Loaded:
+        """Load what was exported, to stand in for the module."""
+        interface = Interface(**json.loads((directory / INTERFACE).read_text(encoding="utf-8")))
+        engine = super().load(model, target, directory)
+        return _AsDeployedLoaded(target, engine, Artifact.read(directory), interface)
+
+
+class _AsDeployedLoaded(_StandingIn):
+    def __init__(
+        self, target: Target, engine: Loaded, artifact: Artifact, interface: Interface
+    ) -> None:
+        super().__init__(target)
+        self._engine, self._artifact, self._interface = engine, artifact, interface
+
+    def bind(self, batch: int) -> Call:
+        from frameworktax.runtimes.serving import StandIn, served_by
+
+        arrays = self._artifact.inputs(batch)
+        sizes = tuple(array.shape for array in arrays)
+        served = {sizes: served_by(self._engine, batch)}
+        return self.called(StandIn(self._interface, self._target.device, served), arrays)
+
+    def notes(self) -> list[tuple[str, str]]:
+        return self._engine.notes()
+
+
+def as_deployed(runtime: Runtime, name: str) -> Runtime:
+    """Return a runtime as it is called where it is delivered, under a name of its own.
+
+    Raises:
+        UsageError: it cannot be delivered.
+    """
+    if not runtime.serves_with:
+        raise UsageError(f"{runtime.name} cannot be delivered; choose another runtime")
+    kind = type(runtime)
+    fields = {"name": name, "imports": (*kind.imports, "torch"), "__doc__": kind.__doc__}
+    made: Runtime = type(kind.__name__, (AsDeployed, kind), fields)()
+    return made

@@ -21,7 +21,7 @@ from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
 from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
-from frameworktax.runtimes.base import Target
+from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.deployment import Axes, Interface, Manifest, Padding, Shape
 
 Run = Callable[[Sequence[Any]], Any]
@@ -29,6 +29,9 @@ Build = Callable[[Iterator[Any]], Any]
 """Puts tensors into the module's containers."""
 KIND = attrgetter("shape", "dtype")
 """Which artifact serves a tensor depends on these."""
+Sizes = tuple[tuple[int, ...], ...]
+Served = tuple[Serve, bool]
+"""A call of an engine, and whether it takes torch's tensors."""
 
 
 def load(folder: str | Path, *, module: Any = None) -> Deployment:
@@ -48,20 +51,19 @@ def load(folder: str | Path, *, module: Any = None) -> Deployment:
     return Deployment(Path(folder), module)
 
 
-class Deployment:
-    """A loaded deployment; several threads may call it. It is pickled by its path.
+class StandIn:
+    """A callable with a module's own signature, over what serves sizes of its inputs.
 
-    Attributes:
-        folder: absolute.
-        manifest: what is known of it.
+    Torch tensors give torch tensors, numpy arrays give numpy arrays.
+
+    Args:
+        interface: how the module is called.
+        device: that torch's tensors come from and are returned on.
+        served: sizes of the inputs, in order → what serves them.
     """
 
-    def __init__(self, folder: Path, module: Any = None) -> None:
-        """Check everything, then load the engines; see ``load``."""
-        self.folder = folder.resolve()
-        self.manifest: Manifest = deployment.read(self.folder)
-        interface = self.manifest.interface
-        self._module = module
+    def __init__(self, interface: Interface, device: str, served: Mapping[Sizes, Served]) -> None:
+        self.interface, self._device, self._served = interface, device, served
         self._names = interface.names
         self._count = len(self._names)
         # All tensors by position, or all by name, and nothing else: what most calls are.
@@ -70,37 +72,10 @@ class Deployment:
         self._bind = binder(interface)
         self._build = builder(interface.output)
         self._dtypes = dtypes_of(interface.output)
-        self._served = self._serve()
         self._table: dict[Any, Run] = {}
 
-    def _serve(self) -> dict[tuple[tuple[int, ...], ...], tuple[Serve, bool]]:
-        """Return sizes of inputs → what serves them, and whether it takes torch's tensors."""
-        target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
-        loaded: dict[str, ArtifactLoaded] = {}
-        serving: dict[tuple[str, int | None], Serve] = {}
-        found = {}
-        for shape in deployment.served(self.manifest.shapes):
-            folder, runtime = str(shape.folder), str(shape.runtime)
-            try:
-                if folder not in loaded:
-                    engine = runtimes.get(runtime).load(None, target, self.folder / folder)
-                    if not isinstance(engine, ArtifactLoaded):
-                        raise WorkerError("unavailable", f"{runtime} cannot serve")
-                    loaded[folder] = engine
-                engine = loaded[folder]
-                batch = None if shape.is_between else shape.batch
-                if (folder, batch) not in serving:
-                    serving[folder, batch] = engine.serve(batch)
-            except (WorkerError, RuntimeError, OSError) as error:
-                raise DeploymentError(
-                    f"{self.folder}: {runtime} did not load {shape.name} ({error}); "
-                    f"rebuild it: {self.manifest.command}"
-                ) from error
-            found[shape.sizes] = serving[folder, batch], isinstance(engine, TorchArtifactLoaded)
-        return found
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's stand-in.
+        """Run what stands in for the module.
 
         Raises:
             DeploymentError: the arguments are not those of the deployment, or no artifact serves
@@ -121,24 +96,53 @@ class Deployment:
             run = self._resolve(tensors, args, kwargs)
         return run(tensors)
 
+    def arguments(
+        self, given: Mapping[str, np.ndarray], *, on_torch: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return arrays by path as arguments of a call.
+
+        They are torch's tensors on the device, or where ``on_torch`` is false as they are.
+        """
+        values: Mapping[str, Any] = given
+        if on_torch:
+            import torch
+
+            kinds = dict(zip(self.interface.inputs, self.interface.dtypes, strict=True))
+            values = {
+                path: torch.from_numpy(array).to(self._device, getattr(torch, kinds[path]))
+                for path, array in given.items()
+            }
+        args = [value for path, value in values.items() if path.startswith("args.")]
+        kwargs = {p.partition(".")[2]: v for p, v in values.items() if p.startswith("kwargs.")}
+        return args, kwargs
+
     # --- a shape for the first time -------------------------------------------------------------
 
     def _resolve(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Run:
         """Return what runs these tensors, and remember it for their shapes and types."""
         on_torch = self._check_types(tensors)
         sizes = tuple(tuple(t.shape) for t in tensors)
-        larger = None if sizes in self._served else deployment.padded_to(self.manifest, sizes)
-        if sizes not in self._served and larger is None:
-            return self._eager(sizes, args, kwargs)
-        serve, takes_torch = self._served[larger.sizes if larger else sizes]
-        padding, build, device = self.manifest.padding, self._build, self.manifest.device
-        if larger is not None and padding is not None:
-            build = _cutting(build, padding, sizes)
-        run = _runner(serve, build, self._dtypes, device, given=on_torch, taken=takes_torch)
-        if larger is not None and padding is not None:
-            run = _growing(run, padding.inputs, larger.sizes)
+        run = self._run(sizes, on_torch=on_torch)
+        if run is None:
+            return self._unserved(sizes, args, kwargs)
         self._table[tuple(map(KIND, tensors))] = run
         return run
+
+    def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
+        """Return what runs inputs of these sizes, None where nothing does."""
+        return self._runner(sizes, self._build, on_torch) if sizes in self._served else None
+
+    def _unserved(self, sizes: Sizes, args: Any, kwargs: Any) -> Run:
+        """Return what runs arguments that nothing serves.
+
+        Raises:
+            DeploymentError: there is nothing.
+        """
+        raise DeploymentError(f"no artifact serves inputs of sizes {sizes}")
+
+    def _runner(self, sizes: Sizes, build: Build, on_torch: bool) -> Run:
+        serve, takes_torch = self._served[sizes]
+        return _runner(serve, build, self._dtypes, self._device, given=on_torch, taken=takes_torch)
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
         """Return whether these are torch's tensors; False for numpy's arrays.
@@ -149,7 +153,7 @@ class Deployment:
         torch = sys.modules.get("torch")
         kinds = [torch is not None and isinstance(t, torch.Tensor) for t in tensors]
         for name, t, is_torch, dtype in zip(
-            self._names, tensors, kinds, self.manifest.interface.dtypes, strict=True
+            self._names, tensors, kinds, self.interface.dtypes, strict=True
         ):
             if not is_torch and not isinstance(t, np.ndarray):
                 raise DeploymentError(
@@ -162,7 +166,55 @@ class Deployment:
                 raise DeploymentError(f"'{name}' is {given}, the deployment takes {dtype}")
         return bool(kinds and kinds[0])
 
-    def _eager(self, sizes: Any, args: Any, kwargs: Any) -> Run:
+
+class Deployment(StandIn):
+    """A loaded deployment; several threads may call it. It is pickled by its path.
+
+    Attributes:
+        folder: absolute.
+        manifest: what is known of it.
+    """
+
+    def __init__(self, folder: Path, module: Any = None) -> None:
+        """Check everything, then load the engines; see ``load``."""
+        self.folder = folder.resolve()
+        self.manifest: Manifest = deployment.read(self.folder)
+        self._module = module
+        super().__init__(self.manifest.interface, self.manifest.device, self._serve())
+
+    def _serve(self) -> dict[Sizes, Served]:
+        """Return what serves each shape."""
+        target = Target(self.manifest.device, self.manifest.precision, self.manifest.threads)
+        loaded: dict[str, Loaded] = {}
+        serving: dict[tuple[str, int | None], Served] = {}
+        found = {}
+        for shape in deployment.served(self.manifest.shapes):
+            folder, runtime = str(shape.folder), str(shape.runtime)
+            try:
+                if folder not in loaded:
+                    loaded[folder] = runtimes.get(runtime).load(None, target, self.folder / folder)
+                batch = None if shape.is_between else shape.batch
+                if (folder, batch) not in serving:
+                    serving[folder, batch] = served_by(loaded[folder], batch)
+            except (WorkerError, RuntimeError, OSError) as error:
+                raise DeploymentError(
+                    f"{self.folder}: {runtime} did not load {shape.name} ({error}); "
+                    f"rebuild it: {self.manifest.command}"
+                ) from error
+            found[shape.sizes] = serving[folder, batch]
+        return found
+
+    def _run(self, sizes: Sizes, *, on_torch: bool) -> Run | None:
+        """Return what runs inputs of these sizes, padded where that is proven equal."""
+        found = super()._run(sizes, on_torch=on_torch)
+        larger = None if found else deployment.padded_to(self.manifest, sizes)
+        padding = self.manifest.padding
+        if larger is None or padding is None:
+            return found
+        run = self._runner(larger.sizes, _cutting(self._build, padding, sizes), on_torch)
+        return _growing(run, padding.inputs, larger.sizes)
+
+    def _unserved(self, sizes: Sizes, args: Any, kwargs: Any) -> Run:
         """Return a call of the module, where one was given.
 
         Raises:
@@ -170,7 +222,7 @@ class Deployment:
         """
         module = self._module
         if module is None:
-            raise DeploymentError(f"{self._unserved(sizes)}; or load(folder, module=…) runs eager")
+            raise DeploymentError(f"{self._why_not(sizes)}; or load(folder, module=…) runs eager")
 
         def eager(_: Sequence[Any]) -> Any:
             import torch
@@ -180,7 +232,7 @@ class Deployment:
 
         return eager
 
-    def _unserved(self, sizes: Any) -> str:
+    def _why_not(self, sizes: Sizes) -> str:
         for shape in self.manifest.shapes:
             if shape.sizes == sizes:
                 return f"{shape.name} was left to eager: {shape.reason}"
@@ -192,32 +244,11 @@ class Deployment:
             f"make one that does: {self.manifest.command}"
         )
 
-    def arguments(
-        self, given: Mapping[str, np.ndarray], *, on_torch: bool = True
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays by path as arguments of a call.
-
-        They are torch's tensors on the device, or where ``on_torch`` is false as they are.
-        """
-        values: Mapping[str, Any] = given
-        if on_torch:
-            import torch
-
-            interface = self.manifest.interface
-            kinds = dict(zip(interface.inputs, interface.dtypes, strict=True))
-            values = {
-                path: torch.from_numpy(array).to(self.manifest.device, getattr(torch, kinds[path]))
-                for path, array in given.items()
-            }
-        args = [value for path, value in values.items() if path.startswith("args.")]
-        kwargs = {p.partition(".")[2]: v for p, v in values.items() if p.startswith("kwargs.")}
-        return args, kwargs
-
     # --- standing in ------------------------------------------------------------------------------
 
     @property
     def __signature__(self) -> Signature:
-        return self.manifest.interface.signature()
+        return self.interface.signature()
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -231,6 +262,17 @@ class Deployment:
         known = {str(s.runtime) for s in deployment.served(self.manifest.shapes)}
         engines = ", ".join(sorted(known)) or "eager"
         return f"<deployment of {self.manifest.model} in {self.folder}: {engines}>"
+
+
+def served_by(engine: Loaded, batch: int | None) -> Served:
+    """Return what serves a batch size; None for any that the artifact's dynamic file takes.
+
+    Raises:
+        WorkerError: the runtime cannot serve.
+    """
+    if not isinstance(engine, ArtifactLoaded):
+        raise WorkerError("unavailable", "this runtime cannot be delivered")
+    return engine.serve(batch), isinstance(engine, TorchArtifactLoaded)
 
 
 def _runner(
