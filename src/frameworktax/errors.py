@@ -138,6 +138,8 @@ ONE_LINE, WITH_CAUSE = 400, 160
 
 def flat(text: str) -> str:
     """Return text from anywhere in one line that every format can hold and a terminal shows."""
+    if text.isprintable() and "  " not in text and text == text.strip():
+        return text  # as most is, and a table has thousands of cells
     return " ".join(CONTROL.sub(" ", INVISIBLE.sub("", ESCAPE.sub("", text))).split())
 
 

@@ -21,12 +21,13 @@ class HtmlRepr:
     def _repr_html_(self) -> str:
         from html import escape
 
+        name = next(c.__name__ for c in type(self).__mro__ if "__dataclass_fields__" in vars(c))
         left = " style='text-align:left'"
         rows = "".join(
             f"<tr><th scope='row'{left}>{escape(name)}</th><td{left}>{escape(text)}</td></tr>"
             for name, text in rows_of(self)
         )
-        return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
+        return f"<table><caption>{name}</caption><tbody>{rows}</tbody></table>"
 
 
 def rows_of(record: Any) -> Iterator[tuple[str, str]]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
@@ -136,12 +137,14 @@ def device_of(platform: str) -> str:
 
 
 FamilyKey = tuple[Any, ...]
-_FAMILY = attrgetter(
-    *(f"workload.{name}" for name in _WORKLOAD_FIELDS if name != "batch"), "platform", "threads"
-)
+_WITHOUT_BATCH = attrgetter(*(name for name in _WORKLOAD_FIELDS if name != "batch"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _family(one: Point | Measurement) -> FamilyKey:
+    return (*_WITHOUT_BATCH(one.workload), one.platform, one.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One cell of the grid: a workload in a runtime on a platform.
 
@@ -157,6 +160,10 @@ class Point:
 
     def key(self) -> str:
         """Return the content key: 16 hex digits over every field that says something."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> str:
         said = {name: getattr(self.workload, name) for name in _WORKLOAD_FIELDS}
         for name, silent in _LATER.items():
             if said[name] == silent:
@@ -175,7 +182,7 @@ class Point:
 
     def family(self) -> FamilyKey:
         """Return what points share that differ in runtime and batch alone, to group them by."""
-        return _FAMILY(self)
+        return _family(self)
 
 
 def point_name(
@@ -265,6 +272,17 @@ class Estimate(HtmlRepr):
     confidence: float = 0.95
     method: str = ""
     n: int = 0
+
+    def at(self, value: float, low: float, high: float) -> Estimate:
+        """Return another value and interval of the same confidence, method and number of values."""
+        return Estimate(
+            value=value,
+            low=low,
+            high=high,
+            confidence=self.confidence,
+            method=self.method,
+            n=self.n,
+        )
 
 
 # --- raw records, one JSON line each in a store ---------------------------------------------
@@ -544,26 +562,26 @@ def to_json(record: Record) -> dict[str, Any]:
     return {"record": record.kind, **asdict(record)}
 
 
-_IDENTITY = {
-    kind: tuple(
-        name
-        for name in ("session", "point", "process", "round", "method", "final")
-        if name in {f.name for f in fields(cls)}
+_IDENTITY: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
+    cls: attrgetter(
+        "kind",
+        *(
+            name
+            for name in ("session", "point", "process", "round", "method")
+            if name in {f.name for f in fields(cls)}
+        ),
     )
-    for kind, cls in RECORDS.items()
+    for cls in RECORDS.values()
+} | {
+    Subject: lambda one: (one.kind, one.session, one.point.key(), one.final),
+    LeftOut: lambda one: (one.kind, one.session, one.point.key()),
 }
-"""Kind → the fields that make a record the same as another."""
+"""Kind of record → what makes it the same as another."""
 
 
 def record_id(record: Record) -> tuple[Any, ...]:
     """Return what makes a record the same as another: reading a store drops the second of two."""
-    if type(record) is Block:  # most of a store: the same by hand
-        return (record.kind, record.session, record.point, record.process, record.round)
-    values = [getattr(record, name) for name in _IDENTITY[record.kind]]
-    return (
-        record.kind,
-        *(value.key() if isinstance(value, Point) else value for value in values),
-    )
+    return _IDENTITY[type(record)](record)
 
 
 def session_order(session: str, started: str = "") -> tuple[str, str]:
@@ -705,6 +723,10 @@ class Measurement(HtmlRepr):
             platform=self.platform,
             threads=self.threads,
         )
+
+    def family(self) -> FamilyKey:
+        """Return what points share that differ in runtime and batch alone, as ``Point`` does."""
+        return _family(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

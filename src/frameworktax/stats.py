@@ -11,9 +11,9 @@ Ground floor: the measuring wing stops on these intervals, the reading wing repo
 from __future__ import annotations
 
 import math
+from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean, median
 from typing import TypeVar
@@ -42,6 +42,31 @@ ONE_PROCESS = ", one process"
 def block_median(values: Iterable[float]) -> float:
     """Return the one value that a block of calls counts with."""
     return median(values)
+
+
+def block_medians(blocks: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+    """Return ``block_median`` and the sum of each of many blocks, ns.
+
+    Blocks of as many calls are sorted together, in a tenth of the time of one after the other.
+    """
+    import numpy as np  # 0.1 s of import, needed only where a store is read
+
+    alike: dict[tuple[int, str], list[int]] = defaultdict(list)
+    arrays = [b if isinstance(b, array) else array("q", b) for b in blocks]
+    for number, values in enumerate(arrays):
+        alike[len(values), values.typecode].append(number)
+    medians, sums = [0.0] * len(arrays), [0.0] * len(arrays)
+    for (calls, typecode), numbers in alike.items():
+        flat = np.frombuffer(b"".join(arrays[i] for i in numbers), typecode)
+        rows = np.sort(flat.reshape(-1, calls), axis=1)
+        middle: list[float] = rows[:, calls // 2].tolist()
+        if calls % 2 == 0:
+            before = rows[:, calls // 2 - 1].tolist()
+            middle = [(a + b) / 2 for a, b in zip(before, middle, strict=True)]
+        totals = rows.sum(axis=1, dtype=np.float64).tolist()
+        for number, ns, total in zip(numbers, middle, totals, strict=True):
+            medians[number], sums[number] = ns, total
+    return medians, sums
 
 
 def stdev(values: Sequence[float]) -> float:
@@ -91,7 +116,7 @@ def process_interval(
         one degree of freedom, and their interval is wide. None where there are fewer than two
         values.
     """
-    filled = [list(blocks) for blocks in blocks_by_process if blocks]
+    filled = [blocks for blocks in blocks_by_process if blocks]
     if len(filled) == 1:
         return mean_interval(filled[0], BY_BLOCK, confidence)
     return mean_interval([median(blocks) for blocks in filled], BY_PROCESS, confidence)
@@ -121,8 +146,9 @@ def ratio_interval(
         out the drift of the host, which moves both sides alike.
     """
     by_process: dict[K, list[float]] = defaultdict(list)
-    for key in a.keys() & b.keys():
-        by_process[key[0]].append(math.log(a[key] / b[key]))
+    for key, ns in a.items():
+        if key in b:
+            by_process[key[0]].append(math.log(ns / b[key]))
     log_ratio = process_interval(list(by_process.values()), confidence)
     if log_ratio is None:
         return None
@@ -166,8 +192,7 @@ def simultaneous(ratios: Sequence[Estimate]) -> list[Estimate]:
     def wider(ratio: Estimate, variance: float) -> Estimate:
         confidence = 1 - (1 - ratio.confidence) / len(known)
         half = quantile(confidence) * math.sqrt(max(variance, pooled) / ratio.n)
-        low, high = ratio.value * math.exp(-half), ratio.value * math.exp(half)
-        return replace(ratio, low=low, high=high)
+        return ratio.at(ratio.value, ratio.value * math.exp(-half), ratio.value * math.exp(half))
 
     found = map(wider, known, variances)
     return [next(found) if ratio.n > 1 else ratio for ratio in ratios]
@@ -177,13 +202,18 @@ def _pooled(variances: Sequence[float], degrees: Sequence[float]) -> float:
     """Return the variance that sample variances have in common, by the mean of their logarithms."""
     if min(variances) == 0:
         return 0.0
-    from scipy.special import digamma
-
     logs = (
-        math.log(variance) - float(digamma(df / 2)) + math.log(df / 2)
+        math.log(variance) - _digamma(df / 2) + math.log(df / 2)
         for variance, df in zip(variances, degrees, strict=True)
     )
     return math.exp(fmean(logs))
+
+
+@cache
+def _digamma(x: float) -> float:
+    from scipy.special import digamma
+
+    return float(digamma(x))
 
 
 def spread(blocks_by_process: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
@@ -191,7 +221,7 @@ def spread(blocks_by_process: Sequence[Sequence[float]]) -> tuple[float | None, 
 
     Either is None where there is nothing to take it over.
     """
-    filled = [list(blocks) for blocks in blocks_by_process if blocks]
+    filled = [blocks for blocks in blocks_by_process if blocks]
     medians = [median(blocks) for blocks in filled]
     between = stdev(medians) / fmean(medians) if len(medians) > 1 else None
     inside = [stdev(blocks) / fmean(blocks) for blocks in filled if len(blocks) > 1]

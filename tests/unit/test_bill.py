@@ -22,7 +22,7 @@ def cpu(*samples, off_cpu_ns=0, **more):
 
 def test_exact_bill_without_noise():
     stretch = {"kernel": 500, "dispatch": 300, "python": 150, "remainder": 50}
-    found = bill.from_samples(LATENCY, [cpu(stretch, stretch)], mean_ns=4_000_000 / 1.02)
+    found = bill.from_samples(LATENCY, [cpu(stretch, stretch)], mean_ns=lambda: 4_000_000 / 1.02)
     assert found.method == "program-counter-sampling (perf-event)"
     assert found.lines == pytest.approx(
         {"kernel": 2e6, "dispatch": 1.2e6, "python": 6e5, "wait": 0.0, "remainder": 2e5}

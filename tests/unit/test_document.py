@@ -1,10 +1,14 @@
+import io
 import math
-from dataclasses import replace
+import pickle
+from dataclasses import asdict, replace
 from statistics import stdev
 
 import pytest
 import sample_records as data
+from rich.console import Console
 
+from frameworktax.analysis import bill, grouping
 from frameworktax.analysis.document import build
 from frameworktax.analysis.headline import headline
 from frameworktax.records import (
@@ -19,6 +23,8 @@ from frameworktax.records import (
     Subject,
     Workload,
 )
+from frameworktax.report.render_terminal import print_blocks
+from frameworktax.report.run_blocks import run_blocks
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,28 @@ def test_every_bill_adds_up_and_agrees_with_kernel_and_tax(run):
         assert m.kernel_ns.value + m.tax_ns.value == pytest.approx(m.latency_ns.value, abs=1e-6)
         assert m.bill_ns["kernel"] == pytest.approx(m.kernel_ns.value)
         assert m.tax_share.value == pytest.approx(m.tax_ns.value / m.latency_ns.value)
+
+
+def test_what_no_table_shows_is_computed_when_it_is_asked_for(monkeypatch):
+    shown = build(data.sample_records())
+    whole = asdict(shown)
+    lazy = build(data.sample_records())
+
+    def asked(*_):
+        raise AssertionError("computed for a table")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(grouping, "samples", asked)
+        patched.setattr(bill._Samples, "spent", asked)
+        print_blocks(run_blocks(lazy, folded=False), Console(file=io.StringIO(), width=80))
+        with pytest.raises(AssertionError, match="computed"):
+            asdict(at(lazy, "eager"))
+    assert asdict(lazy) == whole
+    eager = at(lazy, "eager")
+    assert eager.samples_ns and eager.symbols_ns and eager.process_spread is not None
+    same = pickle.loads(pickle.dumps(eager)), replace(eager), at(shown, "eager")
+    assert all(one == eager and eager == one for one in same)
+    assert replace(eager, samples_ns=()) != eager
 
 
 def test_sampled_and_twin_points_name_their_method(run):

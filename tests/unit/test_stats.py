@@ -2,6 +2,8 @@
 
 import math
 import random
+from array import array
+from statistics import median
 
 import pytest
 
@@ -15,6 +17,20 @@ def test_mean_interval_by_hand():
     assert e.value == 2.0
     assert e.high - e.value == pytest.approx(4.302652729911275 / math.sqrt(3), rel=1e-9)
     assert (e.n, e.method, e.confidence) == (3, "m", 0.95)
+
+
+def test_blocks_taken_together_have_the_median_and_the_sum_of_each():
+    rng = random.Random(3)
+    blocks = [
+        make([rng.randrange(most) for _ in range(calls)])
+        for make, most in ((tuple, 10**9), (lambda v: array("I", v), 2**32), (tuple, 2**50))
+        for calls in (1, 2, 5, 6, 5, 2)
+    ]
+    medians, sums = stats.block_medians(blocks)
+    assert medians == [median(block) for block in blocks]
+    assert [type(ns) for ns in medians] == [type(median(block)) for block in blocks]
+    assert sums == [sum(block) for block in blocks]
+    assert stats.block_medians([]) == ([], [])
 
 
 def test_one_value_has_no_interval():

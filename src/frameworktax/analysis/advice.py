@@ -22,7 +22,7 @@ from frameworktax.analysis.estimates import (
     scaled,
     times,
 )
-from frameworktax.analysis.whatif.formulas import MEASURED, SAME_KERNELS, Case, WhatIf
+from frameworktax.analysis.whatif.formulas import SAME_KERNELS, Case, Refused, WhatIf, answer
 from frameworktax.analysis.whatif.predict import predict_from
 from frameworktax.analysis.where import where
 from frameworktax.records import (
@@ -34,7 +34,6 @@ from frameworktax.records import (
     Measurement,
     Note,
     Parity,
-    Point,
     device_of,
     point_name,
 )
@@ -80,13 +79,10 @@ def unranked(points: Sequence[Measurement]) -> list[Note]:
         points: of one workload, one a runtime.
     """
     eager = next((m for m in points if m.runtime == REFERENCE), None)
-    compared = [
-        (m, gain)
-        for m in points
-        if eager is not None
-        and m.runtime not in (REFERENCE, FLOOR)
-        and (gain := paired_ratio(eager, m)) is not None
-    ]
+    others = [m for m in points if m.runtime not in (REFERENCE, FLOOR)]
+    if eager is None or all(proven(m.parity) for m in others):
+        return []
+    compared = [(m, gain) for m in others if (gain := paired_ratio(eager, m)) is not None]
     gains = simultaneous([gain for _, gain in compared])
     return [
         Note(
@@ -151,10 +147,10 @@ def _recommend_at(batch: int, compared: Sequence[Measurement]) -> Recommendation
     together = zip(pairs, simultaneous(list(pairs.values())), strict=True)
     slower = {name for name, ratio in together if not ratio.low <= 1 <= ratio.high}
     runtimes = tuple(m.runtime for m in faster if m.runtime not in slower)
-    gain = replace(
-        gains[best.runtime],
-        low=min(gains[name].low for name in runtimes),
-        high=max(gains[name].high for name in runtimes),
+    gain = gains[best.runtime].at(
+        gains[best.runtime].value,
+        min(gains[name].low for name in runtimes),
+        max(gains[name].high for name in runtimes),
     )
     return Recommendation((batch,), runtimes, gain)
 
@@ -171,7 +167,7 @@ def _joined(smaller: Recommendation, larger: Recommendation) -> Recommendation:
     gain = smaller.gain
     if gain is not None and larger.gain is not None:
         low, high = min(gain.low, larger.gain.low), max(gain.high, larger.gain.high)
-        gain = replace(gain, low=low, high=high)
+        gain = gain.at(gain.value, low, high)
     return replace(smaller, batches=smaller.batches + larger.batches, gain=gain)
 
 
@@ -212,14 +208,16 @@ def _power(value: float) -> str:
 
 
 def advise(
-    points: Sequence[Measurement], curves: Sequence[Curve], bills: Mapping[Point, Bill]
+    points: Sequence[Measurement],
+    curves: Sequence[Curve],
+    bills: Mapping[tuple[str, int], Bill],
 ) -> tuple[list[Advice], list[Note]]:
     """Return the advice for one model: measured gains first, then predictions, then bounds.
 
     Args:
         points: every measured point of one model on one platform, equal but for runtime and batch.
         curves: their latency curves over batch.
-        bills: of those that have one.
+        bills: runtime and batch → the bill, of those that have one.
     """
     measured = [m for m in points if m.status == "ok"]
     if not measured:
@@ -365,11 +363,12 @@ def _no_tax(m: Measurement) -> Advice | None:
     )
 
 
-def _allocator(same: Sequence[Measurement], bills: Mapping[Point, Bill]) -> Advice | None:
+def _allocator(same: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill]) -> Advice | None:
     found = [
         (m, bill.memory)
         for m in same
-        if (bill := bills.get(m.point)) is not None and bill.memory is not None
+        if (bill := bills.get((m.runtime, m.workload.batch))) is not None
+        and bill.memory is not None
     ]
     m, share = max(found, key=lambda item: item[1].value, default=(None, None))
     if m is None or share is None or share.value < ALLOCATOR:
@@ -391,11 +390,11 @@ def _allocator(same: Sequence[Measurement], bills: Mapping[Point, Bill]) -> Advi
 
 
 def _packing(
-    m: Measurement, beside: Sequence[Measurement], bills: Mapping[Point, Bill]
+    m: Measurement, beside: Sequence[Measurement], bills: Mapping[tuple[str, int], Bill]
 ) -> Advice | None:
     if any(other.runtime in PREPACKING for other in beside):
         return None  # what prepacking gives was measured, and nothing is predicted beside it
-    bill = bills.get(m.point)
+    bill = bills.get((m.runtime, m.workload.batch))
     share = bill.packing if bill is not None else None
     if share is None or share.value < PACKING:
         return None
@@ -420,14 +419,21 @@ def unmeasured(focus: Measurement, measured: Sequence[Measurement]) -> list[Advi
         measured: every measured point of its family; what is among them is never predicted.
     """
     known = [m for m in measured if m.latency_ns is not None]
-    found = [_predicted(focus, known, name) for name in (*SAME_KERNELS, "cuda-graph")]
+    beside = {m.runtime for m in known if m.workload.batch == focus.workload.batch}
+    names = [name for name in (*SAME_KERNELS, "cuda-graph") if name not in beside]
+    found = [_predicted(focus, known, name) for name in names]
     return [advice for advice in found if advice is not None]
 
 
 def _predicted(focus: Measurement, measured: Sequence[Measurement], runtime: str) -> Advice | None:
     """Return a prediction as advice; None where it was refused, or is no prediction."""
-    found = predict_from(Case(focus, measured, measured, WhatIf(runtime=runtime)))
-    if found is None or found.factor is None or found.formula == MEASURED:
+    case = Case(focus, measured, measured, WhatIf(runtime=runtime))
+    try:
+        answer(case)
+    except Refused:  # of most points, which is found out in a tenth of the time of a prediction
+        return None
+    found = predict_from(case)
+    if found is None or found.factor is None:
         return None
     shown = found.shown_error
     error = (

@@ -8,7 +8,7 @@ the tax splits into host starvation and device gaps. Every bill adds up to the l
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,12 +38,11 @@ HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system
 """Host work that can keep a device waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Bill:
     """A latency taken apart; every field in ns or a share, None where it is not known.
 
-    ``packing`` and ``memory`` are the shares of the latency that go into packing weights, and into
-    the allocator with the page faults behind it (CPU sampling only).
+    ``samples`` are what it is from, on a CPU.
     """
 
     method: str
@@ -52,16 +51,51 @@ class Bill:
     tax: Estimate
     share: Estimate
     span: Estimate | None = None
-    detail: Mapping[str, float] | None = None
-    symbols: tuple[tuple[str, str, str, float], ...] = ()
-    packing: Estimate | None = None
-    memory: Estimate | None = None
-    inflation: float | None = None
+    samples: _Samples | None = None
     launches: int | None = None
     kernel_names: Mapping[str, int] = field(default_factory=dict)
     sm_activity: Estimate | None = None
     warp_occupancy: Estimate | None = None
     notes: tuple[Note, ...] = ()
+
+    @cached_property
+    def packing(self) -> Estimate | None:
+        """The share of the latency that goes into packing weights."""
+        name = "packing share of samples"
+        return self.samples.share(self.samples.detail("packing"), name) if self.samples else None
+
+    @cached_property
+    def memory(self) -> Estimate | None:
+        """The share that goes into the allocator and the page faults behind it."""
+        if self.samples is None:
+            return None
+        counts = self.samples.of("allocator", "system")
+        return self.samples.share(counts, "allocator and system share of samples")
+
+    @property
+    def inflation(self) -> float | None:
+        """How much longer a call took while it was sampled, as a share."""
+        return self.samples.inflation if self.samples else None
+
+    @property
+    def detail(self) -> Mapping[str, float] | None:
+        """Kernel time by what the kernels do, ns."""
+        if self.samples is None:
+            return None
+        return self.samples.spent(lambda a: a.detail.items()) or None
+
+    @property
+    def symbols(self) -> tuple[tuple[str, str, str, float], ...]:
+        """(Line, library, symbol, ns in a call) of the leaders, most time first."""
+        if self.samples is None:
+            return ()
+        spent = self.samples.spent(
+            lambda a: (
+                ((line if line in BILL else "remainder", library, symbol), count)
+                for line, library, symbol, count in a.top
+            )
+        )
+        return tuple((*key, ns) for key, ns in sorted(spent.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
@@ -72,15 +106,21 @@ class _Sampled:
         attributions: with samples, all of one sampler.
         level: latency of this process over the mean of all that were sampled; None for all of
             them where one was not timed.
-        wait: share of its time off the CPU, less what others had of it.
         pace: mean call while sampled over mean call while timed, medians over rounds; None where
             it was not timed.
     """
 
-    attributions: tuple[Attribution, ...]
+    attributions: Sequence[Attribution]
     level: float | None
-    wait: float
     pace: float | None
+
+    @cached_property
+    def wait(self) -> float:
+        """The share of its time off the CPU, less what others had of it."""
+        own_ns = _own_ns(self.attributions)
+        if own_ns <= 0 or any(a.off_cpu_ns is None for a in self.attributions):
+            return 0.0
+        return sum((a.off_cpu_ns or 0) - (a.queued_ns or 0) for a in self.attributions) / own_ns
 
     @cached_property
     def weight(self) -> float:
@@ -91,7 +131,8 @@ class _Sampled:
     @cached_property
     def stretches(self) -> list[Mapping[str, int]]:
         """Samples by line, a stretch each."""
-        return [s for a in self.attributions for s in a.samples if sum(s.values())]
+        found = (_known(s) for a in self.attributions for s in a.samples)
+        return [s for s in found if any(s.values())]
 
     @cached_property
     def totals(self) -> list[int]:
@@ -99,43 +140,113 @@ class _Sampled:
         return [sum(s.values()) for s in self.stretches]
 
     @cached_property
-    def counts(self) -> Counter[str]:
-        """Samples by line, of all stretches together."""
-        found: Counter[str] = Counter()
+    def counts(self) -> Mapping[str, int]:
+        """Samples by line, of all stretches together; lines without a sample too."""
+        found: dict[str, int] = defaultdict(int)
         for stretch in self.stretches:
-            found.update(stretch)  # unlike a sum, keeps lines without a sample
+            for line, count in stretch.items():
+                found[line] += count
         return found
 
-    def samples_of(self, *lines: str) -> list[int]:
-        """Return how many samples lines of the bill have together, by stretch."""
-        return [sum(s.get(line, 0) for line in lines) for s in self.stretches]
+
+@dataclass(frozen=True)
+class _Samples:
+    """The samples of a point, by process, and the latency that they are shares of."""
+
+    processes: Sequence[_Sampled]
+    latency: Estimate
+    method: str
+    mean_ns: Callable[[], float | None]
+
+    @cached_property
+    def inflation(self) -> float:
+        """How much longer a call takes while it is sampled, as a share."""
+        used = [a for one in self.processes for a in one.attributions]
+        timed_ns = self.mean_ns()
+        sampled_ns = _own_ns(used) / sum(a.calls for a in used)
+        return sampled_ns / (self.latency.value if timed_ns is None else timed_ns) - 1
+
+    def of(self, *lines: str) -> list[list[int]]:
+        """Return how many samples lines of the bill have together, by process and stretch."""
+        return [
+            [sum(s.get(line, 0) for line in lines) for s in one.stretches] for one in self.processes
+        ]
+
+    def detail(self, part: str) -> list[list[int]]:
+        """Return how many samples a part of the kernels has, by process."""
+        return [[sum(a.detail.get(part, 0) for a in one.attributions)] for one in self.processes]
+
+    def part(self, counts: Sequence[int]) -> float:
+        """Return the share of the latency that some of each process's samples take."""
+        if len(self.processes) > 1:
+            weighed = zip(self.processes, counts, strict=True)
+            return fmean([one.weight * count for one, count in weighed])
+        (one,) = self.processes
+        return counts[0] / sum(one.totals) * (1 - one.wait)
+
+    def share(self, counts: Sequence[Sequence[int]], name: str) -> Estimate:
+        """Return ``part`` with its interval.
+
+        The value is the mean of their time in a call of each process over the mean of the
+        latencies; the interval Student's t over the processes' residuals (a ratio estimator,
+        linearised). Samples of one process alone give an interval over its stretches, which leaves
+        out the spread between processes, and one count that of a binomial; the method says which.
+
+        Args:
+            counts: of each process, by stretch or all of its stretches together.
+            name: the method of the result.
+        """
+        if len(self.processes) > 1:
+            parts = [one.weight * sum(c) for one, c in zip(self.processes, counts, strict=True)]
+            value = fmean(parts)
+            levels = [1.0 if one.level is None else one.level for one in self.processes]
+            residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
+            return _around(value, residuals, name)
+        (one,) = self.processes
+        totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
+        return scaled(share_interval(counts[0], totals, f"{name}{ONE_PROCESS}"), 1 - one.wait)
+
+    def times(self, kernel: Estimate) -> tuple[Estimate, Estimate]:
+        """Return kernel time and tax, ns: share × latency.
+
+        Over timed processes their intervals are of the products, as both vary with the process.
+        """
+        tax, latency = one_minus(kernel), self.latency
+        levels = [one.level for one in self.processes if one.level is not None]
+        if len(levels) < len(self.processes) or len(levels) < 2:
+            return product(latency, kernel, kernel.method), product(latency, tax, tax.method)
+        kernels = [one.weight * one.counts.get("kernel", 0) for one in self.processes]
+        taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
+        return (
+            scaled(_around(kernel.value, kernels, kernel.method), latency.value),
+            scaled(_around(tax.value, taxes, tax.method), latency.value),
+        )
+
+    def spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
+        """Return what each key of some counts of samples takes, ns in a call."""
+        spent: dict[K, float] = defaultdict(float)
+        for one in self.processes:
+            for key, count in (pair for a in one.attributions for pair in counts(a)):
+                spent[key] += one.weight * count * self.latency.value / len(self.processes)
+        return dict(spent)
 
 
 def _sampled(
-    attributions: Iterable[Attribution], processes: Iterable[Sequence[Block]]
+    attributions: Iterable[Attribution],
+    processes: Iterable[Sequence[Block]],
+    levels_ns: Mapping[int, float],
 ) -> list[_Sampled]:
     """Return the samples of each process beside its own latency; those of the first sampler."""
     of_process: dict[int, list[Attribution]] = defaultdict(list)
-    used = [a for a in attributions if any(sum(s.values()) for s in a.samples)]
+    used = [a for a in attributions if any(any(s.values()) for s in a.samples)]
     for a in used:
         if a.method == used[0].method:  # one sampler a bill: they see different things
-            is_known = all(map(_LINES.issuperset, a.samples))
-            known = a if is_known else replace(a, samples=tuple(map(_known, a.samples)))
-            of_process[a.process].append(known)
-    blocks = {timed[0].process: timed for timed in processes if timed}
-    levels = {
-        p: block_median([block_median(b.latency_ns) for b in blocks[p]])
-        for p in of_process
-        if p in blocks
-    }
+            of_process[a.process].append(a)
+    levels = {p: levels_ns[p] for p in of_process if p in levels_ns}
     mean = fmean(levels.values()) if len(levels) == len(of_process) > 0 else None
+    blocks = {timed[0].process: timed for timed in processes if timed}
     return [
-        _Sampled(
-            tuple(found),
-            levels[p] / mean if mean else None,
-            _wait(found),
-            _pace(found, blocks.get(p, ())),
-        )
+        _Sampled(found, levels[p] / mean if mean else None, _pace(found, blocks.get(p, ())))
         for p, found in sorted(of_process.items())
     ]
 
@@ -145,53 +256,10 @@ def _own_ns(attributions: Iterable[Attribution]) -> int:
     return sum(a.wall_ns - (a.queued_ns or 0) for a in attributions)
 
 
-def _wait(attributions: Sequence[Attribution]) -> float:
-    own_ns = _own_ns(attributions)
-    if own_ns <= 0 or any(a.off_cpu_ns is None for a in attributions):
-        return 0.0
-    return sum((a.off_cpu_ns or 0) - (a.queued_ns or 0) for a in attributions) / own_ns
-
-
 def _pace(attributions: Sequence[Attribution], blocks: Sequence[Block]) -> float | None:
     timed = [b.pipelined_ns / b.pipelined_calls for b in blocks if b.pipelined_calls]
     slowed = [_own_ns([a]) / a.calls for a in attributions if a.calls]
     return median(slowed) / median(timed) if timed and slowed else None
-
-
-def _share_of(
-    processes: Sequence[_Sampled], counts: Sequence[Sequence[int]], method: str
-) -> Estimate:
-    """Return the share of the latency that some of the samples take, over processes.
-
-    The value is the mean of their time in a call of each process over the mean of the latencies;
-    the interval Student's t over the processes' residuals (a ratio estimator, linearised). Samples
-    of one process alone give an interval over its stretches, which leaves out the spread between
-    processes, and one count that of a binomial; the method says which.
-
-    Args:
-        processes: at least one.
-        counts: of each process, by stretch or all of its stretches together.
-        method: of the result.
-    """
-    if len(processes) > 1:
-        parts = [p.weight * sum(c) for p, c in zip(processes, counts, strict=True)]
-        value = fmean(parts)
-        levels = [1.0 if p.level is None else p.level for p in processes]
-        residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
-        return _around(value, residuals, method)
-    totals = processes[0].totals
-    if len(counts[0]) == 1:
-        totals = [sum(totals)]
-    found = share_interval(counts[0], totals, f"{method}{ONE_PROCESS}")
-    return scaled(found, 1 - processes[0].wait)
-
-
-def _part(processes: Sequence[_Sampled], line: str) -> float:
-    """Return the value of ``_share_of`` of a line, without its interval."""
-    if len(processes) > 1:
-        return fmean(one.weight * one.counts[line] for one in processes)
-    (one,) = processes
-    return one.counts[line] / one.counts.total() * (1 - one.wait)
 
 
 def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
@@ -204,9 +272,10 @@ def _around(value: float, residuals: Sequence[float], method: str) -> Estimate:
 
 def from_samples(
     latency: Estimate,
-    attributions: Sequence[Attribution],
+    attributions: Iterable[Attribution],
     processes: Sequence[Sequence[Block]] = (),
-    mean_ns: float | None = None,
+    mean_ns: Callable[[], float | None] = lambda: None,
+    levels_ns: Mapping[int, float] | None = None,
 ) -> Bill | None:
     """Return the bill of a CPU point from program-counter samples, or None without samples.
 
@@ -222,112 +291,66 @@ def from_samples(
         processes: the blocks of each process that the latency is from.
         mean_ns: mean call without a profiler, for the cost of sampling; a median would not do,
             a short call holds either a whole tick or none.
+        levels_ns: process → median of its block medians; of ``processes`` where left out.
     """
-    found = _sampled(attributions, processes)
+    if levels_ns is None:
+        levels_ns = {
+            own[0].process: block_median([block_median(b.latency_ns) for b in own])
+            for own in processes
+            if own
+        }
+    found = _sampled(attributions, processes, levels_ns)
     if not found:
         return None
     used = [a for one in found for a in one.attributions]
-    method = f"{SAMPLING} ({used[0].method})"
-
-    def share(*lines: str, name: str = method) -> Estimate:
-        return _share_of(found, [one.samples_of(*lines) for one in found], name)
-
+    samples = _Samples(found, latency, f"{SAMPLING} ({used[0].method})", mean_ns)
     seen = {"kernel", "remainder"}.union(*(one.counts for one in found))
-    lines = {line: _part(found, line) * latency.value for line in BILL if line in seen}
+    off_cpu = 0.0
     if all(a.off_cpu_ns is not None for a in used):
-        wait = fmean(one.wait * (1.0 if one.level is None else one.level) for one in found)
-        lines["wait"] = lines.get("wait", 0.0) + wait * latency.value
-    copied, packed = (
-        _share_of(
-            found, [[sum(a.detail.get(part, 0) for a in one.attributions)] for one in found], name
-        )
-        for part, name in (("copying", method), ("packing", "packing share of samples"))
-    )
-    mean_call_ns = _own_ns(used) / sum(a.calls for a in used)
-    inflation = mean_call_ns / (latency.value if mean_ns is None else mean_ns) - 1
-    kernel_share = share("kernel")
-    kernel, tax = _times(latency, found, kernel_share)
+        seen.add("wait")
+        off_cpu = fmean([one.wait * (1.0 if one.level is None else one.level) for one in found])
+    lines = {
+        line: samples.part([one.counts.get(line, 0) for one in found]) * latency.value
+        for line in BILL
+        if line in seen
+    }
+    if "wait" in lines:
+        lines["wait"] += off_cpu * latency.value
+    share = samples.share(samples.of("kernel"), samples.method)
+    kernel, tax = samples.times(share)
+    copied = samples.part([sum(own) for own in samples.detail("copying")])
     return Bill(
-        method=method,
-        lines={line: lines[line] for line in BILL if line in lines},
-        kernel=replace(kernel, low=kernel.low - copied.value * latency.value),
-        tax=replace(tax, high=tax.high + copied.value * latency.value),
-        share=one_minus(replace(kernel_share, low=kernel_share.low - copied.value)),
-        detail=_spent(found, latency, lambda a: a.detail.items()) or None,
-        symbols=_symbols(found, latency),
-        packing=packed,
-        memory=share("allocator", "system", name="allocator and system share of samples"),
-        inflation=inflation,
-        notes=tuple(_sampling_notes(found, len(processes), inflation)),
+        method=samples.method,
+        lines=lines,
+        kernel=kernel.at(kernel.value, kernel.low - copied * latency.value, kernel.high),
+        tax=tax.at(tax.value, tax.low, tax.high + copied * latency.value),
+        share=one_minus(share.at(share.value, share.low - copied, share.high)),
+        samples=samples,
+        notes=tuple(_sampling_notes(samples, len(processes))),
     )
 
 
-def _times(
-    latency: Estimate, found: Sequence[_Sampled], kernel: Estimate
-) -> tuple[Estimate, Estimate]:
-    """Return kernel time and tax, ns: share × latency.
-
-    Over timed processes their intervals are of the products, since both vary with the process.
-    """
-    tax = one_minus(kernel)
-    levels = [one.level for one in found if one.level is not None]
-    if len(levels) < len(found) or len(levels) < 2:
-        return product(latency, kernel, kernel.method), product(latency, tax, tax.method)
-    kernels = [one.weight * sum(one.samples_of("kernel")) for one in found]
-    taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
-    return (
-        scaled(_around(kernel.value, kernels, kernel.method), latency.value),
-        scaled(_around(tax.value, taxes, tax.method), latency.value),
-    )
-
-
-def _known(stretch: Mapping[str, int]) -> dict[str, int]:
+def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
     """Return the stretch with foreign buckets moved to ``remainder``."""
-    known: Counter[str] = Counter()
+    if _LINES.issuperset(stretch):
+        return stretch
+    known: dict[str, int] = defaultdict(int)
     for name, count in stretch.items():
         known[name if name in BILL else "remainder"] += count
     return known
 
 
-def _spent(
-    found: Sequence[_Sampled],
-    latency: Estimate,
-    counts: Callable[[Attribution], Iterable[tuple[K, int]]],
-) -> dict[K, float]:
-    """Return what each key of some counts of samples takes, ns in a call."""
-    spent: dict[K, float] = defaultdict(float)
-    for one in found:
-        for key, count in (pair for a in one.attributions for pair in counts(a)):
-            spent[key] += one.weight * count * latency.value / len(found)
-    return dict(spent)
-
-
-def _symbols(
-    found: Sequence[_Sampled], latency: Estimate
-) -> tuple[tuple[str, str, str, float], ...]:
-    """Return (line, library, symbol, ns in a call) of the leaders, most time first."""
-    spent = _spent(
-        found,
-        latency,
-        lambda a: (
-            ((line if line in BILL else "remainder", library, symbol), count)
-            for line, library, symbol, count in a.top
-        ),
-    )
-    return tuple((*key, ns) for key, ns in sorted(spent.items(), key=lambda item: -item[1]))
-
-
-def _sampling_notes(found: Sequence[_Sampled], timed: int, inflation: float) -> list[Note]:
-    notes = []
+def _sampling_notes(samples: _Samples, timed: int) -> list[Note]:
+    notes, found = [], samples.processes
     used = [a for one in found for a in one.attributions]
     lost = sum(a.lost for a in used)
     if lost:
-        samples = sum(sum(s.values()) for one in found for s in one.stretches)
-        notes.append(Note("samples-lost", f"{lost} of {lost + samples} samples were lost"))
+        kept = sum(sum(one.totals) for one in found)
+        notes.append(Note("samples-lost", f"{lost} of {lost + kept} samples were lost"))
     if any(a.off_cpu_ns is None for a in used):
         text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
         notes.append(Note("no-off-cpu", text))
-    paces = [one.pace - 1 for one in found if one.pace is not None] or [inflation]
+    paces = [one.pace - 1 for one in found if one.pace is not None] or [samples.inflation]
     apart = [pace for pace in paces if abs(pace) > MAX_INFLATION]
     if apart:
         worst = max(apart, key=abs)

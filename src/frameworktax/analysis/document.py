@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cached_property
 from statistics import fmean, stdev
+from typing import Any
 
 from frameworktax.analysis import advice as advising
 from frameworktax.analysis import bill as billing
@@ -66,23 +68,27 @@ def build(
             session reached or left out.
         until: the half-width that was asked for, as a share; wider points get a note.
     """
-    sessions = sessions_of(records)
+    of: dict[type[Any], list[Any]] = defaultdict(list)
+    for record in records:
+        of[type(record)].append(record)
+    sessions = sessions_of(of[Session])
     grouped, notes = gather(records)
     grouped = [g for g in grouped if g.measured]
     shown = _shown(grouped)
-    slopes = _slopes(shown)
-    measurements, bills = _measurements(shown, grouped, slopes, _gpus(sessions), until)
-    families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
-    for records_of, m in zip(shown, measurements, strict=True):
+    measured = _measurements(shown, grouped, _gpus(sessions), until)
+    families: dict[FamilyKey, list[StoredMeasurement]] = defaultdict(list)
+    for key, m in measured:
         if m.runtime != FLOOR:  # it is no family's member
-            families[records_of.point.family()].append(m)
+            families[key].append(m)
+    measurements = [m for _, m in measured]
     processors = {s.session: _processors(s.environment) for s in sessions}
     curves, advice = [], []
     for family in families.values():
-        found = _curves(family, slopes)
+        found = _curves(family)
         curves += found
         crowded = [m for m in family if m.threads > processors.get(m.session or "", m.threads)]
         if not crowded or device_of(crowded[0].platform) != "cpu":
+            bills = {(m.runtime, m.workload.batch): m.bill for m in family if m.bill is not None}
             more, about = advising.advise(family, found, bills)
             advice += more
             notes += about
@@ -92,7 +98,7 @@ def build(
                 "wait for each other; no advice is given on such numbers"
             )
             notes.append(Note("crowded", text))
-    drift = _drift(records, sessions)
+    drift = _drift(of[Calibration], sessions)
     notes += _session_notes(sessions, drift)
     floors = [m.latency_ns for m in measurements if m.runtime == FLOOR]
     return Run(
@@ -100,12 +106,12 @@ def build(
         headline=headline(measurements, curves),
         harness_floor_ns=next((floor for floor in floors if floor is not None), None),
         host_drift=drift,
-        own_tax=_own_tax([record for record in records if isinstance(record, Effort)]),
-        points=_points(measurements, records, asked),
+        own_tax=_own_tax(of[Effort]),
+        points=_points(shown, of[LeftOut], asked),
         measurements=tuple(measurements),
         curves=tuple(curves),
         advice=advising.ranked(advice),
-        left_out=tuple(left_out_names(records, {g.point for g in grouped})),
+        left_out=tuple(left_out_names(of[LeftOut], (g.point for g in grouped))),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -131,29 +137,29 @@ def _own_tax(efforts: Sequence[Effort]) -> OwnTax | None:
 
 
 def _points(
-    measurements: Iterable[Measurement], records: Iterable[Record], asked: Iterable[Point]
+    shown: Iterable[PointRecords], left_out: Iterable[LeftOut], asked: Iterable[Point]
 ) -> Points | None:
     """Count the points; None where none was asked for."""
     asked = set(asked)  # the floor is measured beside everything, and counts where it was asked for
-    reached = {m.point: m for m in measurements if m.runtime != FLOOR or m.point in asked}
-    left_out = {r.point: r.reason for r in records if isinstance(r, LeftOut)}
+    reached = {r.point: r for r in shown if r.point.runtime != FLOOR or r.point in asked}
+    reasons = {left.point: left.reason for left in left_out}
     settled = {
-        *(point for point, m in reached.items() if m.status == "unavailable"),
-        *(point for point, reason in left_out.items() if reason.startswith(LINEAR_REASON)),
+        *(point for point, r in reached.items() if status_of(r)[0] == "unavailable"),
+        *(point for point, reason in reasons.items() if reason.startswith(LINEAR_REASON)),
     }
-    measured = {point for point, m in reached.items() if m.latency_ns is not None}
-    every = {*reached, *asked, *(point for point in left_out if not point.workload.twin)}
-    wanted = measured | (every - settled)
-    return Points(asked=len(wanted), measured=len(measured)) if wanted else None
+    every = {*reached, *asked, *(point for point in reasons if not point.workload.twin)}
+    measured = [point for point, r in reached.items() if r.latency is not None]
+    wanted = len(every) - len((settled & every).difference(measured))
+    return Points(asked=wanted, measured=len(measured)) if wanted else None
 
 
-def _drift(records: Sequence[Record], sessions: Sequence[Session]) -> float | None:
+def _drift(calibrations: Iterable[Calibration], sessions: Sequence[Session]) -> float | None:
     """Return how far the host moved in the newest session."""
     return host_drift(
         {
             r.round: block_median(r.latency_ns)
-            for r in records
-            if isinstance(r, Calibration) and (not sessions or r.session == sessions[-1].session)
+            for r in calibrations
+            if not sessions or r.session == sessions[-1].session
         }
     )
 
@@ -217,46 +223,72 @@ def _shown(grouped: Iterable[PointRecords]) -> list[PointRecords]:
     )
 
 
+class StoredMeasurement(Measurement):
+    """A measurement from records; what no table shows is computed when it is first asked for."""
+
+    records: PointRecords
+    bill: billing.Bill | None
+    slope: float | None
+    pipelined_ns: Any = cached_property(lambda m: m.records.pipelined)
+    kernel_detail_ns: Any = cached_property(lambda m: m.bill.detail if m.bill else None)
+    symbols_ns: Any = cached_property(lambda m: m.bill.symbols if m.bill else ())
+    sampler_inflation: Any = cached_property(lambda m: m.bill.inflation if m.bill else None)
+    process_spread: Any = cached_property(lambda m: spread(m.records.block_medians)[0])
+    block_spread: Any = cached_property(lambda m: spread(m.records.block_medians)[1])
+    samples_ns: Any = cached_property(lambda m: points.samples(m.records))
+    blocks_ns: Any = cached_property(
+        lambda m: tuple((p, r, ns) for (p, r), ns in m.records.by_round.items())
+    )
+    calibrator_ns: Any = cached_property(lambda m: tuple(sorted(m.records.calibrator.items())))
+
+    def __eq__(self, other: object) -> bool:
+        return Measurement(**{f.name: getattr(self, f.name) for f in fields(self)}) == other
+
+    __hash__ = Measurement.__hash__
+
+
 def _measurements(
     shown: Sequence[PointRecords],
     grouped: Iterable[PointRecords],
-    slopes: Mapping[Point, float | None],
     gpus: Mapping[tuple[str, str], regime.Device | None],
     until: float,
-) -> tuple[list[Measurement], dict[Point, billing.Bill]]:
-    """Return each point shown, and its bill; twins and eager are found among all of them."""
+) -> list[tuple[FamilyKey, StoredMeasurement]]:
+    """Return each point shown with its family; twins and eager are found among all of them."""
     twins = {
         replace(g.point, workload=replace(g.point.workload, twin=False)): g
         for g in grouped
         if g.point.workload.twin
     }
-    eagers = {_cell(g.point): g for g in shown if g.point.runtime == REFERENCE}
-    measurements, bills = [], {}
-    for records in shown:
+    families = [records.point.family() for records in shown]
+    slopes = _slopes(shown, families)
+    eagers = {
+        (family, g.point.workload.batch): g
+        for family, g in zip(families, shown, strict=True)
+        if g.point.runtime == REFERENCE
+    }
+    found = []
+    for family, records, slope in zip(families, shown, slopes, strict=True):
         point = records.point
-        bill = _bill(records, twins.get(point))
-        if bill is not None:
-            bills[point] = bill
+        twin = twins.get(point) if twins else None
+        eager = eagers.get((family, point.workload.batch))
+        bill = _bill(records, twin)
         device = gpus.get((records.session, device_of(point.platform)))
-        found = _regime(records, bill, slopes.get(point), device) if bill is not None else None
-        twin, eager = twins.get(point), eagers.get(_cell(point))
-        measurements.append(_measurement(records, bill, found, twin, eager, until))
-    return measurements, bills
-
-
-def _cell(point: Point) -> tuple[FamilyKey, int]:
-    """Return what points share that differ in runtime alone."""
-    return point.family(), point.workload.batch
+        bound = _regime(records, bill, slope, device) if bill is not None else None
+        m = _measurement(records, bill, bound, twin, eager, until)
+        vars(m).clear()  # the defaults of what is computed later
+        vars(m).update(records=records, bill=bill, slope=slope)
+        found.append((family, m))
+    return found
 
 
 def _measurement(
     records: PointRecords,
     bill: billing.Bill | None,
-    found: Regime | None,
+    bound: Regime | None,
     twin: PointRecords | None,
     eager: PointRecords | None,
     until: float,
-) -> Measurement:
+) -> StoredMeasurement:
     status, reason = status_of(records)
     latency = records.latency
     notes = points.notes(records, until)
@@ -273,10 +305,9 @@ def _measurement(
         )
         notes.append(Note("one-thread-sampled", text))
     paired = eager is not None and eager.session == records.session
-    between, within = spread(records.block_medians)
-    subject, point = records.subject, records.point
+    subject, point, places = records.subject, records.point, records.places
     peaks = [o.peak_memory_bytes for o in records.outcomes if o.peak_memory_bytes is not None]
-    return Measurement(
+    return StoredMeasurement(
         workload=point.workload,
         runtime=point.runtime,
         paradigm=subject.paradigm,
@@ -285,7 +316,6 @@ def _measurement(
         status=status,
         reason=reason,
         latency_ns=latency,
-        pipelined_ns=records.pipelined,
         enqueue_ns=points.enqueue(records),
         kernel_ns=bill.kernel if bill else None,
         span_ns=bill.span if bill else None,
@@ -294,11 +324,8 @@ def _measurement(
         warm_overhead_ns=twin.latency if twin is not None else None,
         bill_ns=bill.lines if bill else None,
         bill_method=bill.method if bill else None,
-        kernel_detail_ns=bill.detail if bill else None,
-        symbols_ns=bill.symbols if bill else (),
-        layers=layers(latency, bill.lines, records.places) if bill and latency else (),
-        lines=source_lines(latency, bill.lines, records.places) if bill and latency else (),
-        sampler_inflation=bill.inflation if bill else None,
+        layers=layers(latency, bill.lines, places) if bill and latency and places else (),
+        lines=source_lines(latency, bill.lines, places) if bill and latency and places else (),
         ratio_to_eager=ratio_interval(records.by_round, eager.by_round)
         if eager is not None and paired and point.runtime not in (FLOOR, REFERENCE)
         else None,
@@ -316,16 +343,11 @@ def _measurement(
         padding_share=subject.padding_share,
         first_token_ns=points.first_token(records),
         per_token_ns=points.per_token(records),
-        regime=found,
+        regime=bound,
         parity=records.parity,
-        process_spread=between,
-        block_spread=within,
         started=tuple(sorted({o.started for o in records.outcomes if o.started is not None})),
         notes=tuple(notes),
-        samples_ns=points.samples(records),
         session=records.session,
-        blocks_ns=tuple((p, r, ns) for (p, r), ns in sorted(records.by_round.items())),
-        calibrator_ns=tuple(sorted(records.calibrator.items())),
     )
 
 
@@ -342,9 +364,12 @@ def _bill(records: PointRecords, twin: PointRecords | None) -> billing.Bill | No
         return None  # the floor has no kernels: its latency is the harness's own
     if device_of(point.platform) != "cpu":
         return billing.from_device(latency, records.attributions)
-    mean = records.pipelined
     sampled = billing.from_samples(
-        latency, _whole(records), records.by_process, mean.value if mean else None
+        latency,
+        _whole(records),
+        records.by_process,
+        lambda: records.pipelined.value if records.pipelined else None,
+        records.levels,
     )
     warm = twin.latency if twin is not None else None
     if sampled is not None or warm is None:
@@ -364,18 +389,18 @@ def _no_bill(records: PointRecords, latency: Estimate | None) -> Note:
     return Note("no-kernel-time", text)
 
 
-def _slopes(shown: Iterable[PointRecords]) -> dict[Point, float | None]:
-    """Return each measured point's elasticity of latency over batch."""
-    rows: dict[tuple[FamilyKey, str], list[tuple[Point, float]]] = defaultdict(list)
-    for records in shown:
+def _slopes(shown: Sequence[PointRecords], families: Sequence[FamilyKey]) -> list[float | None]:
+    """Return each point's elasticity of latency over batch; None where it was not measured."""
+    rows: dict[tuple[FamilyKey, str], list[int]] = defaultdict(list)
+    for number, (records, family) in enumerate(zip(shown, families, strict=True)):
         if records.latency is not None:
-            row = rows[records.point.family(), records.point.runtime]
-            row.append((records.point, records.latency.value))
-    slopes: dict[Point, float | None] = {}
+            rows[family, records.point.runtime].append(number)
+    slopes: list[float | None] = [None] * len(shown)
     for row in rows.values():
-        batches = [point.workload.batch for point, _ in row]
-        found = regime.elasticities(batches, [ns for _, ns in row])
-        slopes |= zip((point for point, _ in row), found, strict=True)
+        batches = [shown[i].point.workload.batch for i in row]
+        latency_ns = [latency.value for i in row if (latency := shown[i].latency) is not None]
+        for i, slope in zip(row, regime.elasticities(batches, latency_ns), strict=True):
+            slopes[i] = slope
     return slopes
 
 
@@ -397,15 +422,17 @@ def _regime(
     return regime.refine(found, records.subject, bill.kernel, device)
 
 
-def _curves(family: Iterable[Measurement], slopes: Mapping[Point, float | None]) -> list[Curve]:
-    rows: dict[str, list[Measurement]] = defaultdict(list)
+def _curves(family: Iterable[StoredMeasurement]) -> list[Curve]:
+    rows: dict[str, list[StoredMeasurement]] = defaultdict(list)
     for m in family:
         if m.latency_ns is not None:
             rows[m.runtime].append(m)
     curves = []
     for row in rows.values():
         batches, first = [float(m.workload.batch) for m in row], row[0]
-        blocks: list[Blocks] = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
+        blocks: list[Blocks] = [m.records.by_round for m in row]
+        if any(m.session != first.session for m in row):  # no pairs
+            blocks = [{((m.session, p), r): ns for p, r, ns in m.blocks_ns} for m in row]
         free, bound = free_batch_interval(batches, blocks)
         curves.append(
             Curve(
@@ -419,7 +446,7 @@ def _curves(family: Iterable[Measurement], slopes: Mapping[Point, float | None])
                 free_batch=free,
                 free_is_lower_bound=bound,
                 regimes=tuple(m.regime for m in row),
-                elasticity=tuple(slopes[m.point] for m in row),
+                elasticity=tuple(m.slope for m in row),
             )
         )
     return curves

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import median
 
 from frameworktax.records import Estimate, Measurement
@@ -57,18 +56,17 @@ def _estimate(
 
 def one_minus(share: Estimate) -> Estimate:
     """Return 1 − share, its ends exchanged."""
-    return replace(share, value=1 - share.value, low=1 - share.high, high=1 - share.low)
+    return share.at(1 - share.value, 1 - share.high, 1 - share.low)
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
     """Return the estimate times a positive constant."""
-    value, low, high = (x * factor for x in (estimate.value, estimate.low, estimate.high))
-    return replace(estimate, value=value, low=low, high=high)
+    return estimate.at(estimate.value * factor, estimate.low * factor, estimate.high * factor)
 
 
 def inverse(ratio: Estimate) -> Estimate:
     """Return 1 / ratio, its ends exchanged."""
-    return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+    return ratio.at(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
 
 
 def propagate(function: Callable[..., float], method: str, *inputs: Estimate) -> Estimate:

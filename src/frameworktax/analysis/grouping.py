@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, cast
 
@@ -34,11 +34,12 @@ from frameworktax.stats import (
     MIN_PROCESSES,
     UNTIL,
     block_median,
+    block_medians,
     process_interval,
     relative_half_width,
 )
 
-_BY_PROCESS = attrgetter("process", "round")
+_PROCESS, _BY_PROCESS = attrgetter("process"), attrgetter("process", "round")
 WORST_FIRST: tuple[Status, ...] = (
     "crashed",
     "out-of-memory",
@@ -57,14 +58,17 @@ class PointRecords:
 
     What a reader asks for several times is computed once and kept: a study has thousands of points.
 
-    ``calibrator`` holds round → the median of the session's calibrator, ns. ``last_try`` says that
-    a later session tried the point in vain.
+    ``blocks`` are in the order of processes and rounds; ``medians_ns`` and ``sums_ns`` are of the
+    latencies of each. ``calibrator`` holds round → the median of the session's calibrator, ns.
+    ``last_try`` says that a later session tried the point in vain.
     """
 
     point: Point
     session: str
     subject: Subject
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
+    medians_ns: Sequence[float] = ()
+    sums_ns: Sequence[float] = ()
     attributions: tuple[Attribution, ...] = ()
     places: tuple[Places, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -91,24 +95,24 @@ class PointRecords:
     @cached_property
     def by_process(self) -> Sequence[Sequence[Block]]:
         """The blocks of each process, in the order of their rounds."""
-        processes: dict[int, list[Block]] = defaultdict(list)
-        for block in sorted(self.blocks, key=_BY_PROCESS):
-            processes[block.process].append(block)
-        return list(processes.values())
+        return [list(blocks) for _, blocks in groupby(self.blocks, key=_PROCESS)]
 
     @cached_property
     def block_medians(self) -> Sequence[Sequence[float]]:
         """Per process its block medians of latency, ns."""
-        return [[block_median(b.latency_ns) for b in blocks] for blocks in self.by_process]
+        medians = iter(self.medians_ns)
+        return [list(islice(medians, len(blocks))) for blocks in self.by_process]
 
     @cached_property
-    def by_round(self) -> Mapping[tuple[int, int], float]:
+    def by_round(self) -> Mapping[tuple[Hashable, int], float]:
         """Process and round → block median of latency, ns, for paired ratios."""
-        return {
-            (block.process, block.round): ns
-            for blocks, medians in zip(self.by_process, self.block_medians, strict=True)
-            for block, ns in zip(blocks, medians, strict=True)
-        }
+        return dict(zip(map(_BY_PROCESS, self.blocks), self.medians_ns, strict=True))
+
+    @cached_property
+    def levels(self) -> Mapping[int, float]:
+        """Process → the median of its block medians, ns."""
+        medians = zip(self.by_process, self.block_medians, strict=True)
+        return {blocks[0].process: block_median(own) for blocks, own in medians}
 
     @cached_property
     def latency(self) -> Estimate | None:
@@ -134,50 +138,58 @@ def gather(records: Iterable[Record]) -> tuple[list[PointRecords], list[Note]]:
         The points, and a note if records had to be left aside because nothing says what they
         belong to.
     """
-    order: dict[str, Point] = {}
     started: dict[str, str] = {}
-    found: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     calibrations: dict[str, dict[int, float]] = defaultdict(dict)
+    of: dict[type[Any], dict[tuple[str, str], list[Any]]] = {
+        kind: defaultdict(list) for kind in (Subject, Block, Attribution, Places, Parity, Outcome)
+    }
+    record: Any
     for record in records:
-        match record:
-            case Session():
-                started[record.session] = record.started
-            case Subject():
-                key = record.point.key()
-                order.setdefault(key, record.point)
-                found[key, record.session][record.kind].append(record)
-            case Block() | Attribution() | Places() | Parity() | Outcome():
-                found[record.point, record.session][record.kind].append(record)
-            case Calibration():
-                calibrations[record.session][record.round] = block_median(record.latency_ns)
-            case _:  # read elsewhere
-                continue
-    points: dict[str, list[PointRecords]] = {key: [] for key in order}
-    orphans = 0
-    for (key, session), group in found.items():
-        if not group[Subject.kind]:
-            orphans += 1
-            continue
-        subject = max(group[Subject.kind], key=lambda s: s.final)
+        kind = type(record)
+        if kind is Subject:
+            of[kind][record.point.key(), record.session].append(record)
+        elif kind in of:
+            of[kind][record.point, record.session].append(record)
+        elif kind is Session:
+            started[record.session] = record.started
+        elif kind is Calibration:
+            calibrations[record.session][record.round] = block_median(record.latency_ns)
+    blocks = [sorted(found, key=_BY_PROCESS) for found in of[Block].values()]
+    medians, sums = map(iter, block_medians([b.latency_ns for found in blocks for b in found]))
+    timed = {
+        group: (found, list(islice(medians, len(found))), list(islice(sums, len(found))))
+        for group, found in zip(of[Block], blocks, strict=True)
+    }
+    points: dict[str, list[PointRecords]] = defaultdict(list)
+    for group, subjects in of[Subject].items():
+        key, session = group
+        own_blocks, own_medians, own_sums = timed.get(group, ((), (), ()))
+        subject = max(subjects, key=lambda s: s.final)
         points[key].append(
             PointRecords(
                 point=subject.point,
                 session=session,
                 subject=subject,
-                blocks=tuple(group[Block.kind]),
-                attributions=tuple(group[Attribution.kind]),
-                places=tuple(group[Places.kind]),
-                outcomes=tuple(group[Outcome.kind]),
-                parity=group[Parity.kind][-1] if group[Parity.kind] else None,
+                blocks=own_blocks,
+                medians_ns=own_medians,
+                sums_ns=own_sums,
+                attributions=tuple(of[Attribution].get(group, ())),
+                places=tuple(of[Places].get(group, ())),
+                outcomes=tuple(of[Outcome].get(group, ())),
+                parity=next(reversed(of[Parity].get(group, ())), None),
                 calibrator=calibrations[session],
             )
         )
+    orphans = len(set().union(*of.values()) - of[Subject].keys())
     notes = []
     if orphans:
         text = f"{orphans} points have blocks but no description; they are not shown"
         notes.append(Note("no-subject", text))
     newest = []
     for sessions in points.values():
+        if len(sessions) == 1:
+            newest += sessions
+            continue
         sessions.sort(key=lambda p: session_order(p.session, started.get(p.session, "")))
         # of equals the last: max takes the first
         best = max(reversed(sessions), key=lambda p: (p.measured, not p.cut_off, bool(p.blocks)))
@@ -212,15 +224,15 @@ def worst_end(failed: Iterable[Outcome]) -> tuple[Status, str | None]:
     return end.status, end.reason
 
 
-def left_out_names(records: Iterable[Record], measured: set[Point]) -> list[str]:
+def left_out_names(left_out: Sequence[LeftOut], measured: Iterable[Point]) -> list[str]:
     """Return in words what sessions left out and none measured, batches together."""
     groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for record in records:
-        if isinstance(record, LeftOut) and record.point not in measured:
-            workload = record.point.workload
-            if not workload.twin:
-                name = (workload.model, record.point.runtime, record.reason)
-                groups[name].append(workload.batch)
+    known = set(measured) if left_out else ()
+    for record in left_out:
+        workload = record.point.workload
+        if record.point not in known and not workload.twin:
+            name = (workload.model, record.point.runtime, record.reason)
+            groups[name].append(workload.batch)
     return [
         f"{model}, {runtime}, batch {', '.join(map(str, sorted(set(batches))))}: {reason}"
         for (model, runtime, reason), batches in groups.items()
@@ -304,32 +316,28 @@ def notes(records: PointRecords, until: float = UNTIL) -> list[Note]:
 
 def _judged(records: PointRecords, until: float) -> list[Note]:
     found = []
-    wall_ns = sum(sum(b.latency_ns) for b in records.blocks)
-    cpu_ns = sum(b.cpu_ns for b in records.blocks)
-    if (
-        device_of(records.point.platform) == "cpu"
-        and cpu_ns > 0
-        and wall_ns / cpu_ns > WALL_OVER_CPU
-    ):
-        text = (
-            f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
-            "other load or other threads are in these numbers"
-        )
-        found.append(Note("wall-over-cpu", text))
-    medians = records.block_medians
+    if device_of(records.point.platform) == "cpu":
+        wall_ns, cpu_ns = sum(records.sums_ns), sum(b.cpu_ns for b in records.blocks)
+        if cpu_ns > 0 and wall_ns / cpu_ns > WALL_OVER_CPU:
+            text = (
+                f"wall time is {wall_ns / cpu_ns:.2f} × the CPU time of the calling thread: "
+                "other load or other threads are in these numbers"
+            )
+            found.append(Note("wall-over-cpu", text))
+    processes, blocks = len(records.by_process), len(records.blocks)
     half = relative_half_width(records.latency)
-    if half > until and sum(map(len, medians)) > 1:
+    if half > until and blocks > 1:
         text = f"interval ±{half:.1%}, asked for ±{until:.1%}; give it more --time-budget"
         found.append(Note("wide-interval", text))
-    if len(medians) < MIN_PROCESSES:
-        text = f"{len(medians)} of at least {MIN_PROCESSES} processes: " + (
+    if processes < MIN_PROCESSES:
+        text = f"{processes} of at least {MIN_PROCESSES} processes: " + (
             "the interval is of this process alone, how much processes differ is unknown"
-            if len(medians) == 1
+            if processes == 1
             else "two say little of how much processes differ, so the interval is wide"
         )
         found.append(Note("few-processes", text))
-    if sum(map(len, medians)) < MIN_BLOCKS:
-        text = f"{sum(map(len, medians))} blocks, {MIN_BLOCKS} are asked for"
+    if blocks < MIN_BLOCKS:
+        text = f"{blocks} blocks, {MIN_BLOCKS} are asked for"
         found.append(Note("few-blocks", text))
     failed = [o for o in records.outcomes if o.status != "ok"]
     if failed:

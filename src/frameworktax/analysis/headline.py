@@ -23,7 +23,7 @@ def headline(measurements: Sequence[Measurement], curves: Sequence[Curve]) -> st
         return "nothing could be measured" if real else ""
     # one family: the points that differ from the first one in runtime and batch alone
     first = measured[0]
-    keys = [m.point.family() for m in measured]
+    keys = [m.family() for m in measured]
     family = [m for m, key in zip(measured, keys, strict=True) if key == keys[0]]
     smallest = min(m.workload.batch for m in family)
     at_first = [m for m in family if m.workload.batch == smallest]

@@ -124,7 +124,7 @@ class Output:
         self.files(run)
         if not self.prints:
             return
-        self.blocks(run_blocks(run))
+        self.blocks(run_blocks(run, folded=self._verbose))
         files = [*kept]
         files += [f"document in {self._json_file}"] if self._json_file else []
         files += [f"report in {self._report}"] if self._report else []

@@ -49,20 +49,36 @@ def report_command(
 
       frameworktax report before/ after/ -o report.html
     """
-    from frameworktax import api, comparing
-    from frameworktax.report.export import SUFFIXES, write
+    from frameworktax.api import no_collection
+    from frameworktax.report.export import SUFFIXES
     from frameworktax.report.vega import PICTURES
-    from frameworktax.store import Where
 
     check_suffix(output, SUFFIXES)
     out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
+    with no_collection():  # it would look through all points again and again while they are shown
+        _report(out, store, after, output, where or [], last, figure or "latency")
+
+
+def _report(
+    out: Output,
+    store: Path,
+    after: Path | None,
+    output: Path | None,
+    where: list[str],
+    last: bool,
+    figure: str,
+) -> None:
+    from frameworktax import api, comparing
+    from frameworktax.report.export import write
+    from frameworktax.store import Where
+
     conditions = Where.parse(where) if where else None
     results = api.read_store(store, conditions, last=last)
     if conditions is not None and not results:
         raise UsageError(
-            f"no point in {store} has {' and '.join(where or ())}; "
+            f"no point in {store} has {' and '.join(where)}; "
             f"see which there are: frameworktax store list {store}"
         )
     beside = None
@@ -77,6 +93,6 @@ def report_command(
     if output is None:
         out.run(results.run, *out.kept(results))
         return
-    write(results.run, output, beside, figure or "latency")
+    write(results.run, output, beside, figure)
     out.line(f"written: {output}")
     out.document(results.to_json())

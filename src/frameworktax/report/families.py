@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -41,6 +41,11 @@ class Family:
     def runtimes(self) -> list[str]:
         """Runtimes with at least one latency, in the order they were measured."""
         return list(dict.fromkeys(m.runtime for m in self.measured))
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Runtime → how many of its points have a latency."""
+        return Counter(m.runtime for m in self.measured)
 
     @property
     def reference(self) -> str:
@@ -112,7 +117,7 @@ def _who(points: Sequence[Measurement], family: Family) -> str:
         by_runtime[m.runtime].append(m.workload.batch)
     names = []
     for runtime, batches in by_runtime.items():
-        whole = sum(m.runtime == runtime for m in family.measured) == len(batches)
+        whole = family.counts[runtime] == len(batches)
         names.append(runtime if whole else f"{runtime} {'/'.join(map(str, sorted(batches)))}")
     return ", ".join(names)
 
@@ -122,7 +127,7 @@ def families(run: Run) -> list[Family]:
     shown = [m for m in run.measurements if m.runtime != FLOOR] or list(run.measurements)
     groups: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in shown:
-        groups[m.point.family()].append(m)
+        groups[m.family()].append(m)
     owners: dict[tuple[str, Estimate], dict[FamilyKey, None]] = defaultdict(dict)
     for key, group in groups.items():
         for m in group:

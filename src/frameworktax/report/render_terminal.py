@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from rich import table as rich_table
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment, Segments
 from rich.text import Text as Line
 
 from frameworktax.errors import flat
@@ -58,6 +61,8 @@ MOST = 10
 """Entries of a list that are shown without ``--verbose``."""
 LEAD = 14
 """Width up to which the leads of a list stand in a column of their own."""
+Pieces = list[tuple[str, str]]
+"""Texts with their styles, one after the other in a line."""
 
 
 def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = False) -> None:
@@ -68,37 +73,75 @@ def print_blocks(blocks: Iterable[Block], console: Console, *, full: bool = Fals
         console: from rich; its width decides how tables are laid out.
         full: folded tables and every note as well.
     """
-    folded = 0
+    page, folded = _Page(console), 0
     hints: set[str] = set()
     for block in blocks:
         match block:
             case Heading():
                 style = STYLES.get(block.style, "bold underline" if block.level == 2 else "bold")
-                console.print()
-                console.print(Line(flat(block.text), style=style))
+                page.paragraph("")
+                page.paragraph(block.text, style)
             case Text():
-                console.print()
-                console.print(Line(flat(block.text), style=STYLES.get(block.style, "")))
+                page.paragraph("")
+                page.paragraph(block.text, STYLES.get(block.style, ""))
             case Table() if full or not block.folded:
-                _title(block.title, console)
-                print_table(block, console, hint="" if block.hint in hints else block.hint)
+                _title(block.title, page)
+                _table(block, page, hint="" if block.hint in hints else block.hint)
                 hints.add(block.hint)
             case Items() if block.items:
-                _title(block.title, console)
-                _items(block.items if full else block.items[:MOST], console)
+                _title(block.title, page)
+                _items(block.items if full else block.items[:MOST], page)
                 if len(block.items) > MOST and not full:
                     more = f"{len(block.items) - MOST} more: see --verbose, --report or --json"
-                    console.print(Line(more, style="dim"))
+                    page.paragraph(more, "dim")
             case Notes():
                 shown = [n for n in block.notes if full or n.severity != "info"]
                 folded += len(block.notes) - len(shown)
                 if shown:
-                    _title(block.title, console)
-                    _notes(shown, console)
+                    _title(block.title, page)
+                    _notes(shown, page)
     if folded:
         notes = f"{folded} note{'s' * (folded > 1)} on how this was measured"
-        console.print()
-        console.print(Line(f"{notes}: see --verbose, --report or --json", style="dim"))
+        page.paragraph("")
+        page.paragraph(f"{notes}: see --verbose, --report or --json", "dim")
+    page.write()
+
+
+class _Page:
+    """Lines that are written to a console together: rich takes 0.1 ms for one by itself."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.width = console, console.width
+        self._is_plain = console.color_system is None
+        self._segments: list[Segment] = []
+
+    def paragraph(self, text: str, style: str = "") -> None:
+        """Add text from anywhere, folded at the width."""
+        text = flat(text)
+        wide = cell_len(text) > self.width
+        folded = Line(text).wrap(self.console, self.width) if wide else ()
+        for line in [one.plain for one in folded] if wide else [text]:
+            self.line([(line, style)])
+
+    def line(self, pieces: Iterable[tuple[str, str]]) -> None:
+        """Add a line that fits."""
+        if self._is_plain:
+            self._segments.append(Segment("".join([text for text, _ in pieces])))
+        else:
+            look = self.console.get_style
+            self._segments += [Segment(text, look(name) if name else None) for text, name in pieces]
+        self._segments.append(Segment.line())
+
+    def add(self, renderable: RenderableType) -> None:
+        """Add what rich lays out."""
+        self.write()
+        self.console.print(renderable)
+
+    def write(self) -> None:
+        """Write all lines."""
+        if self._segments:
+            self.console.print(Segments(self._segments), soft_wrap=True, end="")
+            self._segments = []
 
 
 def drawn(block: Table, console: Console) -> Line:
@@ -112,8 +155,10 @@ def drawn(block: Table, console: Console) -> Line:
         no_color=console.no_color,
         highlight=False,
     )
-    inner.print(Line(flat(block.title), style="bold"))
-    print_table(block, inner)
+    page = _Page(inner)
+    page.paragraph(block.title, "bold")
+    _table(block, page)
+    page.write()
     return Line.from_ansi(text.getvalue())
 
 
@@ -133,46 +178,56 @@ def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
     """Print a plain table of strings."""
     from frameworktax.report.blocks import table
 
-    print_table(table("", head, rows), console)
+    page = _Page(console)
+    _table(table("", head, rows), page)
+    page.write()
 
 
-def _title(text: str, console: Console) -> None:
-    console.print()
+def _title(text: str, page: _Page) -> None:
+    page.paragraph("")
     if text:
-        console.print(Line(flat(text), style="bold"))
+        page.paragraph(text, "bold")
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def print_table(block: Table, console: Console, *, hint: str = "") -> None:
-    """Print a table without its title: in short forms, or in parts, where it is too wide."""
+def _table(block: Table, page: _Page, *, hint: str = "") -> None:
+    """Add a table without its title: in short forms, or in parts, where it is too wide."""
     columns = _columns(block, short=False)
-    is_short = _width(columns) > console.width and any(c.short for row in block.rows for c in row)
+    is_short = _width(columns) > page.width and any(c.short for row in block.rows for c in row)
     if is_short:
         columns = _columns(block, short=True)
-    for part in _parts(columns, console.width):
-        _print_part(part, console)
-    _key(block, is_short, console)
+    for part in _parts(columns, page.width):
+        _part(part, page)
+    _key(block, is_short, page)
     if hint:
-        console.print(Line(flat(hint), style="dim"))
+        page.paragraph(hint, "dim")
 
 
 class _Printed:
     """A column as it is printed: its cells padded, its head folded over lines."""
 
-    def __init__(self, title: str, is_right: bool, cells: Sequence[Line], tags: int) -> None:
+    def __init__(self, title: str, is_right: bool, cells: Sequence[Pieces], tags: int) -> None:
         self.is_right = is_right
         self.cells = cells
-        self.width = max((cell.cell_len for cell in cells), default=0)
+        self.widths = [sum([cell_len(text) for text, _ in cell]) for cell in cells]
+        self.width = max(self.widths, default=0)
         self.folds = not is_right and self.width > FOLDED
         room = max(HEAD, self.width)
-        head = textwrap.wrap(flat(title), room) or [""]
+        title = flat(title)
+        head = textwrap.wrap(title, room) or [""] if len(title) > room else [title]
         self.width = max(self.width, *map(len, head))
         below = " " * tags if all(len(line) + tags <= self.width for line in head) else ""
         self.head = [
             f"{line}{below}".rjust(self.width) if is_right and line else line for line in head
         ]
+
+    def padded(self, number: int) -> Pieces:
+        """Return a cell as wide as the column."""
+        space = " " * (self.width - self.widths[number]), ""
+        cell = self.cells[number]
+        return [space, *cell] if self.is_right else [*cell, space]
 
 
 def _columns(block: Table, *, short: bool) -> list[_Printed]:
@@ -184,39 +239,38 @@ def _columns(block: Table, *, short: bool) -> list[_Printed]:
     return made
 
 
-def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Line], int]:
+def _padded(cells: Sequence[Cell], is_right: bool, short: bool) -> tuple[list[Pieces], int]:
     """Return a column's cells, texts, notes and tags below each other, and the width of tags."""
     parts = [
         (flat(c.text), flat(c.note), flat(c.tag)) if not (short and c.short) else (c.short, "", "")
         for c in cells
     ]
-    widths = [max((len(part[i]) for part in parts), default=0) for i in range(3)]
-    lines = []
+    widths = [max(map(len, column)) for column in zip(*parts, strict=True)] or [0, 0, 0]
+    made: list[Pieces] = []
     for cell, (text, note, tag) in zip(cells, parts, strict=True):
         style = STYLES.get(cell.style, "")
         if cell.bar:
-            lines.append(_bar(cell.bar))
+            made.append(_bar(cell.bar))
             continue
-        if not any(widths[1:]):
-            lines.append(Line(text, style=style))
+        if not widths[1] and not widths[2]:
+            made.append([(text, style)])
             continue
-        line = Line(
-            text.rjust(widths[0]) if is_right else text.ljust(widths[0]), "" if cell.tag else style
-        )
+        own = "" if cell.tag else style
+        pieces = [(text.rjust(widths[0]) if is_right else text.ljust(widths[0]), own)]
         if widths[1]:
-            line.append(f" {note.rjust(widths[1])}", style="dim not bold")
+            pieces.append((f" {note.rjust(widths[1])}", f"{own} dim not bold"))
         if widths[2]:
-            line.append("  ").append(tag, style=style).append(" " * (widths[2] - len(tag)))
-        lines.append(line)
-    return lines, widths[2] + 2 * bool(widths[2])
+            pieces += [("  ", own), (tag, f"{own} {style}"), (" " * (widths[2] - len(tag)), own)]
+        made.append(pieces)
+    return made, widths[2] + 2 * bool(widths[2])
 
 
-def _bar(bar: Sequence[tuple[str, float]]) -> Line:
-    line, filled, upto = Line(), 0, 0.0
+def _bar(bar: Sequence[tuple[str, float]]) -> Pieces:
+    line, filled, upto = [], 0, 0.0
     for name, share in bar:
         upto += max(share, 0.0)  # a part below zero has no length; it stands in the other table
         end = min(BAR_WIDTH, round(BAR_WIDTH * upto))  # a part below zero lengthens the others
-        line.append(LETTERS.get(name, "?") * (end - filled), style=BAR_STYLES.get(name, ""))
+        line.append((LETTERS.get(name, "?") * (end - filled), BAR_STYLES.get(name, "")))
         filled = max(filled, end)
     return line
 
@@ -236,78 +290,64 @@ def _parts(columns: Sequence[_Printed], width: int) -> list[list[_Printed]]:
     return parts
 
 
-def _print_part(columns: Sequence[_Printed], console: Console) -> None:
+def _part(columns: Sequence[_Printed], page: _Page) -> None:
+    """Add columns that fit beside each other; rich lays out those of which one is folded."""
     height = max(len(column.head) for column in columns)
-    if not any(c.folds for c in columns) and _width(columns) <= console.width:
-        console.print(_plain(columns, height), soft_wrap=True)
+    heads = [[""] * (height - len(column.head)) + column.head for column in columns]
+    has_head = any(map(any, heads))
+    rows = range(len(columns[0].cells))
+    if sum(c.width for c in columns) + GAP * (len(columns) - 1) <= page.width:
+        gap = " " * GAP
+        if has_head:
+            for line in zip(*heads, strict=True):
+                texts = zip(line, columns, strict=True)
+                page.line([(gap.join(t + " " * (c.width - cell_len(t)) for t, c in texts), "dim")])
+        for row in rows:
+            first, *others = (column.padded(row) for column in columns)
+            page.line([*first, *chain.from_iterable([(gap, ""), *cell] for cell in others)])
         return
     table = rich_table.Table(
         box=None,
         pad_edge=False,
         padding=(0, GAP, 0, 0),
         header_style="dim",
-        show_header=any(any(column.head) for column in columns),
+        show_header=has_head,
     )
-    for column in columns:
-        head = [""] * (height - len(column.head)) + column.head
-        table.add_column(
-            Line("\n".join(head)),
-            no_wrap=not column.folds,
-            overflow="fold",
-        )
-        if column.is_right:
-            for cell in column.cells:
-                cell.pad_left(column.width - cell.cell_len)
-    for row in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*row)
-    console.print(table)
+    for column, head in zip(columns, heads, strict=True):
+        table.add_column(Line("\n".join(head)), no_wrap=not column.folds, overflow="fold")
+    for row in rows:
+        cells = (c.padded(row) if c.is_right else c.cells[row] for c in columns)
+        table.add_row(*(Line.assemble(*cell) for cell in cells))
+    page.add(table)
 
 
-def _plain(columns: Sequence[_Printed], height: int) -> Line:
-    """Return columns of which none is folded as lines: a tenth of the time of rich's table."""
-    heads = [[""] * (height - len(c.head)) + c.head for c in columns]
-    lines: list[list[Line]] = []
-    if any(map(any, heads)):
-        lines += [[Line(text, style="dim") for text in row] for row in zip(*heads, strict=True)]
-    lines += [list(row) for row in zip(*(c.cells for c in columns), strict=True)]
-    text = Line()
-    for number, line in enumerate(lines):
-        text.append("\n" * bool(number))
-        for at, (column, cell) in enumerate(zip(columns, line, strict=True)):
-            space = " " * (column.width - cell.cell_len)
-            text.append(space * column.is_right).append_text(cell).append(
-                space * (not column.is_right)
-            )
-            text.append(" " * GAP * (at + 1 < len(columns)))
-    return text
-
-
-def _key(block: Table, is_short: bool, console: Console) -> None:
-    """Print the letters of bars and short forms; no line is broken between sign and meaning."""
+def _key(block: Table, is_short: bool, page: _Page) -> None:
+    """Add the letters of bars and short forms; no line is broken between sign and meaning."""
     names = dict.fromkeys(name for row in block.rows for cell in row for name, _ in cell.bar)
-    order = [*BILL, *(name for name in names if name not in BILL)]
+    order = [*BILL, *(name for name in names if name not in BILL)] if names else []
     entries = [(LETTERS.get(n, "?"), label(n), BAR_STYLES.get(n, "")) for n in order if n in names]
     if is_short:
         entries += [(sign, meaning, "") for sign, meaning in block.key]
-    line, width = Line(style="dim"), 0
+    line: Pieces = []
+    width = 0
     for sign, meaning, style in entries:
         length = len(sign) + 1 + len(meaning)
-        if width and width + GAP + length > console.width:
-            line.append("\n")
-            width = 0
+        if width and width + GAP + length > page.width:
+            page.line(line)
+            line, width = [], 0
         elif width:
-            line.append(" " * GAP)
+            line.append((" " * GAP, "dim"))
             width += GAP
-        line.append(sign, style=style).append(f" {meaning}")
+        line += [(sign, f"dim {style}"), (f" {meaning}", "dim")]
         width += length
     if entries:
-        console.print(line)
+        page.line(line)
 
 
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def _items(items: Sequence[Item], console: Console) -> None:
+def _items(items: Sequence[Item], page: _Page) -> None:
     beside = all(0 < len(item.lead) <= LEAD for item in items)
     width = max(len(item.lead) for item in items) if beside else 1
     for item in items:
@@ -318,19 +358,19 @@ def _items(items: Sequence[Item], console: Console) -> None:
             text = lead.append(f"{colon}{flat(item.text)}", style="not bold default")
         if item.detail:
             text.append(f"\n{flat(item.detail)}", style="dim not bold default")
-        _row(lead if beside else Line("•"), text, width, console)
+        _row(lead if beside else Line("•"), text, width, page)
 
 
-def _notes(notes: Sequence[Note], console: Console) -> None:
+def _notes(notes: Sequence[Note], page: _Page) -> None:
     for note in notes:
         style = {"warning": "yellow", "error": "red"}.get(note.severity, "dim")
         line = Line(f"{flat(note.who)}: " if note.who else "", style=style)
-        _row(Line("•", style=style), line.append(flat(note.text), style="default"), 1, console)
+        _row(Line("•", style=style), line.append(flat(note.text), style="default"), 1, page)
 
 
-def _row(lead: Line, text: Line, width: int, console: Console) -> None:
+def _row(lead: Line, text: Line, width: int, page: _Page) -> None:
     grid = rich_table.Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=width, justify="right")
     grid.add_column()
     grid.add_row(lead, text)
-    console.print(grid)
+    page.add(grid)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from frameworktax.analysis.estimates import inverse, scaled, share_texts, times, times_range
 from frameworktax.analysis.where import MOST, Where, by_operator, most_of, where
@@ -86,13 +85,18 @@ MARKS = "= outputs proven equal to eager's, ≠ different, ? neither"
 UNKNOWN = Cell(NONE, style="dim")
 
 
-def run_blocks(run: Run) -> list[Block]:
-    """Return the whole document: the answer first, what to know about it last."""
+def run_blocks(run: Run, *, folded: bool = True) -> list[Block]:
+    """Return the whole document: the answer first, what to know about it last.
+
+    Args:
+        run: the document.
+        folded: whether the breakdown of every point, which is folded, is part of it.
+    """
     blocks: list[Block] = [Heading(run.headline, 1)]
     found = families(run)
     for family in found:
         blocks.append(Heading(family.title))
-        blocks += result_blocks(family)
+        blocks += result_blocks(family, folded=folded)
     blocks += trace_blocks(run.trace)
     blocks += advice_blocks(run.advice)
     blocks += prediction_blocks(run.predictions)
@@ -101,7 +105,9 @@ def run_blocks(run: Run) -> list[Block]:
     return [*blocks, *effort_blocks(run.own_tax), *environment_blocks(run.environment)]
 
 
-def result_blocks(family: Family, *, with_ranking: bool = False) -> list[Block]:
+def result_blocks(
+    family: Family, *, with_ranking: bool = False, folded: bool = True
+) -> list[Block]:
     """Return a family's results: latencies, breakdown, what else is known, what is missing."""
     made: list[Table] = []
     if family.measured:
@@ -109,10 +115,10 @@ def result_blocks(family: Family, *, with_ranking: bool = False) -> list[Block]:
             latencies(family),
             *([ranked(family)] if with_ranking else []),
             breakdown(family),
-            every_breakdown(family),
+            *([every_breakdown(family)] if folded else []),
             *places(family),
-            *(operators(m) for m in family.measured),
-            *(source_lines(m) for m in family.measured),
+            *(operators(m) for m in family.measured if m.layers),
+            *(source_lines(m) for m in family.measured if m.lines),
             tokens(family),
             padding(family),
             set_up(family),
@@ -158,10 +164,17 @@ def latencies(family: Family) -> Table:
 def _latency(m: Measurement | None) -> Cell:
     if m is None or m.latency_ns is None:
         return UNKNOWN
-    whole, regime = _estimate(m.latency_ns), m.regime or ""
-    tight = f" {whole.note.replace(' ', ''):>4}" if whole.note else ""
-    brief = f"{milliseconds(m.latency_ns.value)}{tight} {REGIME_MARKS.get(regime, ' ')}"
-    return replace(whole, style=regime, tag=regime, short=brief)
+    latency, regime = m.latency_ns, m.regime or ""
+    note = plus_minus(latency)
+    tight = f" {note.replace(' ', ''):>4}" if note else ""
+    return Cell(
+        time_text(latency.value),
+        style=regime,
+        note=note,
+        tag=regime,
+        short=f"{milliseconds(latency.value)}{tight} {REGIME_MARKS.get(regime, ' ')}",
+        exact=interval(latency),
+    )
 
 
 def _estimate(estimate: Estimate | None, text: str = "") -> Cell:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from frameworktax.records import Block, Note, Record, Subject, record_id
-from frameworktax.stats import block_median
+from frameworktax.stats import block_medians
 from frameworktax.store import shards
 from frameworktax.store.read import clock_notes
 from frameworktax.store.shards import Fault
@@ -54,19 +54,21 @@ def columns(folder: Path) -> Columns:
     subjects: dict[tuple[str, str], Subject] = {}
     others: dict[tuple[object, ...], Record] = {}
     for shard in shards.find(folder):
-        for record, _ in shards.records(shard, faults, _wanted):
+        latencies = []
+        for record, _ in shards.records(shard, faults, _wanted, shards.COMPACT):
             if type(record) is Block:
                 group.append(groups.setdefault((record.session, record.point), len(groups)))
                 process.append(record.process)
                 round_.append(record.round)
                 calls.append(len(record.latency_ns))
-                median_ns.append(block_median(record.latency_ns))
+                latencies.append(record.latency_ns)
             elif type(record) is Subject:
                 known = subjects.setdefault((record.session, record.point.key()), record)
                 if record.final and not known.final:
                     subjects[record.session, record.point.key()] = record
             else:
                 others.setdefault(record_id(record), record)
+        median_ns.extend(block_medians(latencies)[0])
     order = _first_of_each(group, process, round_)
     records = tuple(others.values())
     return Columns(

@@ -82,6 +82,7 @@ def decode(hint: Any, value: Any) -> Any:
         raise TypeError(str(error)) from error
 
 
+_SET = object.__setattr__
 _PLAIN: dict[str, Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(cls).decode for kind, cls in RECORDS.items()
 }
@@ -91,12 +92,9 @@ def _block(line: bytes, *, compact: bool = False) -> Block:
     block: Block = _PLAIN["block"](line)
     latency_ns = _check_times(block.latency_ns)
     if compact:  # nothing else has seen it yet
-        for name, value in (
-            ("latency_ns", latency_ns),
-            ("session", sys.intern(block.session)),
-            ("point", sys.intern(block.point)),
-        ):
-            object.__setattr__(block, name, value)
+        _SET(block, "latency_ns", latency_ns)
+        _SET(block, "session", sys.intern(block.session))
+        _SET(block, "point", sys.intern(block.point))
     times_ok = 0 <= block.pipelined_ns <= LONGEST_NS and 0 <= block.cpu_ns <= LONGEST_NS
     if not (times_ok and 0 <= block.process <= MOST and 0 <= block.round <= MOST):
         raise ValueError("an impossible time, process or round")

@@ -96,7 +96,7 @@ def predict(asked: WhatIf, run: Run, *, alone: bool = True) -> tuple[Prediction,
     first: dict[tuple[FamilyKey, str], Measurement] = {}
     families: dict[FamilyKey, list[Measurement]] = defaultdict(list)
     for m in measured:
-        family = m.point.family()
+        family = m.family()
         families[family].append(m)
         smallest = first.setdefault((family, m.runtime), m)
         if m.workload.batch < smallest.workload.batch:
