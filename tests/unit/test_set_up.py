@@ -498,9 +498,18 @@ def test_a_process_that_cannot_be_started_anew_fails_with_what_was_warm(ending, 
     ending.bind(1, 1)
     ending.fails.add(("load", None))
     ending.bind(1, 4)
-    assert 1 not in ending.series.workers and not ending.series.runs
+    assert not ending.series.workers and not ending.series.runs
+    assert not any(worker.alive for worker in ending.host.workers)  # they would hold memory
     ended = [one for one in store.read(tmp_path / "s")[0] if isinstance(one, Outcome)]
     assert [(one.process, one.status) for one in ended] == [(1, "crashed"), (1, "failed")]
+
+
+def test_a_process_that_cannot_be_started_fails_at_every_batch_size_and_is_ended(ending, tmp_path):
+    ending.fails = {("load", None)}
+    ending.setup.start(ending.series, 1)
+    assert not ending.series.workers and not ending.host.workers[0].alive
+    ended = [one for one in store.read(tmp_path / "s")[0] if isinstance(one, Outcome)]
+    assert [(one.process, one.status) for one in ended] == [(1, "failed")] * 3
 
 
 def test_nothing_is_started_anew_in_a_series_that_was_ended(ending):

@@ -312,8 +312,7 @@ class Setup:
         try:
             self._start(series, process)
         except WorkerError as error:
-            self._bench.recorder.fail(series, process, sorted(series.points), error)
-            series.workers.pop(process, None)
+            self._give_up(series, process, sorted(series.points), error)
 
     def bind(self, series: Series, process: int, batch: int) -> WorkerError | None:
         """Warm up one batch size, in process 0 started for it if need be; return why it cannot be.
@@ -366,8 +365,16 @@ class Setup:
             for batch in bound:
                 self._warm_up(series, process, batch)
         except WorkerError as error:
-            self._bench.recorder.fail(series, process, bound, error)
-            series.workers.pop(process, None)
+            self._give_up(series, process, bound, error)
+
+    def _give_up(
+        self, series: Series, process: int, batches: list[int], error: WorkerError
+    ) -> None:
+        """Record that batch sizes failed in a process, and end it: it may hold what it loaded."""
+        self._bench.recorder.fail(series, process, batches, error)
+        worker = series.workers.pop(process, None)
+        if worker is not None:
+            worker.kill()
 
     def _fail(self, series: Series, error: WorkerError) -> None:
         self._bench.recorder.mark_failed(series, self._explain(error))
