@@ -415,7 +415,7 @@ def test_a_recording_of_functions_is_read_when_it_ends(machine, fake_py_spy):
     [
         (None, b"\nno permission\nsudo\n", False, "py-spy: no permission"),
         (None, b"", False, "py-spy: no answer"),
-        (None, b"", True, "py-spy: no answer"),
+        (None, b"stuck\n", True, "py-spy: stuck"),
         ("", b"", False, "py-spy saw no thread of Python running"),
     ],
 )

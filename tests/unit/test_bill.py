@@ -161,7 +161,10 @@ def test_samples_of_one_of_several_processes_say_so():
     attributions, timed = two_states((500, 510, 490), (2_000_000,) * 3)
     found = bill.from_samples(LATENCY, attributions[:1], timed)
     assert [note.code for note in found.notes] == ["sampled-in-one-process"]
-    assert not bill.from_samples(LATENCY, attributions[:1], timed[:1]).notes
+    found = bill.from_samples(LATENCY, attributions[:1], timed[:1])
+    assert not found.notes
+    assert (found.kernel.low, found.kernel.high) == pytest.approx((1_980_000, 2_020_000))
+    assert (found.tax.low, found.tax.high) == pytest.approx((1_980_000, 2_020_000))
 
 
 def test_the_share_covers_processes_in_two_states():

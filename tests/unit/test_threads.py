@@ -158,14 +158,19 @@ def test_idle_time_lies_between_threads_one_after_another_and_all_at_once(machin
         now[0], ran[0] = 16_500, 8_010
         sampler.look()
         assert sampler.idle_ns == (10_000, 12_495)
-        monkeypatch.setattr(threads.os, "cpu_count", lambda: 1)
-        now[0], ran[0] = 17_500, 8_210
+        # One ends and two begin meanwhile: any of the four can have run.
+        machine(2, 3, 4)
+        now[0], ran[0] = 17_500, 10_010
         sampler.look()
-        assert sampler.idle_ns == (10_800, 13_295)
+        assert sampler.idle_ns == (10_000, 12_995)
+        monkeypatch.setattr(threads.os, "cpu_count", lambda: 1)
+        now[0], ran[0] = 18_500, 10_210
+        sampler.look()
+        assert sampler.idle_ns == (10_800, 13_795)
         monkeypatch.setattr(ThreadSampler, "_process_clock", lambda self: None)  # it has ended
         now[0] += 1_000
         sampler.look()
-        assert sampler.idle_ns == (10_800, 14_295)
+        assert sampler.idle_ns == (10_800, 14_795)
 
 
 def test_clocks_of_threads_are_read_where_samples_are_taken_and_not_at_each_look(

@@ -178,8 +178,9 @@ class ThreadSampler:
                 self._processors.read()
             else:
                 self._drain_all()
-            self._count_idle()
+            before = set(self._events)
             self._find()
+            self._count_idle(len(before | self._events.keys()))
 
     def _drain_all(self) -> None:
         if self._processors is not None:
@@ -187,7 +188,8 @@ class ThreadSampler:
         for thread in self._events:
             self._drain(thread)
 
-    def _count_idle(self) -> None:
+    def _count_idle(self, threads: int) -> None:
+        """Add what has passed since the last look, in which so many threads can have run."""
         now, cpu_ns = time.perf_counter_ns(), self._process_clock()
         took_ns, self._looked_ns = now - self._looked_ns, now
         before, self._looked_cpu_ns = self._looked_cpu_ns, cpu_ns
@@ -196,14 +198,14 @@ class ThreadSampler:
         if cpu_ns is not None:
             # Where threads ran at once that is less than 0; it takes nothing from other stretches.
             least += max(0, took_ns - ran_ns)
-        at_once = max(1, min(len(self._events), os.cpu_count() or 1))  # no thread is no divisor
+        at_once = max(1, min(threads, os.cpu_count() or 1))  # no thread is no divisor
         most += took_ns - ran_ns // at_once  # signed: the clocks are not read at the same moment
         self.idle_ns = least, most
 
     def _read_all(self) -> tuple[int, int | None]:
         """Read rings and clocks of all threads; return the time, and that of the process."""
         self._drain_all()
-        self._count_idle()
+        self._count_idle(len(self._events))
         for thread in self._events:
             self._read_clock(thread)
         return time.perf_counter_ns(), self._process_clock()
