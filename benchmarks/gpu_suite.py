@@ -47,7 +47,7 @@ WHEELS = ROOT / "gpu-wheels"
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 NOT_GATHERED = ("torch", "numpy", "scipy")
 NEEDED = (*NOT_GATHERED, "msgspec", "pydantic", "typer", "rich", "jinja2")
-OPTIONAL = ("transformers", "pytest", "pynvml", "py_spy", "triton", "onnxruntime")
+OPTIONAL = ("transformers", "pytest", "pynvml", "triton", "onnxruntime")
 CHECK_FAILED = 3
 """Exit code of gpu_method.py where it ran to its end and a check failed."""
 RESERVE_S = 50.0

@@ -11,7 +11,10 @@ import pytest
 
 from frameworktax import api, runtimes
 from frameworktax.errors import WorkerError
+from frameworktax.measure.plan import points_for
+from frameworktax.measure.series import series_of
 from frameworktax.models.base import Inputs, Model
+from frameworktax.records import Workload
 from frameworktax.runtimes import artifacts, cuda_graph, inductor, onnxruntime_cuda, torch_common
 from frameworktax.runtimes.base import Target
 
@@ -63,6 +66,13 @@ def test_nor_is_one_that_has_a_device_open(monkeypatch):
         assert libraries.uses_device()
 
 
+@pytest.mark.parametrize(("device", "more"), [("cpu", ("inductor",)), ("cuda:0", ())])
+def test_what_counts_devices_at_import_is_not_imported_ahead_for_a_device(tmp_path, device, more):
+    points = points_for(Workload(model="mlp"), batches=[1], runtimes=["inductor"], device=device)
+    (series,) = series_of(points, tmp_path, tmp_path, None)
+    assert series.libraries == ("torch", *more)
+
+
 @pytest.mark.parametrize(
     ("text", "built"),
     [
@@ -79,7 +89,6 @@ def test_the_build_is_read_from_its_version_file(text, built):
 def test_on_a_device_dense_text_comes_without_its_mask(monkeypatch):
     pytest.importorskip("transformers")
     from frameworktax import models
-    from frameworktax.records import Workload
 
     finishing = importlib.import_module("frameworktax.models.finalize")
     monkeypatch.setattr(finishing, "place", lambda model, *more, **named: model)

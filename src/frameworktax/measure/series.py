@@ -18,7 +18,7 @@ from frameworktax.host.cache import alone, own_entry, private_file, remove
 from frameworktax.measure import timing
 from frameworktax.measure.process import AnyWorker, Gate, Worker
 from frameworktax.measure.worker import Server
-from frameworktax.models.libraries import libraries_in
+from frameworktax.models.libraries import ASKS_FOR_DEVICES, libraries_in
 from frameworktax.models.user import BEGINS_OTHERS
 from frameworktax.records import DEPLOYED, FLOOR, REFERENCE, By, Note, Point, Workload, device_of
 from frameworktax.runtimes.base import Runtime, Target
@@ -171,7 +171,8 @@ class Series:
     def libraries(self) -> tuple[str, ...]:
         """What its processes import before they load anything; see ``models.libraries``."""
         of_model = self.model_libraries if self.runtime.needs_model else ()
-        return libraries_in((*of_model, *self.runtime.imports))
+        left = ASKS_FOR_DEVICES if self.target.is_cuda else ()
+        return libraries_in({*of_model, *self.runtime.imports}.difference(left))
 
     @property
     def model_libraries(self) -> tuple[str, ...]:

@@ -24,6 +24,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 }
 """Library, or a part of torch that torch does not import by itself → the modules whose import
 brings most of it; in the order of importing."""
+ASKS_FOR_DEVICES = ("inductor",)
+"""These count the devices as they are imported, after which no fork can use one: a process that
+measures on a device imports them itself (torch._inductor.runtime.benchmarking)."""
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
