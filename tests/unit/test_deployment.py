@@ -203,6 +203,65 @@ def test_several_threads_call_it_and_it_is_pickled_by_its_path(deploy):
     assert wrong == []
 
 
+def halving():
+    """Return memory of an engine that halves (2, 3), as each thread makes it."""
+    given, made = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    return lambda: np.divide(given, 2, out=made), [given], [made]
+
+
+def test_what_is_copied_may_lie_in_any_way_and_stays_as_it_is():
+    import torch
+
+    serve = artifacts.Copying(halving)
+    table = torch.arange(6.0).reshape(2, 3)
+    tensors = {
+        "plain": table,
+        "strided": torch.arange(6.0).reshape(3, 2).t(),
+        "with a gradient": table.clone().requires_grad_(),
+        "negated later": torch.complex(table, -table).conj().imag,
+    }
+    for name, tensor in tensors.items():
+        for first in (torch.inference_mode, torch.enable_grad):  # written outside of it, too
+            with first():
+                (made,) = serve.on_torch([tensor])
+            assert not made.requires_grad, name
+            assert not serve._own.tensors[1][0].requires_grad, "each call would keep the last one"
+            kept = made.clone()
+            serve.on_torch([table + 100])
+            assert torch.equal(made, kept), name
+            assert torch.equal(made, tensor.detach() / 2), name
+        (array,) = serve([tensor.detach().numpy(force=True)])
+        serve([table.numpy() + 100])
+        np.testing.assert_array_equal(array, (tensor.detach() / 2).tolist(), name)
+
+
+def test_threads_that_call_at_once_have_memory_of_their_own():
+    both, wrong = threading.Barrier(2), []
+
+    def make():
+        run, inputs, outputs = halving()
+
+        def slow():
+            both.wait()  # both threads have copied their inputs
+            run()
+            both.wait()
+
+        return slow, inputs, outputs
+
+    serve = artifacts.Copying(make)
+
+    def work(value):
+        (made,) = serve([np.full((2, 3), value, np.float32)])
+        wrong.extend(made[made != value / 2])
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
 # --- as a runtime ---------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from frameworktax.models.base import Model
 
 Serve = Callable[[Sequence[Any]], Sequence[Any]]
+Memory = tuple[Callable[[], object], Sequence["np.ndarray"], Sequence["np.ndarray"]]
+"""What runs an engine, and the memory that it reads and writes, in the artefact's order."""
 
 FOLDER = "artifact"
 MANIFEST, INPUTS = "manifest.json", "inputs-{}.npz"
@@ -305,8 +308,8 @@ class ArtifactLoaded(Loaded):
         """Return a function from inputs in the artefact's order to outputs in the module's.
 
         Several threads may call it at once, and what it returned stays as it is. It is called with
-        arrays, or with torch's tensors (``TorchArtifactLoaded``), contiguous, of the sizes that
-        were prepared.
+        arrays, or with torch's tensors (``TorchArtifactLoaded``; both: ``Copying``), contiguous, of
+        the sizes that were prepared.
 
         Args:
             batch: of the inputs; None for any that the artefact's dynamic file takes.
@@ -315,6 +318,53 @@ class ArtifactLoaded(Loaded):
             WorkerError: this runtime cannot serve.
         """
         raise WorkerError("unavailable", "this runtime cannot be delivered")
+
+
+class Copying:
+    """A call that copies into and out of an engine's own memory; of arrays, or of torch's tensors.
+
+    To hand memory over to an engine, and to get memory from it, takes longer than to copy a little,
+    above all with cold caches, as after a call.
+
+    Args:
+        make: makes memory for one thread: a call has it to itself.
+    """
+
+    def __init__(self, make: Callable[[], Memory]) -> None:
+        self._make = make
+        self._own = threading.local()
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return the outputs for arrays of the engine's sizes and types, in any order of memory."""
+        import numpy as np
+
+        try:
+            run, inputs, outputs = self._own.memory
+        except AttributeError:
+            run, inputs, outputs = self._own.memory = self._make()
+        for into, array in zip(inputs, arrays, strict=True):
+            np.copyto(into, array)
+        run()
+        return [made.copy() for made in outputs]
+
+    def on_torch(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return the outputs for torch's tensors on the CPU, likewise; without gradients.
+
+        torch copies them: to make an array of each first takes longer.
+        """
+        import torch
+
+        try:
+            run, inputs, outputs = self._own.tensors
+        except AttributeError:
+            run, arrays, outputs = self._make()
+            with torch.inference_mode(False):  # what is made in it is written in it alone
+                inputs = [torch.from_numpy(array) for array in arrays]
+            self._own.tensors = run, inputs, outputs
+        for into, tensor in zip(inputs, tensors, strict=True):
+            into.copy_(tensor.detach() if tensor.requires_grad else tensor)
+        run()
+        return [torch.from_numpy(made.copy()) for made in outputs]
 
 
 class TorchArtifactLoaded(OnTorch, ArtifactLoaded):

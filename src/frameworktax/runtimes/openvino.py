@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,8 +16,10 @@ from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
+    Copying,
     Export,
     Exported,
+    Memory,
     Serve,
 )
 from frameworktax.runtimes.base import SERIAL, Call, Target
@@ -110,31 +113,26 @@ class _Loaded(_Compiling):
         return super().outputs(result[index] for index in range(len(result)))
 
     def serve(self, batch: int | None) -> Serve:
-        import numpy as np
         import openvino
 
         compiled = self.compiled(self.read(batch))
+        ports = [*compiled.inputs, *compiled.outputs]
+        if all(port.partial_shape.is_static for port in ports):
+
+            def make() -> Memory:
+                request = compiled.create_infer_request()
+                inputs = [request.get_input_tensor(i).data for i in range(len(compiled.inputs))]
+                outputs = [request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
+                # The class below it: what it adds is for inputs that are given to the call.
+                infer = super(openvino.InferRequest, request).infer  # type: ignore[misc] # untyped
+                run = partial(infer, {}, share_outputs=True, decode_strings=False)
+                return run, inputs, outputs
+
+            return Copying(make)
         own = threading.local()  # a request is one call's at a time
         indices = range(len(compiled.outputs))
 
-        def fixed(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-            # Into and out of the request's own memory: to set tensors and to look up outputs takes
-            # longer than to copy them, above all with cold caches, as after a call.
-            try:
-                infer, inputs, outputs = own.bound
-            except AttributeError:
-                request = compiled.create_infer_request()
-                inputs = [request.get_input_tensor(i).data for i in range(len(arrays))]
-                outputs = [request.get_output_tensor(i).data for i in indices]
-                # The class below it: what it adds is for inputs that are given to the call.
-                infer = super(openvino.InferRequest, request).infer  # type: ignore[misc] # untyped
-                own.bound = infer, inputs, outputs
-            for into, array in zip(inputs, arrays, strict=True):
-                np.copyto(into, array)
-            infer({}, share_outputs=True, decode_strings=False)
-            return [made.copy() for made in outputs]
-
-        def dynamic(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
             try:
                 infer = own.infer
             except AttributeError:
@@ -142,7 +140,7 @@ class _Loaded(_Compiling):
             made = infer(dict(enumerate(arrays)), share_inputs=True, share_outputs=True)
             return [made[index].copy() for index in indices]
 
-        return dynamic if batch is None else fixed
+        return serve
 
 
 class _DecodingLoaded(_Compiling, decoding.DecodingLoaded):

@@ -20,7 +20,7 @@ import numpy as np
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
+from frameworktax.runtimes.artifacts import ArtifactLoaded, Copying, Serve, TorchArtifactLoaded
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.deployment import Axes, Interface, Manifest, Padding, Shape
 
@@ -142,6 +142,8 @@ class StandIn:
 
     def _runner(self, sizes: Sizes, build: Build, on_torch: bool) -> Run:
         serve, takes_torch = self._served[sizes]
+        if on_torch and isinstance(serve, Copying):
+            serve, takes_torch = serve.on_torch, True
         return _runner(serve, build, self._dtypes, self._device, given=on_torch, taken=takes_torch)
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
