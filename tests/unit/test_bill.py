@@ -28,10 +28,12 @@ def test_exact_bill_without_noise():
         {"kernel": 2e6, "dispatch": 1.2e6, "python": 6e5, "wait": 0.0, "remainder": 2e5}
     )
     assert found.kernel.value == 2_000_000
-    # the shares do not vary: only the latency's own ± 1 % is left
-    assert (found.kernel.low, found.kernel.high) == pytest.approx((1_980_000, 2_020_000))
-    assert (found.tax.low, found.tax.high) == pytest.approx((1_980_000, 2_020_000))
-    assert (found.share.low, found.share.high) == (0.5, 0.5)
+    # the shares do not vary: what is left is the error of 2000 counts, and the latency's own ± 1 %
+    error = math.sqrt(0.5 * 0.5 / 2000)
+    half = 2e6 * math.hypot(0.01, error / 0.5)
+    for part in (found.kernel, found.tax):
+        assert (part.low, part.high) == pytest.approx((2e6 - half, 2e6 + half))
+    assert (found.share.low, found.share.high) == pytest.approx((0.5 - error, 0.5 + error))
     assert found.inflation == pytest.approx(0.02)
 
 
@@ -69,6 +71,19 @@ def test_share_interval_is_student_t_over_stretches():
     half = 4.302652729911275 * 0.1 / math.sqrt(3)
     assert (found.value, found.n) == (0.5, 3)
     assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
+
+
+@pytest.mark.parametrize("share", [0.4, 0.2])
+def test_counts_of_two_stretches_that_are_alike_by_chance_are_no_certainty(share):
+    same = estimates.share_interval([20, 20], [100, 100], "m")
+    error = math.sqrt(0.2 * 0.8 / 200)
+    assert (same.low, same.high) == pytest.approx((0.2 - error, 0.2 + error))
+    rng, hits = random.Random(3), 0
+    for _ in range(2000):
+        parts = [sum(rng.random() < share for _ in range(33)) for _ in range(2)]
+        found = estimates.share_interval(parts, [33, 33], "m")
+        hits += found.low <= share <= found.high
+    assert 0.95 < hits / 2000 < 0.99
 
 
 def two_states(kernel, latency_ns, *, processes=3, slowed=1.02):
@@ -231,9 +246,15 @@ def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
     found = bill.from_samples(
         latency, [cpu(stretch, stretch, detail={"unnamed": 800, "copying": 200})]
     )
-    assert (found.share.low, found.share.value, found.share.high) == pytest.approx((0.5, 0.5, 0.6))
-    assert (found.kernel.low, found.kernel.high) == pytest.approx((1.6e6, 2e6))
-    assert (found.tax.low, found.tax.high) == pytest.approx((2e6, 2.4e6))
+    error = math.sqrt(0.5 * 0.5 / 2000)
+    share = found.share
+    assert (share.low, share.value, share.high) == pytest.approx((0.5 - error, 0.5, 0.6 + error))
+    assert (found.kernel.low, found.kernel.high) == pytest.approx(
+        (4e6 * (0.4 - error), 4e6 * (0.5 + error))
+    )
+    assert (found.tax.low, found.tax.high) == pytest.approx(
+        (4e6 * (0.5 - error), 4e6 * (0.6 + error))
+    )
     assert found.lines == pytest.approx(
         {"kernel": 2e6, "runtime": 2e6, "remainder": 0.0, "wait": 0.0}
     )

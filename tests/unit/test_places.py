@@ -60,8 +60,9 @@ def test_a_layer_gets_its_share_of_each_line():
     found = by_path(layers(LATENCY, BILL, [run(p, ticks=(stretch(30),) * 5) for p in range(3)]))
     assert found["b"].bill_ns == pytest.approx({"kernel": 1.2e6, "python": 0.6e6})
     assert (found["b"].calls, found["b"].class_, found["b"].line) == (3.0, "Linear", 7)
-    # nothing varies between stretches: only the latency's own ± 2.5 % of the place's share is left
-    half = 0.025 * LATENCY.value * 90 / 180
+    # nothing varies between stretches: what is left is the error of 15 times 180 counts, of which
+    # the place has a half, and the latency's own ± 2.5 %
+    half = LATENCY.value * math.hypot(0.025 * 0.5, 0.5 / math.sqrt(15 * 180))
     assert found["b"].time_ns.low == pytest.approx(1.8e6 - half)
     # no sample shows waiting, and none of these runs sees the operating system
     assert found[None].bill_ns == pytest.approx(

@@ -99,16 +99,18 @@ def propagate(function: Callable[..., float], method: str, *inputs: Estimate) ->
 def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> Estimate:
     """Return a bucket's share of samples: Student t over stretches, pooled counts as its value.
 
-    One stretch alone gives the binomial interval of its counts and says so in the method; it
-    leaves out whatever varies between stretches.
+    Counts of few stretches can be alike by chance: no interval is narrower than the standard error
+    of a binomial to each side (two stretches of 33 samples were covered in 0.90, and are in 0.97).
+    One stretch alone gives the interval of a binomial, which leaves out whatever varies between
+    stretches, and says so in the method.
     """
     value = sum(parts) / sum(totals)
+    error = math.sqrt(value * (1 - value) / sum(totals))
     spread = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
-    if spread is not None:
-        half, n = (spread.high - spread.low) / 2, spread.n
+    if spread is None:
+        n, half, method = 1, NORMAL_95 * error, f"{method}, binomial"
     else:
-        half, n = NORMAL_95 * math.sqrt(value * (1 - value) / sum(totals)), 1
-        method = f"{method}, binomial"
+        n, half = spread.n, max(error, (spread.high - spread.low) / 2)
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 
