@@ -288,13 +288,22 @@ def constants_of(sessions: Sequence[Sample]) -> Constants:
             sessions=len(sessions),
         )
 
-    def excess(factor: float) -> float:
+    def compared(factor: float) -> list[Contrast]:
         constants = scaled(factor)
         found = (
             between([*sessions[:at], *sessions[at + 1 :]], one, on_cpu=True, constants=constants)
             for at, one in enumerate(sessions)
         )
-        return fmean(c.value**2 / c.variance for c in found if c is not None) - 1
+        return [contrast for contrast in found if contrast is not None]
+
+    # Variances with a factor f: the rest, and f² times the part of both constants.
+    squares = [
+        (without.value**2, without.variance, own.variance - without.variance)
+        for without, own in zip(compared(0), compared(1), strict=True)
+    ]
+
+    def excess(factor: float) -> float:
+        return fmean(square / (rest + factor**2 * part) for square, rest, part in squares) - 1
 
     if excess(0) <= 0:
         return scaled(0)
