@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attempts import in_attempts
 
 # As much of torch as is watched: importing it takes seconds, and none of this is about it.
 TORCH = """
@@ -203,6 +204,7 @@ print(json.dumps([found.share.low, found.share.high, spun]))
 
 
 @pytest.mark.timing
+@in_attempts
 def test_what_is_known_of_a_program_with_torch_comes_back(shell):
     """Two modules, one compiled; a spin of 5 ms in the third block; the program's own `ft.tax`."""
     shell.write("known.py", KNOWN)
@@ -265,7 +267,8 @@ for bias in ("", ", bias=True", ", bias=False"):
 def test_inputs_that_were_recorded_are_what_build_returns(shell):
     """The module, made with the arguments that its attributes have, and values as they were."""
     shell.write("net.py", INPUTS)
-    ran = shell("run", "--record-inputs", "inputs.py", "--input-values", "net.py")
+    words = ("--only", "Net", "--record-inputs", "inputs.py", "--input-values")
+    ran = shell("run", *words, "net.py")
     assert ran.code == 0, ran.err
     assert "frameworktax measure inputs.py:build --batch 4" in ran.err
     assert "bias" in ran.err

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from attempts import attempted
 
 from frameworktax.attribution.perf_event import PERIOD_NS, probe
 from frameworktax.host.lock import runtime_folder
@@ -89,12 +90,15 @@ def test_the_share_is_within_three_points_of_the_programs_own(way):
         assert 0.2 < own < 0.97  # neither all nor nothing: a share that could be wrong
         return found.finish().tax_share.value - own
 
-    with started(TAXED) as process:
+    def check():
         differences = [difference() for _ in range(3)]
         while abs(median(differences)) >= 0.03 and len(differences) < 9:
             differences.append(difference())
+        assert abs(median(differences)) < 0.03, differences
+
+    with started(TAXED) as process:
+        attempted(check, attempts=1)
         process.stdin.close()
-    assert abs(median(differences)) < 0.03, differences
 
 
 def resources(pid):
