@@ -1,7 +1,8 @@
 """Every test run has a lock and a cache of its own: it neither waits for others nor uses theirs.
 
 Tests that run two at a time have a lock each: what needs the processor to itself runs alone anyway.
-No example of a property fails because it takes long.
+Examples of properties are the same in every run and may take long: ``--hypothesis-profile=default``
+looks for further ones.
 """
 
 import gc
@@ -14,8 +15,7 @@ import pytest
 from hypothesis import settings
 
 pytest_plugins = ["pytester"]
-settings.register_profile("frameworktax", deadline=None)
-settings.load_profile("frameworktax")
+settings.load_profile("ci")
 
 # A shell that starts this in the background has it ignored, and so would every process begun here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

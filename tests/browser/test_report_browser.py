@@ -77,9 +77,10 @@ WATCH = """new MutationObserver(() => {
 
 def test_what_the_screen_shows_is_drawn_first(browser, light):
     page = browser.new_context(viewport={"width": 1280, "height": 1800}).new_page()
+    page.set_default_timeout(pages.LIMIT_MS)
     page.add_init_script(WATCH)
     page.goto(light.url)
-    page.wait_for_selector("body[data-drawn=yes]", timeout=pages.LIMIT_MS)
+    page.wait_for_selector("body[data-drawn=yes]")
     seen = page.evaluate(
         """[...document.querySelectorAll('.chart')]
         .filter(c => c.getBoundingClientRect().top < innerHeight).length"""

@@ -86,7 +86,6 @@ def test_a_program_of_the_interpreter_is_all_tax(shell, target):
 
 
 @needs_perf_event
-@pytest.mark.timing
 def test_ctrl_c_ends_the_observation_with_its_table(shell, target):
     command = [sys.executable, "-m", "frameworktax", "attach", str(target.pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -45,7 +45,7 @@ def test_the_server_answers_and_its_load_is_measured(tmp_path, monkeypatch):
             np.testing.assert_array_equal(made["output"], [[16.0]])
         connection.close()
         ran = subprocess.run(
-            [sys.executable, str(LOAD), address, "encoder", "--seconds", "0.5"],
+            [sys.executable, str(LOAD), address, "encoder", "--requests", "50", "--seconds", "600"],
             capture_output=True, text=True,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

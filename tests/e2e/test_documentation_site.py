@@ -183,6 +183,7 @@ def test_search_finds_and_asks_no_other_host(site):
     try:
         with report_pages.chromium() as browser:
             page = browser.new_page()
+            page.set_default_timeout(report_pages.LIMIT_MS)
             page.on("request", lambda request: asked.append(request.url))
             page.on("pageerror", lambda error: said.append(str(error)))
             page.goto(f"{home}index.html")

@@ -48,7 +48,7 @@ def by_batch(ran) -> dict:
 ENDED = {
     2: ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", ["SIGSEGV", "own.py:16 in fault"]),
     3: ("sys.exit(3)", "crashed", ["code 3"]),
-    4: ("raise ValueError('no four')", "failed", ["ValueError: no four"]),
+    4: ("raise ValueError('no four')", "failed", ["ValueError: no four", "own.py:18"]),
     5: ("torch.empty(10**13)", "out-of-memory", []),
     6: ("os.kill(os.getpid(), signal.SIGKILL)", "out-of-memory", ["killed"]),
 }
@@ -102,13 +102,3 @@ def test_a_model_that_prints_without_end_and_has_children(shell):
         except OSError:
             continue  # it ended while we looked
     assert not any(mark.encode() in line or away.encode() in line for line in alive)
-
-
-def test_nothing_measured_is_exit_1_and_one_line(shell):
-    ran = measure(shell, "raise RuntimeError('never works')", "--batch", "1")
-    assert ran.code == 1
-    found = by_batch(ran)[1]
-    assert found["status"] == "failed" and found["latency_ns"] is None
-    assert "RuntimeError: never works" in found["reason"] and "own.py:16" in found["reason"]
-    (line,) = [x for x in ran.err.splitlines() if x.startswith("frameworktax: ")]
-    assert "never works" in line and "Traceback" not in ran.err

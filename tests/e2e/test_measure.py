@@ -15,7 +15,9 @@ from frameworktax import store
 from frameworktax.analysis.document import build
 from frameworktax.attribution import separates_kernels
 from frameworktax.cli import app
+from frameworktax.measure import orphans
 from frameworktax.records import BILL
+from frameworktax.store import upkeep
 
 SMALL = ("measure", "mlp", "--width", "0.1")
 ASKED = ["measure", "bert-tiny", "--length", "16", "--depth", "0.5", "--batch", "1,2"]
@@ -163,49 +165,59 @@ def test_resume_measures_only_what_is_missing(session, shell):
     assert len(shards) == 1
 
 
-def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(tmp_path):
-    environment = {**os.environ, "FRAMEWORKTAX_CACHE": str(tmp_path / "cache")}
-    process, kept = _measuring(tmp_path, "1,2", env=environment)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "Traceback" not in err
+@pytest.mark.parametrize(
+    ("came", "says"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")],
+)
+def test_a_signal_keeps_what_was_measured_and_says_how_to_go_on(tmp_path, came, says):
+    process, kept = _measuring(tmp_path)
+    assert _scratch(tmp_path)
+    process.send_signal(came)
+    _, err = process.communicate()
+    assert process.returncode == 128 + came
+    assert "Traceback" not in err and "Warning" not in err
     last = err.strip().splitlines()[-1]
+    assert last.startswith(f"frameworktax: {says}; what was measured")
     assert "--resume" in last and "frameworktax-results" in last
     records, _ = store.read(kept)
     assert any(r.kind == "block" for r in records)
     points = build(records).points
     assert points is not None and points.asked == 2  # those that were not reached are counted
-    assert not list((tmp_path / "cache").glob("scratch-*"))
-    assert _children_of(process.pid) == []
+    assert _scratch(tmp_path) == _children_of(process.pid) == []
+    assert upkeep.check(kept).damage == ()
 
 
 def test_a_killed_session_leaves_a_readable_store_and_no_processes(tmp_path, here):
-    process, kept = _measuring(tmp_path, "1")
+    process, kept = _measuring(tmp_path)
     workers = _children_of(process.pid)
-    assert workers
+    assert any(map(_is_measuring, workers))
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
+    cache = tmp_path / "cache"
+    # They die with their parent.
+    while any(map(_is_measuring, workers)) or any(one.kept for one in orphans._all(cache)):
         time.sleep(0.1)
-    assert not any(_is_worker(pid) for pid in workers)
+    assert upkeep.check(kept).damage == ()
     ran = here("report", str(kept), "--json", "-")
     assert ran.code == 0
     assert ran.json()["measurements"]
+    assert _scratch(tmp_path)
+    orphans.end_of_dead(cache)
+    assert _scratch(tmp_path) == []
 
 
-def _measuring(
-    folder: Path, batch: str, env: dict[str, str] | None = None
-) -> tuple[subprocess.Popen[str], Path]:
-    """Return a session that would go on for a long time and has measured something; its store."""
-    words = [*SMALL, "--runtimes", "eager", "--batch", batch, "--time-budget", "1800s"]
+def _measuring(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Return a session that would go on for a long time and has measured something; its store.
+
+    Every warning is an error in it.
+    """
+    words = [*SMALL, "--runtimes", "eager", "--batch", "1,2", "--time-budget", "1800s"]
     words += ["--processes", "1", "--twin", "none"]
     process = subprocess.Popen(
         # until 0.01 %: it would go on to the last round
-        [sys.executable, "-m", "frameworktax", *words, "--until", "0.01%"],
+        [sys.executable, "-W", "error", "-m", "frameworktax", *words, "--until", "0.01%"],
         cwd=folder,
-        env=env,
+        env={**os.environ, "FRAMEWORKTAX_CACHE": str(folder / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -213,10 +225,15 @@ def _measuring(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     kept = folder / "frameworktax-results"
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and not _blocks(kept):
+    while not _blocks(kept):
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     return process, kept
+
+
+def _scratch(folder: Path) -> list[Path]:
+    """Return what sessions have for the time that they last."""
+    return list((folder / "cache").glob(f"{orphans.NAME}*"))
 
 
 def _blocks(folder: Path) -> bool:
@@ -236,9 +253,9 @@ def _children_of(pid: int) -> list[int]:
     return found
 
 
-def _is_worker(pid: int) -> bool:
+def _is_measuring(pid: int) -> bool:
     try:
-        return b"frameworktax.measure.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"frameworktax.measure" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

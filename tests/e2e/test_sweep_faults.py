@@ -31,10 +31,11 @@ def test_a_named_fault_costs_no_point(name, tmp_path: Path):
 
 def test_a_measuring_process_that_is_killed_is_reported(tmp_path: Path):
     """The sweep goes on, says what happened and measures again what was lost."""
-    words = ("study.time_budget=300s", "study.until=50%", "grid.models=mlp")
+    words = ("study.time_budget=900s", "study.until=50%", "grid.models=mlp")
     expected = [point for point in sweep_faults.EXPECTED if point[0] == "mlp"]
     lost: list[str] = []
-    for folder in map(tmp_path.joinpath, "12345"):  # on a busy machine all may be done by then
+    for number in range(20):  # on a busy machine all may be done before one is killed
+        folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "study.toml").write_text(sweep_faults.STUDY)
         child = sweep_faults.start(folder, *words)

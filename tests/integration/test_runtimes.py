@@ -78,6 +78,20 @@ def runnable(name: str, target: Target = TARGET):
     return runtime
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compile_little():
+    """Let Inductor compile one kernel and little else.
+
+    Headers compiled for many kernels, and a look for each instruction set, take longer than it.
+    """
+    from torch._inductor import config, cpu_vec_isa
+
+    settings = {"cpp_cache_precompile_headers": False, "aot_inductor.precompile_headers": False}
+    with config.patch(settings), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_vec_isa, "supported_vec_isa_list", [cpu_vec_isa.VecAVX2()])
+        yield
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Callable[[str, str], Path]:
     """Return a function: the folder of a runtime's export of a model, made once for all tests.
