@@ -235,6 +235,32 @@ def test_what_is_copied_may_lie_in_any_way_and_stays_as_it_is():
         np.testing.assert_array_equal(array, (tensor.detach() / 2).tolist(), name)
 
 
+def test_what_copies_is_given_torch_s_tensors_as_they_lie():
+    import torch
+
+    class Here(artifacts.Copying):
+        def on_torch(self, tensors):
+            assert tensors[0] is given
+            return super().on_torch(tensors)
+
+    interface = Interface(
+        parameters=PARAMETERS[:1], inputs=["args.0"], dtypes=["float32"],
+        output={"tensor": "float64"},
+    )  # fmt: skip
+    fast = serving.StandIn(interface, "cpu", {((2, 3),): (Here(halving), False)})
+    for given in (torch.arange(6.0).reshape(3, 2).t(), torch.ones(2, 3, requires_grad=True)):
+        for _ in range(2):
+            made = fast(given)
+            assert made.dtype is torch.float64
+            assert torch.equal(made.float(), given.detach() / 2)
+    array = fast(np.ones((2, 3), np.float32))
+    assert (array.dtype, array.tolist()) == (np.float64, [[0.5] * 3] * 2)
+    with pytest.raises(DeploymentError, match="meta"):
+        fast(torch.ones(2, 3, device="meta"))
+    with pytest.raises(DeploymentError, match="sizes"):
+        fast(torch.ones(3, 3))
+
+
 def test_threads_that_call_at_once_have_memory_of_their_own():
     both, wrong = threading.Barrier(2), []
 

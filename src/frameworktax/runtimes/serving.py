@@ -142,8 +142,6 @@ class StandIn:
 
     def _runner(self, sizes: Sizes, build: Build, on_torch: bool) -> Run:
         serve, takes_torch = self._served[sizes]
-        if on_torch and isinstance(serve, Copying):
-            serve, takes_torch = serve.on_torch, True
         return _runner(serve, build, self._dtypes, self._device, given=on_torch, taken=takes_torch)
 
     def _check_types(self, tensors: Sequence[Any]) -> bool:
@@ -296,7 +294,10 @@ def _runner(
         given: whether the caller has torch's tensors.
         taken: whether the engine takes them.
     """
-    into, out = _conversions(device, given=given, taken=taken)
+    copies = False
+    if given and isinstance(serve, Copying):
+        serve, taken, copies = serve.on_torch, True, True
+    into, out = _conversions(device, given=given, taken=taken, copies=copies)
     if given or taken:
         import torch
 
@@ -312,11 +313,11 @@ def _runner(
 
 
 def _conversions(
-    device: str, *, given: bool, taken: bool
+    device: str, *, given: bool, taken: bool, copies: bool = False
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     """Return what turns an input into the engine's, and an output and its type into the caller's.
 
-    The arguments are those of ``_runner``.
+    The arguments are those of ``_runner``; what ``copies`` takes torch's tensors as they lie.
     """
     if not given and not taken:
         return _contiguous, _as
@@ -331,7 +332,7 @@ def _conversions(
             lambda tensor, kind: typed(tensor, kind).cpu().numpy(),
         )
     if taken:
-        return lambda tensor: _on(device, tensor), typed
+        return lambda tensor: _on(device, tensor, copies=copies), typed
     from_numpy, on_cpu = torch.from_numpy, device == "cpu"
 
     def tensor_of(array: Any, kind: Any) -> Any:
@@ -394,9 +395,9 @@ def _as(array: Any, kind: np.dtype[Any]) -> Any:
     return array if array.dtype == kind else array.astype(kind)
 
 
-def _on(device: str, tensor: Any) -> Any:
+def _on(device: str, tensor: Any, *, copies: bool = False) -> Any:
     if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
-        return tensor.contiguous()
+        return tensor if copies else tensor.contiguous()
     raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
 
 
