@@ -302,6 +302,26 @@ def test_a_graph_whose_kernels_point_elsewhere_has_lost_none(stray):
     assert codes(later.notes) == ["graphs-unmatched"]
 
 
+def test_a_graph_of_one_kernel_that_points_to_no_launch_has_lost_none():
+    clock, device = make(gap_ns=5, stray=10_000)
+    first, later = (profile(clock, device, lambda: device.replay([200])) for _ in range(2))
+    assert (later.kernels, later.launches, later.lost) == ((1,) * 4, (1,) * 4, 0)
+    assert (codes(first.notes), codes(later.notes)) == ([], ["graphs-unmatched"])
+
+
+def test_beside_a_graph_with_its_records_another_without_is_lost():
+    before = HEAD_MARKERS + 1 + 2 * 5 + 1 + 5 + 1  # the first graph of the second call
+    clock, device = make(lose=lambda number: before <= number < before + 3)
+
+    def call():
+        device.replay([100, 200, 300], host_ns=50)
+        device.replay([100, 200], host_ns=50)
+
+    run = profile(clock, device, call)
+    assert (run.kernels, run.launches, run.lost) == ((5, 2, 5, 5), (2,) * 4, 1)
+    assert "graphs-unmatched" not in codes(run.notes)
+
+
 def test_a_graph_that_left_no_record_in_a_call_is_lost():
     lost = range(HEAD_MARKERS + 1 + 2 * 3 + 5, HEAD_MARKERS + 1 + 2 * 3 + 8)
     clock, device = make(lose=lambda number: number in lost)
