@@ -240,6 +240,18 @@ def test_kernel_detail_is_a_part_of_kernel_time():
     assert sum(found.detail.values()) == pytest.approx(found.lines["kernel"])
 
 
+def test_packing_and_memory_are_shares_of_the_whole_latency():
+    stretch = {"kernel": 500, "allocator": 100, "system": 150, "python": 250}
+    detail = {"gemm": 500, "copying": 100, "packing": 400}
+    found = bill.from_samples(
+        LATENCY, [cpu(stretch, stretch, detail=detail, off_cpu_ns=250_000_000)]
+    )
+    assert found.memory.value == pytest.approx(0.75 * 0.25)
+    assert found.packing.value == pytest.approx(0.75 * 0.2)
+    half = 1.96 * math.sqrt(0.2 * 0.8 / 2000)
+    assert found.packing.high - found.packing.value == pytest.approx(0.75 * half, rel=1e-3)
+
+
 def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
     stretch = {"kernel": 500, "runtime": 500}
     latency = Estimate(value=4e6, low=4e6, high=4e6, n=3)

@@ -164,6 +164,26 @@ def test_a_headline_claims_no_more_than_its_intervals(run):
     assert "4.4 ms (4.29 ms to 4.51 ms)" in unknown
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_bound", "said"),
+    [
+        (1.0, 3.9, False, "between 1 and 3"),
+        (2.0 - 1e-12, 2.7, False, "batch 2 is free"),
+        (1.0, 1.8, False, "no larger batch is free"),
+        (4.0, 8.0, True, "batch 4 is free"),
+        (1.0, 8.0, True, "not determined"),
+    ],
+)
+def test_the_headline_names_the_batch_sizes_that_the_interval_reaches(
+    run, low, high, is_bound, said
+):
+    eager = at(run, "eager")
+    curve = next(one for one in run.curves if one.runtime == "eager")
+    found = replace(curve.free_batch, value=low, low=low, high=high)
+    curve = replace(curve, free_batch=found, free_is_lower_bound=is_bound)
+    assert said in headline([eager], [curve])
+
+
 def test_order_of_records_does_not_matter(run):
     turned = build(list(reversed(data.sample_records())))
     assert {m.latency_ns for m in turned.measurements} == {m.latency_ns for m in run.measurements}

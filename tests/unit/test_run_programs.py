@@ -432,6 +432,39 @@ def test_calls_stand_for_their_neighbours():
     assert len(again) == 6 and (again == 2).sum() in (2, 3)
     assert observed._resampled(np.full(7, 0.3)).tolist() == list(range(7))
     assert observed._percentile(np.array([5, 1, 3, 2]), np.array([1.0, 1, 1, 97]), 0.5) == 2
+    hundred = [observed._percentile(np.arange(1, 101), np.ones(100), p) for p in (0, 0.5, 0.99, 1)]
+    assert hundred == [1, 51, 100, 100]  # of two the higher one
+
+
+def test_calls_that_are_counted_end_where_they_were_expected_or_the_next_row_begins():
+    records = [  # begin, expected end, planned, left, begin of the next row, root
+        (1000, 1100, 10, 0, 1150, 1),
+        (1000, 1100, 10, 0, 1900, 1),  # the program did something else in between
+        (1000, 1100, 10, 0, 0, 1),
+        (1000, 1100, 10, 4, 0, 2),
+        (1000, 1100, 10, 10, 1050, 1),  # none of them came
+        (1000, 1100, 10, 0, 1050, 0),  # not written whole
+    ]
+    found = observed._counted(np.array([*np.ravel(records), 7, 7], np.int64))
+    assert found.tolist() == [
+        [1000, 1150, 1, 10], [1000, 1200, 1, 10], [1000, 1100, 1, 10], [1000, 1060, 2, 6],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("detailed", "p50_ms"), [(20, 10), (21, 12)])
+def test_calls_without_detail_are_the_latency_where_there_are_enough(watched, detailed, p50_ms):
+    """Detail makes a call longer: 10 ms and 12 ms with it."""
+    torch, clock, read = watched
+    net = timed(torch, clock, 10)
+    for _ in range(40):
+        net()
+        clock.pass_ms(5)
+    found = read()
+    (thread,) = found.threads.values()
+    thread.details = thread.details[:detailed]
+    thread.rows[:detailed, 1] += 2 * MS
+    (section,) = program_of(found, {})
+    assert (section.kinds[0].detailed, section.kinds[0].p50_ns) == (detailed, p50_ms * MS)
 
 
 def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):

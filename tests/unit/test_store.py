@@ -127,6 +127,8 @@ def test_a_line_of_rubbish_costs_only_itself(tmp_path):
         {"latency_ns": []},
         {"latency_ns": [5, -1]},
         {"latency_ns": [10**400]},
+        {"enqueue_ns": [1]},
+        {"first_token_ns": [1, 1, 1]},
         {"cpu_ns": -1},
         {"round": -1},
         {"process": 10**10},

@@ -342,10 +342,14 @@ def test_failed_points_go_and_what_was_timed_stays(tmp_path):
     failed = Outcome(session=name(10), point=SLOW.key(), process=0, status="crashed", reason="x")
     late = Outcome(session=name(10), point=FAST.key(), process=1, status="timeout", reason="y")
     stay = [*session(10, [FAST]), late]
-    fill(tmp_path, 10, [*stay, Subject(session=name(10), point=SLOW, paradigm="eager"), failed])
+    gone = [Subject(session=name(10), point=SLOW, paradigm="eager"), failed]
+    path = fill(tmp_path, 10, [*stay, *gone])
+    before = path.stat().st_size
+    told = prune(tmp_path, Rules(failed=True), NOW, dry_run=True)
     done = prune(tmp_path, Rules(failed=True), NOW)
     assert store.read(tmp_path) == (stay, [])
     assert (done.points, done.records, done.sessions) == (1, 2, ())
+    assert told.bytes == done.bytes == before - path.stat().st_size > 0
 
 
 def test_a_running_session_stays(tmp_path):
