@@ -327,7 +327,8 @@ def test_the_archive_fits_its_limit_and_drops_logs_first(tmp_path):
 
 def test_only_wheels_of_what_is_missing_or_older_are_installed(tmp_path):
     names = ("msgspec-0.22.0-py3-none-any.whl", "rich-15.0.0-py3-none-any.whl",
-             "typing_extensions-4.16.0-py3-none-any.whl")  # fmt: skip
+             "typing_extensions-4.16.0-py3-none-any.whl",
+             "another_pythons-1.0-cp27-cp27mu-any.whl")  # fmt: skip
     for name in names:
         (tmp_path / name).touch()
     here = {"rich": "15.0.0", "typing-extensions": "4.9.0"}

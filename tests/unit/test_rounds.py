@@ -439,6 +439,8 @@ def test_a_batch_may_take_longer_to_warm_up_on_a_device(tmp_path):
         series.call_ns[1] = 1_000_000
         limits.append(Setup._bind_limit_s(setup, series, 8))
     assert limits == [30.0, 5.0]
+    there.runtime = SimpleNamespace(compiles=True)  # each batch size anew
+    assert Setup._bind_limit_s(setup, there, 8) == setup._plan.setup_limit_s
 
 
 def test_no_calibrator_no_calibration(tmp_path):
