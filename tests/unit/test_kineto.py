@@ -145,6 +145,8 @@ def test_events_whose_times_cannot_be_are_counted():
     trace = trace_of(*bad, event(ts=5, dur=2))
     assert (trace.invalid, len(trace.events)) == (len(bad), 1)
     assert cases.busy_ns(trace) == {0: 2000}  # old versions: the process is the device
+    trace = trace_of(event(ts=-(2**63), dur=1), event(ts=5, dur=2))
+    assert (trace.invalid, len(trace.events)) == (1, 1)
 
 
 def test_what_is_no_device_time_is_left_out():

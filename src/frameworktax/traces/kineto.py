@@ -565,7 +565,7 @@ def from_numbers(values: Sequence[Any]) -> tuple[Ns, Mask] | None:
     """
     us = np.array(values)
     if us.dtype.kind == "i":
-        good = np.abs(us) < _MAX_US
+        good = (us > -_MAX_US) & (us < _MAX_US)  # the least integer has no absolute value
         return np.where(good, us, 0) * 1000, good
     if us.dtype.kind != "f" or (np.abs(us[np.isfinite(us)]) >= EXACT_BELOW_US).any():
         return None
