@@ -236,6 +236,19 @@ def test_the_better_proxy_is_told_from_the_worse():
     assert claims.advantage(bad, good).high < 0
 
 
+def test_two_proxies_are_compared_at_the_same_points_only():
+    rank = part("rank_advantage", proxy="operators", than="flops")
+    rows = [
+        row(float(t), model=f"m{t}", counts={"operators": t, "flops": -t}) for t in range(1, 13)
+    ]
+    assert claims.RULES["rank_advantage"](rank, rows).value == 2.0
+    for at, lacks in ((0, "operators"), (1, "flops")):  # as many of each, of other points
+        kept = {name: n for name, n in rows[at].numbers.items() if name != lacks}
+        rows[at] = replace(rows[at], numbers=kept)
+    with pytest.raises(NotEvaluable, match="same points"):
+        claims.RULES["rank_advantage"](rank, rows)
+
+
 def test_proxies_are_told_per_regime_and_both_macs_are_named():
     rows = [
         row(

@@ -382,7 +382,13 @@ def _rank_correlation(part: Part, rows: Sequence[Row]) -> Estimate:
 
 
 def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
-    return advantage(_pairs(part, rows, part.proxy), _pairs(part, rows, part.than))
+    pairs = [_pairs(part, rows, proxy) for proxy in (part.proxy, part.than)]
+    counted = (
+        (part.proxy in row.numbers, part.than in row.numbers) for row in select(rows, part.of)
+    )
+    if any(one != other for one, other in counted):
+        raise NotEvaluable("the two counts are not there for the same points")
+    return advantage(*pairs)
 
 
 def _several(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -537,8 +543,6 @@ def advantage(
         better: (latency, count) of each point by one proxy.
         worse: the same points by the other.
     """
-    if len(better) != len(worse):
-        raise NotEvaluable("the two counts are not there for the same points")
     value = spearman(better).value - spearman(worse).value
     a, b = np.array(better), np.array(worse)
     draws = np.random.default_rng(SEED).integers(0, len(a), size=(DRAWS, len(a)))
