@@ -102,6 +102,21 @@ def test_the_status_of_a_point(records, status):
     )
 
 
+@pytest.mark.parametrize(("stops", "open_points"), [(True, 0), (False, 1)])
+def test_what_a_linear_curve_left_out_is_measured_where_the_study_stops_there_no_more(
+    stops, open_points
+):
+    data = {
+        "study": {"stop_when_linear": stops},
+        "grid": {"models": ["mlp"], "runtimes": ["eager"], "batch": [8]},
+    }
+    study = load(data)
+    (one,) = study.planned
+    left_out = LeftOut(session="a", point=one.point, reason=f"{LINEAR_REASON}: x")
+    found = plan_of(study, [left_out])
+    assert sum(len(group.points) for group in found.groups) == open_points
+
+
 def test_without_a_sampler_or_symbols_blocks_are_enough():
     six = [block(EAGER, p, r) for p, r in SIX]
     assert find_statuses([EAGER], [session(sampler=None), *six], 2)[EAGER].status == "measured"

@@ -130,7 +130,11 @@ def plan(
     """
     settings = study.settings
     chosen = within(study.planned, settings.point_budget)
-    status = StatusScan([one.point for one in chosen], settings.attempts)
+    status = StatusScan(
+        [one.point for one in chosen],
+        settings.attempts,
+        stop_when_linear=settings.stop_when_linear,
+    )
     estimator = Estimator()
     for record in records:
         estimator.add(record)

@@ -205,7 +205,11 @@ class Sweep:
             records, notes = store.read(self._folder) if has_records else ([], [])
             counted = [r for r in records if self._resume or r.session in self._sessions]
             statuses = find_statuses(
-                first.statuses, counted, self._settings.attempts, self._sessions
+                first.statuses,
+                counted,
+                self._settings.attempts,
+                self._sessions,
+                stop_when_linear=self._settings.stop_when_linear,
             )
             settled = ("unavailable", "linear")
             asked = [point for point, one in statuses.items() if one.status not in settled]

@@ -81,10 +81,14 @@ class StatusScan:
     A point is measured once one session holds enough blocks for an interval, and an attribution
     where one is possible: a session that was killed half-way leaves points of both kinds, and
     only the missing ones are measured again. A point that failed is tried again, in ``attempts``
-    sessions together.
+    sessions together. One that was left out of a linear curve is open to a study that no longer
+    stops there.
     """
 
-    def __init__(self, points: Iterable[Point], attempts: int) -> None:
+    def __init__(
+        self, points: Iterable[Point], attempts: int, *, stop_when_linear: bool = True
+    ) -> None:
+        self._stop_when_linear = stop_when_linear
         self._wanted = {point.key(): point for point in points}
         self._attempts = attempts
         self._found: dict[str, dict[str, _Session]] = defaultdict(lambda: defaultdict(_Session))
@@ -97,7 +101,7 @@ class StatusScan:
             case Session():
                 self._samplers[record.session] = record.environment.sampler is not None
             case LeftOut():
-                if record.reason.startswith(LINEAR_REASON):
+                if self._stop_when_linear and record.reason.startswith(LINEAR_REASON):
                     self._linear[record.point.key()] = record.reason
             case Block() | Attribution() | Outcome():
                 if record.point in self._wanted:
@@ -163,9 +167,11 @@ def find_statuses(
     records: Iterable[Record],
     attempts: int,
     sessions: Collection[str] = (),
+    *,
+    stop_when_linear: bool = True,
 ) -> dict[Point, PointStatus]:
     """Return the status of each point of a study by the records of a store (``StatusScan``)."""
-    scan = StatusScan(points, attempts)
+    scan = StatusScan(points, attempts, stop_when_linear=stop_when_linear)
     for record in records:
         scan.add(record)
     return scan.statuses(sessions)
