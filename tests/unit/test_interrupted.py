@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fake_measuring
 import pytest
+import sample_records
 
 from frameworktax import api, cli, store
 from frameworktax.errors import NothingMeasuredError
@@ -26,6 +27,16 @@ class Interrupted(fake_measuring.FakeSession):
         super()._point(point)
 
 
+class Halfway(Interrupted):
+    """Ctrl-C comes when the fifth of six points has a block."""
+
+    def _point(self, point):
+        if self.after == 0:
+            self._write(Subject(session="", point=point, paradigm="eager"))
+            self._write(sample_records.blocks(point, 1000)[0])
+        super()._point(point)
+
+
 class CutShort(Interrupted):
     """The budget is spent after four of six points."""
 
@@ -43,6 +54,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(Interrupted, "after", 4)
     monkeypatch.setattr(CutShort, "after", 4)
+    monkeypatch.setattr(Halfway, "after", 4)
 
     def command(session, *words):
         monkeypatch.setattr(api, "MeasuringSession", session)
@@ -73,6 +85,14 @@ def test_an_interrupt_leaves_table_document_and_store(run):
     document = json.loads(Path("run.json").read_text())
     assert document["points"] == {"asked": 6, "measured": 4}
     assert len(document["left_out"]) == 1
+    code, out, _ = run(fake_measuring.FakeSession, *WORDS, "--resume")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("6 points, samples in")
+
+
+def test_a_point_of_a_single_block_is_measured_again(run):
+    code, _, _ = run(Halfway, *WORDS)
+    assert code == 130
     code, out, _ = run(fake_measuring.FakeSession, *WORDS, "--resume")
     assert code == 0
     assert out.splitlines()[-1].startswith("6 points, samples in")
