@@ -525,7 +525,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What a session took, by wall time of the process that led it; written when it ends.
+    """What a session took, by wall time of the process that led it; none if it was interrupted.
 
     Attributes:
         wall_ns: from its begin to its end.

@@ -463,6 +463,13 @@ def test_a_link_to_the_whole_deployment_is_followed(deploy, tmp_path):
     assert ft.load(tmp_path / "current").folder == deploy
 
 
+def test_where_a_build_of_torch_is_found_is_in_the_requirements():
+    found = deployment.requirements({"torch": "2.13.0+cpu", "numpy": "2.4"}, "0.1").splitlines()
+    assert found[:3] == ["frameworktax==0.1", "numpy==2.4", "torch==2.13.0+cpu"]
+    assert found[3].startswith("#") and found[3].endswith("/whl/cpu")
+    assert len(deployment.requirements({"torch": "2.13.0"}, "0.1").splitlines()) == 2
+
+
 def test_what_lies_beside_an_artifact_is_refused(deploy):
     (deploy / "model/steady/artifact/model.so").write_bytes(b"")
     assert "model.so does not belong to it" in refused(deploy)
@@ -510,8 +517,23 @@ def test_no_deployment_and_a_damaged_one(deploy, tmp_path):
     whole = (deploy / "manifest.json").read_text()
     (deploy / "manifest.json").write_text(whole[:100])
     assert "damaged" in refused(deploy)
+    for field, odd in (("packages", None), ("files", {"a": 1}), ("shapes", [{"batch": "x"}])):
+        (deploy / "manifest.json").write_text(json.dumps({**json.loads(whole), field: odd}))
+        assert "damaged" in refused(deploy)
+    (deploy / "manifest.json").write_text("[" * 100_000)
+    assert "damaged" in refused(deploy)
     (deploy / "manifest.json").write_text(json.dumps({**json.loads(whole), "version": 99}))
     assert "99" in refused(deploy)
+
+
+def test_a_measured_call_on_a_device_ends_when_the_device_has_ended(deploy, monkeypatch):
+    import torch
+
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for device in ("cpu", "cuda:1"):
+        deployment.Deployed().load(None, Target(device), deploy / "model").synchronize()
+    assert waited == ["cuda:1"]
 
 
 # --- structures -----------------------------------------------------------------------------------

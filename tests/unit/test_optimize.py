@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from frameworktax import runtimes
 from frameworktax.errors import UsageError, WorkerError
 from frameworktax.measure.protocol import Drawn
 from frameworktax.models.user import Live
@@ -16,14 +17,17 @@ from frameworktax.optimize.delivery import Delivery, Proof, Prover
 from frameworktax.optimize.run import Asked, deliverable
 from frameworktax.records import (
     Effort,
+    Environment,
     Estimate,
     Measurement,
     Note,
     Outcome,
     Parity,
     Run,
+    Session,
     Workload,
 )
+from frameworktax.runtimes.artifacts import Artifact
 from frameworktax.runtimes.base import Target
 from frameworktax.runtimes.deployment import Interface, Shape
 
@@ -204,6 +208,22 @@ def test_what_was_not_measured_or_not_proven_equal_is_not_confirmed():
     assert "--time-budget" in delivery._unconfirmed(few)
 
 
+def test_what_failed_or_is_slower_than_eager_takes_no_place_in_the_final():
+    found = race.after_heats(
+        raced(
+            measured("inductor", 50, peak_memory_bytes=1, equal=False),
+            measured("torchscript-frozen", 130, peak_memory_bytes=2),  # slower than eager
+            measured("openvino", 10, peak_memory_bytes=30),
+            measured("onnxruntime", 20, peak_memory_bytes=40),
+            measured("torchscript", 30, peak_memory_bytes=50),
+            measured("aot-inductor", 40, peak_memory_bytes=60),
+        ),
+        "memory",
+    )
+    left = [one.runtime for one in found if one.is_in]
+    assert left == ["openvino", "onnxruntime", "torchscript"]
+
+
 def test_what_was_not_reached_says_so():
     (one,) = race.decide(raced(pairs=[(W1, "openvino")]))
     assert not one.won
@@ -285,20 +305,89 @@ def test_shapes_are_every_length_with_every_batch_size(tmp_path):
 def test_only_a_whole_session_is_taken_from_the_store(tmp_path, monkeypatch):
     mine = asked(tmp_path)
     points = [mine.point(w, name) for w in (W1, W4) for name in ("eager", "openvino")]
+    here = {"cpu": run.host.cpu_model(), "libraries": run.host.libraries(runtimes.distributions())}
+    places = {"elsewhere": here | {"cpu": "another"}, "older": here | {"libraries": {"torch": "1"}}}
+    told = {  # points, processes
+        "old": (points, 3),
+        "killed": (points, 3),
+        "partial": (points[:3], 3),
+        "elsewhere": (points, 3),
+        "older": (points, 3),
+        "heats": (points, 1),
+    }
     ends = [
-        Outcome(session=session, point=point.key(), process=0, status="ok")
-        for session, some in (("old", points), ("killed", points), ("partial", points[:3]))
+        Outcome(session=session, point=point.key(), process=process, status="ok")
+        for session, (some, processes) in told.items()
         for point in some
+        for process in range(processes)
+    ]
+    sessions = [
+        Session(
+            session=session,
+            started="now",
+            version="0",
+            command=(),
+            environment=Environment(
+                host="h", system="s", python="3", cores=2, **places.get(session, here)
+            ),
+        )
+        for session in told
     ]
     efforts = [
         Effort(session=session, wall_ns=1, setup_ns=1, measuring_ns=1, calls_ns=1)
-        for session in ("old", "partial")
+        for session in told
+        if session != "killed"
     ]
-    monkeypatch.setattr(run.store, "read", lambda folder: ([*ends, *efforts], []))
+    monkeypatch.setattr(run.store, "read", lambda folder: ([*sessions, *ends, *efforts], []))
     monkeypatch.setattr(run.api, "document", lambda records, *_: {r.session for r in records})
-    assert run._known(mine, points) == {"old"}
-    assert run._known(mine, [*points, mine.point(W1, "torchscript")]) is None
-    assert run._known(asked(tmp_path, live=Live("Net", None, None)), points) is None
+    assert run._known(mine, points, 3) == {"old"}
+    assert run._known(mine, points, 1) == {"heats"}
+    assert run._known(mine, [*points, mine.point(W1, "torchscript")], 3) is None
+    assert run._known(asked(tmp_path, live=Live("Net", None, None)), points, 3) is None
+
+
+def test_a_shape_that_fails_again_is_left_to_eager_and_the_others_are_delivered(
+    tmp_path, monkeypatch
+):
+    class AtFourNone:
+        """A delivery in which whatever serves batch 4 fails."""
+
+        manifest = None
+
+        def __init__(self, *_):
+            self.failures = {}
+
+        def make(self, decided):
+            winners = [(one.workload, one.runtime) for one in decided if one.won]
+            self.failures = {key: "differs" for key in winners if key[0] == W4}
+
+        def plan(self, budget_s):
+            return None
+
+        def confirm(self, proof):
+            return proof
+
+        def finish(self, proof):
+            pass
+
+    monkeypatch.setattr(run, "Delivery", AtFourNone)
+    monkeypatch.setattr(run, "_measured", lambda *_: None)
+    names = ["openvino", "onnxruntime", "torchscript", "torchscript-frozen", "aot-inductor"]
+    found = raced(
+        *(measured(n, 10 + 5 * i, workload=w) for i, n in enumerate(names) for w in (W1, W4))
+    )
+    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    assert made.folder == tmp_path / "deploy"
+    assert won(made.candidates) == {1: "openvino"}
+    fate = {one.runtime: one.reason for one in made.candidates if one.workload == W4}
+    assert [fate[name] for name in names] == ["differs"] * 3 + [run.EXHAUSTED] * 2
+    monkeypatch.setattr(AtFourNone, "make", lambda self, decided: self.failures.update(
+        {(one.workload, one.runtime): "differs" for one in decided if one.won}
+    ))  # fmt: skip
+    made = run._deliver(asked(tmp_path), Run(measurements=()), found, (), None)
+    assert made.folder is None
+    assert won(made.candidates) == {}
+    assert not any(one.is_in for one in made.candidates)
 
 
 def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path):
@@ -312,7 +401,50 @@ def test_what_a_killed_run_left_is_removed_and_the_old_deployment_stays(tmp_path
     assert list(tmp_path.iterdir()) == [output]
     assert (output / "kept").exists()
     with pytest.raises(UsageError, match="no deployment"):
-        delivery.check_output(output)
+        delivery.check_output(output, tmp_path)
+
+
+def test_what_is_replaced_as_a_whole_holds_neither_the_store_nor_the_command(tmp_path, monkeypatch):
+    empty = tmp_path / "deploy"
+    empty.mkdir()
+    delivery.check_output(empty, tmp_path)
+    for kept in (empty, empty / "store"):
+        with pytest.raises(UsageError, match="store"):
+            delivery.check_output(empty, kept)
+    monkeypatch.chdir(empty)
+    for here in (Path(), Path("..")):
+        with pytest.raises(UsageError, match="command"):
+            delivery.check_output(here, tmp_path.parent)
+
+
+def test_what_another_output_of_a_similar_name_left_is_its_own(tmp_path):
+    others = [tmp_path / f".deploy-a-00ff00ff.{end}" for end in ("partial", "replaced")]
+    for other in others:
+        other.mkdir()
+    with delivery.staged(tmp_path / "deploy"):
+        pass
+    assert sorted(tmp_path.iterdir()) == others
+
+
+def test_a_shape_that_was_left_to_eager_is_not_served_between_two_others(tmp_path):
+    mine = asked(tmp_path, workloads=tuple(replace(W1, batch=batch) for batch in (1, 2, 4)))
+    made = Artifact(
+        folder=tmp_path / "model/openvino/artifact",
+        names=["x"],
+        dtypes=["float32"],
+        batch_dims=[0],
+        files={1: "model.xml", 4: "model.xml"},
+    )
+    made.folder.mkdir(parents=True)
+    made.write()
+
+    class Asks:
+        def interface(self, w):
+            return None, ((w.batch, 4),)
+
+    winners = [race.Candidate(workload=replace(W1, batch=b), runtime="openvino") for b in (1, 4)]
+    found = Delivery(mine, tmp_path, Asks())._between(winners)
+    assert [shape.batch for shape in found] == [3]
 
 
 def test_shapes_between():
@@ -404,6 +536,12 @@ def test_a_model_that_takes_no_other_size_is_not_padded(tmp_path):
 def test_lengths_are_padded_only_under_a_mask(tmp_path):
     found = padded(tmp_path, Sizes(), names=("input_ids", "token_type_ids"))
     assert (found.batch, found.length) == (True, False)
+
+
+def test_a_model_with_a_tensor_for_each_sample_is_not_padded(tmp_path):
+    prover = Sizes()
+    prover.sizes = lambda w: (((w.batch, w.length),) * 2, ((8,),) * w.batch)
+    assert padded(tmp_path, prover) is None
 
 
 def test_an_axis_that_is_not_clear_is_none():
@@ -513,7 +651,8 @@ def test_an_older_deployment_survives_a_run_that_ends_while_it_is_replaced(tmp_p
     (older / "kept").touch()
     with delivery.staged(tmp_path / "deploy"):
         assert (tmp_path / "deploy" / "kept").exists()
-    mine = asked(tmp_path)
+    mine = asked(tmp_path, store=tmp_path / "store")
+    described(mine, mine.output, Sizes())
     monkeypatch.setattr(delivery.comparing, "save_baseline", lambda *_: None)
     folder = tmp_path / ".deploy-11ff00ff.partial"
     folder.mkdir()

@@ -288,6 +288,18 @@ def test_set_up_is_not_charged(ran):
     assert 0 < effort.calls_ns < effort.measuring_ns
 
 
+def test_a_session_that_is_interrupted_does_not_say_that_it_was_whole(ran):
+    def measured(point, medians_ns):
+        if len(ran.blocks) > 10:
+            raise KeyboardInterrupt
+
+    ran.listener.measured = measured
+    with pytest.raises(KeyboardInterrupt):
+        ran.run()
+    assert ran.of(Block)
+    assert not ran.of(Effort)
+
+
 def test_the_effort_counts_calls_that_were_timed_or_sampled(ran):
     ran.run(runtimes=["eager"], batches=[1], processes=1)
     (effort,) = ran.of(Effort)

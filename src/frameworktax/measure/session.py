@@ -104,6 +104,7 @@ class MeasuringSession:
         self._pool = ThreadPoolExecutor(min(len(host.usable_cpus()), THREADS))
         self._setup = Setup(self._bench, self._spawn, self._setup_pool)
         self._rounds = Rounds(self._bench, cpus=host.pick_cpus(self._threads), seed=session)
+        self._is_whole = False
 
     def run(self) -> None:
         """Measure everything; on Ctrl-C what was measured is in the store and this raises.
@@ -118,6 +119,7 @@ class MeasuringSession:
             self._make_scratch()
             try:
                 self._measure()
+                self._is_whole = True
             finally:
                 self._end()
         with contextlib.suppress(UsageError):  # another session runs, and prunes when it ends
@@ -474,5 +476,5 @@ class MeasuringSession:
             if self._held is not None:
                 os.close(self._held)
             shutil.rmtree(self._scratch, ignore_errors=True)
-        if self._rounds.begun:
+        if self._rounds.begun and self._is_whole:  # what was interrupted is no stage of a race
             self._recorder.write(self.effort)

@@ -12,6 +12,7 @@ import errno
 import math
 import os
 import platform
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,14 +64,18 @@ Failure = tuple[tuple[Workload, str], str]
 """(shape, runtime), and why it cannot be delivered."""
 
 
-def check_output(folder: Path) -> None:
-    """Refuse a folder that holds something else.
+def check_output(folder: Path, store: Path) -> None:
+    """Refuse a folder that holds something else: all that is in it is replaced.
 
     Raises:
-        UsageError: it is a file, or a folder that is neither empty nor a deployment.
+        UsageError: it is a file, a folder that is neither empty nor a deployment, or one that the
+            command runs or keeps its samples in.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageError(f"{folder} is no folder; name another with -o")
+    for inside, what in ((Path.cwd(), "this command runs"), (store.resolve(), "the store is")):
+        if inside.is_relative_to(folder.resolve()):
+            raise UsageError(f"{folder} is replaced as a whole and {what} in it; name another, -o")
     if folder.is_dir() and any(folder.iterdir()):
         try:
             deployment.parse(folder)
@@ -106,10 +111,11 @@ def staged(output: Path) -> Iterator[Path]:
 
 def _tidy(output: Path) -> None:
     """Remove what a killed run left; an older deployment that it had moved away comes back."""
-    for litter in output.parent.glob(f".{output.name}-*"):
+    own = re.compile(rf"\.{re.escape(output.name)}-[0-9a-f]{{8}}\.(partial|replaced)")
+    for litter in [path for path in output.parent.iterdir() if own.fullmatch(path.name)]:
         if litter.suffix == REPLACED and not output.exists():
             litter.replace(output)
-        elif litter.suffix in (REPLACED, ".partial"):
+        else:
             shutil.rmtree(litter, ignore_errors=True)
 
 
@@ -152,7 +158,7 @@ class Delivery:
             shape = Shape(batch=workload.batch, length=workload.length, sizes=sizes)
             winner = winners.get(workload)
             if winner is None:
-                why = f"{group[0].runtime}, the fastest candidate: {group[0].reason}"
+                why = f"{group[0].runtime}, the best candidate: {group[0].reason}"
                 shapes.append(replace(shape, reason=why))
                 continue
             if interface.output != interfaces[0].output:
@@ -188,8 +194,11 @@ class Delivery:
                     shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
 
     def _between(self, winners: Collection[Candidate]) -> Iterator[Shape]:
-        """Yield shapes between those that were asked for, where a dynamic artifact serves both."""
-        taken = {(one.workload.length, one.workload.batch) for one in winners}
+        """Yield shapes between those that were asked for, where a dynamic artifact serves both.
+
+        One that was asked for and left to eager is none: the artifact is not faster there.
+        """
+        taken = {(w.length, w.batch) for w in self._asked.workloads}
         for place, ones in _by_place(winners).items():
             artifact = Artifact.read(self._folder / place)
             files, batches = artifact.files, [one.workload.batch for one in ones]
@@ -378,6 +387,7 @@ class Delivery:
         (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
         deployment.write(folder, manifest)
         older = folder.with_suffix(REPLACED)
+        check_output(output, self._asked.store)  # minutes have passed
         if output.exists():
             output.replace(older)
         try:
@@ -421,10 +431,12 @@ def _axes(workload: Workload, lengths: Sequence[int], prover: Prover) -> Padding
         "length": [[None] * len(tensors) for tensors in here]
     }
     for axis, other in others.items():
-        pair = getattr(workload, axis), getattr(other, axis)
+        pair, there = (getattr(workload, axis), getattr(other, axis)), prover.sizes(other)
+        if list(map(len, there)) != list(map(len, here)):
+            return None  # a tensor for each sample or token
         found[axis] = [
             [_axis(small, large, pair) for small, large in zip(*sides, strict=True)]
-            for sides in zip(here, prover.sizes(other), strict=True)
+            for sides in zip(here, there, strict=True)
         ]
     if any(UNCLEAR in tensors for sides in found.values() for tensors in sides):
         return None

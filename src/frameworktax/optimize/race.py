@@ -109,24 +109,23 @@ def after_heats(found: Iterable[Candidate], aim: str = "latency") -> list[Candid
 
 
 def _after_heat(group: list[Candidate], aim: str) -> list[Candidate]:
-    best = group[0].gain
-    if best is None:
-        return group
+    ahead: list[Candidate] = []  # the places in the final are theirs: no failed one takes any
     judged = []
-    for place, one in enumerate(group):
-        gain = one.gain
-        if gain is None:
+    for one in group:
+        gain, best = one.gain, ahead[0].gain if ahead else one.gain
+        if gain is None or best is None:
             judged.append(one)
         elif gain.high <= 1:
             judged.append(one.out(f"slower than eager in the heats: {_gain(gain)}"))
-        elif place >= FINALISTS or (
+        elif len(ahead) == FINALISTS or (
             aim == "latency" and gain.value < BEHIND * best.value and gain.high < best.low
         ):
-            lead = f"{group[0].runtime} {_shown(group[0], aim)}"
+            lead = f"{ahead[0].runtime} {_shown(ahead[0], aim)}"
             left = one.out(f"left after the heats: {_shown(one, aim)}, {lead}")
             judged.append(replace(left, is_reserve=gain.low > 1))
         else:
             judged.append(one)
+            ahead.append(one)
     return judged
 
 

@@ -6,13 +6,13 @@ import shutil
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frameworktax import api, models, runtimes, store
+from frameworktax import api, host, models, runtimes, store
 from frameworktax.errors import NothingMeasuredError, UsageError
 from frameworktax.measure.plan import (
     DEFAULT_PROCESSES,
@@ -27,7 +27,16 @@ from frameworktax.optimize import race
 from frameworktax.optimize.blocks import shape_name
 from frameworktax.optimize.delivery import Delivery, Prover, check_output, staged
 from frameworktax.optimize.race import Candidate
-from frameworktax.records import REFERENCE, Effort, LeftOut, Outcome, Point, Run, Workload
+from frameworktax.records import (
+    REFERENCE,
+    Effort,
+    LeftOut,
+    Outcome,
+    Point,
+    Run,
+    Session,
+    Workload,
+)
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.deployment import Manifest, Shape
 from frameworktax.stats import UNTIL
@@ -42,7 +51,10 @@ before it has their time as well."""
 COARSE = 0.1
 """Half-width of the interval, as a share, at which a point of the heats is done."""
 ATTEMPTS = 4
-"""How many times a winner that fails its proof is replaced by the next."""
+"""Deliveries that are tried: a winner that fails its proof is replaced by the next, before the last
+one by eager."""
+EXHAUSTED = f"not delivered: other winners failed in {ATTEMPTS} attempts; race fewer --runtimes"
+"""Why what might still win lost."""
 
 
 @dataclass(kw_only=True)
@@ -234,7 +246,7 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         UsageError: what was asked for cannot be.
         NothingMeasuredError: nothing could be measured.
     """
-    check_output(asked.output)
+    check_output(asked.output, asked.store)
     names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
     refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
     say = (reporter or Reporter()).say
@@ -310,12 +322,13 @@ def _race(
     if asked.aim not in race.BARE:
         called = [(workload, runtimes.deployed(name)) for workload, name in pairs]
     points = tuple(asked.point(w, name) for w, name in [*((w, REFERENCE) for w in at), *called])
-    known = _known(asked, points) if asked.resume else None
+    processes = 1 if is_heat else asked.processes
+    known = _known(asked, points, processes) if asked.resume else None
     if known is not None:
         return known
     plan = Plan(
         points=points,
-        processes=1 if is_heat else asked.processes,
+        processes=processes,
         until=COARSE if is_heat else asked.until,
         budget_s=share * asked.time_budget,
         setup_limit_s=asked.setup_limit,
@@ -345,21 +358,30 @@ def _starts(asked: Asked, measured: Run) -> dict[str, float]:
     return {point: statistics.median(times) for point, times in found.items()}
 
 
-def _known(asked: Asked, points: Sequence[Point]) -> Run | None:
+def _known(asked: Asked, points: Sequence[Point], processes: int) -> Run | None:
     """Return the newest whole session of the store that has all of these points, or None.
 
-    A live module has no name that says what it is: it is measured again.
+    It was measured here, with the versions that are installed, in as many processes: the heats,
+    with one, are no final. A live module has no name that says what it is: it is measured again.
     """
     if asked.live is not None or not asked.store.exists():
         return None
     records, _ = store.read(asked.store)
     wanted = {point.key() for point in points}
-    sessions = [r.session for r in records if isinstance(r, Effort)]  # written when one ends
+    here = host.cpu_model(), host.libraries(runtimes.distributions())
+    places = {
+        r.session: (r.environment.cpu, r.environment.libraries)
+        for r in records
+        if isinstance(r, Session)
+    }
+    sessions = [r.session for r in records if isinstance(r, Effort)]  # not of interrupted ones
     for session in reversed(sessions):
         mine = [r for r in records if r.session == session]
-        ended = {r.point for r in mine if isinstance(r, Outcome)}
+        outcomes = [r for r in mine if isinstance(r, Outcome)]
+        ended = {r.point for r in outcomes}
         ended |= {r.point.key() for r in mine if isinstance(r, LeftOut)}
-        if wanted <= ended:
+        is_as_fine = {*range(processes)} <= {r.process for r in outcomes}
+        if wanted <= ended and is_as_fine and places.get(session) == here:
             return api.document(mine, asked.until, points)
     return None
 
@@ -379,7 +401,7 @@ def _deliver(
         Prover(asked.target, live, scratch, asked.setup_limit) as prover,
     ):
         delivery = Delivery(asked, folder, prover)
-        for _ in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             decided = race.decide(found, asked.aim)
             winners = [one for one in decided if one.won]
             if not winners:
@@ -402,8 +424,15 @@ def _deliver(
                         proof=proof,
                     )
             found = race.after_proof(found, delivery.failures)
-    decided = race.decide(found, asked.aim)
+            if attempt == ATTEMPTS - 1:  # other shapes need not lose with one that fails again
+                found = _without(found, {workload for workload, _ in delivery.failures})
+    decided = race.decide(_without(found, {one.workload for one in found}), asked.aim)
     return Optimized(candidates=tuple(decided), undeliverable=undeliverable, final=final)
+
+
+def _without(found: Iterable[Candidate], shapes: Collection[Workload]) -> list[Candidate]:
+    """Return the candidates, those left at these shapes out."""
+    return [one.out(EXHAUSTED) if one.is_in and one.workload in shapes else one for one in found]
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from frameworktax import host
 from frameworktax.errors import DeploymentError, UsageError, WorkerError
 from frameworktax.host.cache import atomic_path
@@ -50,6 +52,10 @@ LOOSE = ("README.md", "requirements.txt", PROOF, MANIFEST)
 """Files that are read by people and by ``compare``, and never loaded."""
 ROOT = 0
 """The user whose files are as good as one's own."""
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+"""How files are opened: no link is followed, and no pipe waited for."""
+MOST_BYTES = 16 << 20
+"""Of a manifest: what is longer is cut, and then no JSON."""
 
 
 # --- how a module is called -----------------------------------------------------------------------
@@ -339,6 +345,8 @@ def files_in(folder: Path) -> dict[str, File]:
 def requirements(packages: Mapping[str, str], version: str) -> str:
     """Return the text of ``requirements.txt``."""
     lines = [f"frameworktax=={version}", *(f"{n}=={v}" for n, v in sorted(packages.items()))]
+    if build := packages.get("torch", "").partition("+")[2]:  # not on the package index
+        lines.append(f"# torch: --extra-index-url https://download.pytorch.org/whl/{build}")
     return "\n".join(lines) + "\n"
 
 
@@ -367,40 +375,26 @@ def parse(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         _check_owner(folder, folder.stat())
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, READ)
         with os.fdopen(handle, "rb") as file:
             _check_owner(path, os.fstat(handle))
-            text = file.read()
+            text = file.read(MOST_BYTES)
     except OSError as error:
         raise DeploymentError(
             f"no deployment in {folder} ({error.strerror}: {MANIFEST}); "
             "make one: frameworktax optimize MODEL -o FOLDER"
         ) from error
     try:
-        data = json.loads(text)
-        found = data.pop("schema"), data.pop("version")
+        data = msgspec.json.decode(text)
+        found = data["schema"], data["version"]
         if found != (SCHEMA, VERSION):
             raise DeploymentError(
                 f"{folder}: its format is {found[0]} {found[1]}, this version reads {VERSION}; "
                 f"rebuild it: {data.get('command')}"
             )
-        data["machine"] = Machine(**data["machine"])
-        data["interface"] = Interface(**data["interface"])
-        data["shapes"] = tuple(Shape(**_frozen(one)) for one in data["shapes"])
-        data["files"] = {name: File(**one) for name, one in data["files"].items()}
-        data["padding"] = Padding(**_frozen(data["padding"])) if data["padding"] else None
-        return Manifest(**data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DeploymentError(
-            f"{path} is damaged ({type(error).__name__}); make the deployment again"
-        ) from error
-
-
-def _frozen(value: Any) -> Any:
-    """Return JSON's value with tuples for its lists, which it writes for both."""
-    if isinstance(value, dict):
-        return {key: _frozen(one) for key, one in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+        return msgspec.convert(data, Manifest)
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DeploymentError(f"{path} is damaged ({error}); make the deployment again") from error
 
 
 def _refusals(folder: Path, manifest: Manifest) -> Iterable[str]:
@@ -439,7 +433,7 @@ def _changed(folder: Path, name: str, written: File) -> Iterable[str]:
         if folder in above.parents and above.is_symlink():
             yield f"{above.relative_to(folder)} is a symbolic link"
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, READ)
     except OSError as error:
         yield f"{name}: {error.strerror}"
         return
