@@ -417,6 +417,16 @@ def test_what_is_replaced_as_a_whole_holds_neither_the_store_nor_the_command(tmp
             delivery.check_output(here, tmp_path.parent)
 
 
+def test_what_cannot_be_written_is_said_before_the_race(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr(run, "deliverable", lambda *_: pytest.fail("it was asked what can race"))
+    with pytest.raises(UsageError, match="Read-only"):
+        run.optimize_model(asked(tmp_path))
+
+
 def test_what_another_output_of_a_similar_name_left_is_its_own(tmp_path):
     others = [tmp_path / f".deploy-a-00ff00ff.{end}" for end in ("partial", "replaced")]
     for other in others:

@@ -258,6 +258,7 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
         ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
         ('{"machine_info": {}, "benchmarks": [', "cut short"),
         ('{"machine_info": ' + "[" * 200_000, "nested too deeply"),
+        ('{"machine_info": ' + "1" * 5_000 + "}", "digits"),
     ],
 )
 def test_bad_reports_are_one_line(tmp_path, text, said):

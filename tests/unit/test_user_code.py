@@ -8,6 +8,7 @@ import pytest
 from frameworktax.errors import UserModelError
 from frameworktax.measure.worker import _user_line
 from frameworktax.models import user
+from frameworktax.records import Workload
 
 
 def test_a_package_in_the_current_folder_stands_for_no_engine(tmp_path, monkeypatch):
@@ -22,6 +23,17 @@ def test_a_package_in_the_current_folder_stands_for_no_engine(tmp_path, monkeypa
     monkeypatch.delitem(sys.modules, "email")
     with pytest.raises(UserModelError, match="has no function 'build'"):
         user._function("email:build")
+
+
+def test_a_file_that_ends_the_program_is_named_with_its_line(tmp_path):
+    workload = Workload(model="", batch=1)
+    own = tmp_path / "script.py"
+    own.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(UserModelError, match=r"SystemExit: 3 \(.*script.py:2\)"):
+        user.build(f"{own}:build", workload)
+    own.write_text("import sys\ndef build():\n    sys.exit(3)\n")
+    with pytest.raises(UserModelError, match=r"SystemExit: 3 \(.*script.py:3\)"):
+        user.build(f"{own}:build", workload)
 
 
 def test_an_error_names_the_users_own_line(tmp_path):

@@ -57,7 +57,8 @@ def main() -> None:
             print(error.format_message())
             sys.exit(2)
         said = error.format_message()
-        if said.startswith("Missing argument") and error.ctx is not None:
+        unknown = ("Missing argument", "No such", "Got unexpected")
+        if said.startswith(unknown) and error.ctx is not None:
             said = f"{said.rstrip('.')}; see '{error.ctx.command_path} --help'"
         fail(replacement(sys.argv[1:]) or said, 2)
     except (typer.Abort, KeyboardInterrupt):

@@ -10,7 +10,7 @@ import typer
 
 from frameworktax.cli import options
 from frameworktax.cli.app import app
-from frameworktax.cli.deliver import PAGES, Output
+from frameworktax.cli.deliver import Output
 from frameworktax.errors import check_suffix
 from frameworktax.sweep.values import words
 
@@ -64,7 +64,6 @@ def ablate_command(
     from frameworktax.report.vega import PICTURES
 
     out = Output(json_file, report, figure, quiet=quiet, verbose=verbose)
-    check_suffix(report, PAGES)
     check_suffix(figure, PICTURES)
     if redraw:
         found = ablating.read(store, model)

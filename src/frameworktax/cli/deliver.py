@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from frameworktax.cli.endings import ENDINGS, Ended, ends_once, writable
-from frameworktax.errors import NothingMeasuredError, UsageError, flat, shortened, write_text
+from frameworktax.errors import (
+    NothingMeasuredError,
+    UsageError,
+    check_suffix,
+    flat,
+    shortened,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,10 +71,11 @@ class Output:
     """What a verb does with its result: files are checked before anything is measured.
 
     With ``-`` as ``json_file`` standard output gets the document and nothing else; ``report`` is
-    the HTML page, ``files`` are others that will be written.
+    the page, Markdown or HTML by its suffix, ``files`` are others that will be written.
 
     Raises:
-        UsageError: a file cannot be written, or both ``quiet`` and ``verbose``.
+        UsageError: a file cannot be written, a page has another suffix, or both ``quiet`` and
+            ``verbose``.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class Output:
     ) -> None:
         if quiet and verbose:
             raise UsageError("--quiet and --verbose are opposites; give one of them")
+        check_suffix(report, PAGES)
         check_writable(json_file, report, *files)
         self._json_file = json_file
         self._report = report
@@ -113,9 +122,9 @@ class Output:
         if self._json_file:
             self.document(dump(run))
         if self._report:
-            from frameworktax.report.html import write_report
+            from frameworktax.report.export import write
 
-            write_report(run, self._report)
+            write(run, self._report)
 
     def run(self, run: Run, *kept: str) -> None:
         """Write and print a run; ``kept`` is said of it in the last line."""

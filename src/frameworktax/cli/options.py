@@ -31,7 +31,7 @@ JsonFile = Annotated[
 Redraw = Annotated[
     bool, typer.Option("--redraw", help="Measure nothing: show the results in the store.")
 ]
-HtmlReport = Annotated[Path | None, typer.Option(help="Write an HTML report.")]
+HtmlReport = Annotated[Path | None, typer.Option(help="Write a report: .html or .md.")]
 Store = Annotated[Path, typer.Option(help="Folder that keeps every sample.")]
 ModelName = Annotated[str, typer.Argument(help="A name, file.py:function or package.mod:function.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda:N.")]
@@ -122,7 +122,7 @@ def parse_pairs(texts: list[str], option: str) -> dict[str, str]:
 
 def parse_age(text: str, option: str) -> timedelta:
     """Return ``30d``, ``12h`` or ``2w`` as a time span."""
-    found = re.fullmatch(r"\s*(\d+)\s*([hdw])\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,5})\s*([hdw])\s*", text)  # more is before any calendar
     if not found:
         raise UsageError(f"{option} '{text}' is no age; write 12h, 30d or 2w")
     return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])

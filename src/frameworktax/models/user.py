@@ -56,8 +56,9 @@ def build(name: str, workload: Workload) -> Model:
         _check_takes_nothing(name, function)
         try:
             result = function()
-        # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown.
-        except Exception as error:
+        # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown;
+        # a script that is imported ends the process, unless it looks at its __name__.
+        except (Exception, SystemExit) as error:
             raise UserModelError(f"{name} raised {_line(error, _file_of(function))}") from error
     module, example = _module_and_example(name, result)
     model = wrap(name, module, example, workload.batch_dim)
@@ -160,7 +161,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[private] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[private]
         raise UserModelError(f"importing {path} raised {_line(error, str(path))}") from error
     return module
@@ -171,7 +172,7 @@ def _from_package(name: str, where: str) -> ModuleType:
         sys.path.append(str(Path.cwd()))  # last: a local onnx.py must not stand for the engine
     try:
         return importlib.import_module(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{where}.".startswith(f"{missing}."):
             raise UserModelError(

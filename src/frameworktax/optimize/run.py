@@ -247,6 +247,8 @@ def optimize_model(asked: Asked, reporter: Reporter | None = None) -> Optimized:
         NothingMeasuredError: nothing could be measured.
     """
     check_output(asked.output, asked.store)
+    with staged(asked.output):
+        pass  # that nothing can be written there is said before the race, not after it
     names, undeliverable = deliverable(asked.runtimes, asked.target, asked.workloads[0])
     refuse_unavailable(asked.point(w, name) for w in asked.workloads[:1] for name in names)
     say = (reporter or Reporter()).say

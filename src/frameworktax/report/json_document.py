@@ -70,7 +70,9 @@ def load(path: Path) -> Run:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, no JSON, brackets without end
-        raise StoreError(f"{path} is no JSON document: {error}") from error
+        raise StoreError(
+            f"{path} is no JSON document ({error}); name a store, or what --json wrote"
+        ) from error
     return parse(data, str(path))
 
 
@@ -87,11 +89,12 @@ def parse(data: Any, path: str) -> Run:
         raise StoreError(f"{path} is no {RUN_SCHEMA} document; write one with --json")
     if data.get("version") != RUN_VERSION:
         raise StoreError(
-            f"{path} has version {data.get('version')}, this frameworktax reads {RUN_VERSION}"
+            f"{path} has version {data.get('version')}, this frameworktax reads {RUN_VERSION}; "
+            "use the one that wrote it"
         )
     try:
         return TypeAdapter(Run).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise StoreError(f"{path}: {where}: {first['msg']}") from error
+        raise StoreError(f"{path}: {where}: {first['msg']}; write it again with --json") from error

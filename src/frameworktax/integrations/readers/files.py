@@ -140,6 +140,8 @@ def json_of(path: Path, marks: tuple[str, ...]) -> Any:
         ) from error
     except RecursionError as error:
         raise UsageError(f"{path}: brackets nested too deeply; this is no report") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: a number of thousands of digits; this is no report") from error
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
