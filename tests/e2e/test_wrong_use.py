@@ -106,6 +106,27 @@ def test_a_model_that_raises_in_its_own_process(shell):
     refused(shell("measure", "own.py:raises", *words), "no such weights", "own.py:8")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["measure", "mlp", "--report", "x.pdf"], [".md", ".html"]),
+        (["explain", "own.py", "--report", "x.pdf"], [".md", ".html"]),
+        (["run", "--report", "x.pdf", "own.py"], [".md", ".html"]),
+        (["store", "prune", ".", "--older-than", "99999999999d"], ["30d"]),
+        (["mesaure", "mlp"], ["--help"]),
+        (["measure", "mlp", "bert-base"], ["measure --help"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_each_says_what_to_write_instead(run, words, says):
+    refused(run(*words), *says)
+
+
+def test_a_report_has_the_format_of_its_suffix(run, tmp_path):
+    assert run("measure", "mlp", "--batch", "1", "--report", "x.md").code == 0
+    assert (tmp_path / "x.md").read_text().startswith("# ")
+
+
 def test_an_unwritable_store(run, tmp_path):
     (tmp_path / "file").write_text("")
     refused(run("measure", "mlp", "--store", "file/store"), "--store")
