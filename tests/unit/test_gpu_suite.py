@@ -231,7 +231,7 @@ def test_a_command_beyond_its_limit_is_stopped(tmp_path):
     assert gpu_suite.why(1, "kept in /home/someone/store: full") == "exit 1: kept in …: full"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_a_part_ends_with_the_suite_however_that_ends(tmp_path, sign):
     """One that measures on would keep the device, and the host's lock, from what comes next."""
     log = tmp_path / "log"
