@@ -151,7 +151,18 @@ def test_terminal_sets_columns_below_their_heads():
         "eager            3.63  a  ",
         "onnx             12.6  bbb",
     ]
-    assert max(map(len, lines_of(shown, 15))) <= 15  # narrower than two of its columns
+    for width in (10, 20, 25):  # in two parts, of which no number is cut off
+        assert [line.rstrip() for line in lines_of(shown, width)] == [
+            "         latency of a",
+            "runtime     call (ms)",
+            "eager            3.63",
+            "onnx             12.6",
+            "runtime",
+            "eager    a",
+            "onnx     bbb",
+        ]
+    folded = lines_of(blocks.table("why", ["reason"], [["a long text " * 10]]), 40)
+    assert folded[0] == "why" and max(map(len, folded)) <= 40 and len(folded) > 4
     bare = blocks.table("", ["", blocks.right("")], [["eager", "3.6"], ["onnx", "12"]])
     assert lines_of(bare, 80) == ["eager  3.6", "onnx    12"]
 

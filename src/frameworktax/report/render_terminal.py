@@ -291,12 +291,16 @@ def _parts(columns: Sequence[_Printed], width: int) -> list[list[_Printed]]:
 
 
 def _part(columns: Sequence[_Printed], page: _Page) -> None:
-    """Add columns that fit beside each other; rich lays out those of which one is folded."""
+    """Add columns; rich lays out those of which one is folded, so that they fit the page.
+
+    Where none can be folded a line may be wider: rich would cut numbers off.
+    """
     height = max(len(column.head) for column in columns)
     heads = [[""] * (height - len(column.head)) + column.head for column in columns]
     has_head = any(map(any, heads))
     rows = range(len(columns[0].cells))
-    if sum(c.width for c in columns) + GAP * (len(columns) - 1) <= page.width:
+    is_narrow = sum(c.width for c in columns) + GAP * (len(columns) - 1) <= page.width
+    if is_narrow or not any(c.folds for c in columns):
         gap = " " * GAP
         if has_head:
             for line in zip(*heads, strict=True):
