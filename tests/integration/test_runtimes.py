@@ -19,7 +19,7 @@ from frameworktax.host.cache import cache_folder
 from frameworktax.measure.parity import TOLERANCE
 from frameworktax.models.base import Inputs, Model, draw
 from frameworktax.records import FLOOR, Workload
-from frameworktax.runtimes.artifacts import Artifact, Copying, TorchArtifactLoaded
+from frameworktax.runtimes.artifacts import Artifact, TorchArtifactLoaded
 from frameworktax.runtimes.base import LOWER, Target
 from frameworktax.runtimes.torch_common import flatten, to_arrays
 
@@ -485,13 +485,12 @@ def test_serving_equals_eager(name: str, prepared) -> None:
     wrong = []
     assert loaded.bind(3)() is not None
 
-    takes_torch = isinstance(loaded, TorchArtifactLoaded)
-
-    def check(serve, batch, number, on_torch=takes_torch):
+    def check(serve, batch, number):
         inputs = draw(model, batch, number)
         tensors = [tensor.contiguous() for tensor in inputs.tensors().values()]
         with torch.no_grad():
             expected = flatten(model.module(*inputs.args, **inputs.kwargs))
+        on_torch = isinstance(loaded, TorchArtifactLoaded)
         made = serve(tensors if on_torch else [tensor.numpy() for tensor in tensors])
         kept = [np.asarray(array).copy() for array in made]
         serve(tensors if on_torch else [tensor.numpy() * 0 for tensor in tensors])
@@ -503,8 +502,6 @@ def test_serving_equals_eager(name: str, prepared) -> None:
 
     for number in (0, 5, 6, 7):
         check(one, 3, number)
-        if isinstance(one, Copying):
-            check(one.on_torch, 3, number, on_torch=True)
         check(dynamic, 2, number)
         check(dynamic, 4, number)
     threads = [threading.Thread(target=check, args=(one, 3, number)) for number in range(8, 12)]

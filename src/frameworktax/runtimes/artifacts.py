@@ -308,8 +308,8 @@ class ArtifactLoaded(Loaded):
         """Return a function from inputs in the artefact's order to outputs in the module's.
 
         Several threads may call it at once, and what it returned stays as it is. It is called with
-        arrays, or with torch's tensors (``TorchArtifactLoaded``; both: ``Copying``), contiguous, of
-        the sizes that were prepared.
+        arrays, or with torch's tensors (``TorchArtifactLoaded``), contiguous, of the sizes that
+        were prepared.
 
         Args:
             batch: of the inputs; None for any that the artefact's dynamic file takes.
@@ -320,8 +320,8 @@ class ArtifactLoaded(Loaded):
         raise WorkerError("unavailable", "this runtime cannot be delivered")
 
 
-class Copying:
-    """A call that copies into and out of an engine's own memory; of arrays, or of torch's tensors.
+def copying(make: Callable[[], Memory]) -> Serve:
+    """Return a call that copies into and out of an engine's own memory.
 
     To hand memory over to an engine, and to get memory from it, takes longer than to copy a little,
     above all with cold caches, as after a call.
@@ -329,42 +329,21 @@ class Copying:
     Args:
         make: makes memory for one thread: a call has it to itself.
     """
+    import numpy as np
 
-    def __init__(self, make: Callable[[], Memory]) -> None:
-        self._make = make
-        self._own = threading.local()
+    own = threading.local()
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Return the outputs for arrays of the engine's sizes and types, in any order of memory."""
-        import numpy as np
-
+    def serve(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         try:
-            run, inputs, outputs = self._own.memory
+            run, inputs, outputs = own.memory
         except AttributeError:
-            run, inputs, outputs = self._own.memory = self._make()
+            run, inputs, outputs = own.memory = make()
         for into, array in zip(inputs, arrays, strict=True):
             np.copyto(into, array)
         run()
         return [made.copy() for made in outputs]
 
-    def on_torch(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return the outputs for torch's tensors on the CPU, likewise; without gradients.
-
-        torch copies them: to make an array of each first takes longer.
-        """
-        import torch
-
-        try:
-            run, inputs, outputs = self._own.tensors
-        except AttributeError:
-            run, arrays, outputs = self._make()
-            with torch.inference_mode(False):  # what is made in it is written in it alone
-                inputs = [torch.from_numpy(array) for array in arrays]
-            self._own.tensors = run, inputs, outputs
-        for into, tensor in zip(inputs, tensors, strict=True):
-            into.copy_(tensor.detach() if tensor.requires_grad else tensor)
-        run()
-        return [torch.from_numpy(made.copy()) for made in outputs]
+    return serve
 
 
 class TorchArtifactLoaded(OnTorch, ArtifactLoaded):

@@ -21,10 +21,10 @@ from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
-    Copying,
     Export,
     Memory,
     Serve,
+    copying,
     positional,
 )
 from frameworktax.runtimes.base import SERIAL, Call
@@ -321,7 +321,7 @@ class OnnxLoaded(OnnxSessions):
         if batch is not None and not self.place and _is_static(session):
             given = self._artifact.inputs(batch)
             if sum(array.nbytes for array in given) <= COPIED_BYTES:
-                return Copying(lambda: self._memory(session, given))
+                return copying(lambda: self._memory(session, given))
         run, outputs = session.run, [port.name for port in session.get_outputs()]
         # Those the graph still has.
         places = [(port.name, names.index(port.name)) for port in session.get_inputs()]

@@ -16,11 +16,11 @@ from frameworktax.runtimes import decoding
 from frameworktax.runtimes.artifacts import (
     ArtifactLoaded,
     ArtifactRuntime,
-    Copying,
     Export,
     Exported,
     Memory,
     Serve,
+    copying,
 )
 from frameworktax.runtimes.base import SERIAL, Call, Target
 from frameworktax.runtimes.onnxruntime import export_onnx
@@ -128,7 +128,7 @@ class _Loaded(_Compiling):
                 run = partial(infer, {}, share_outputs=True, decode_strings=False)
                 return run, inputs, outputs
 
-            return Copying(make)
+            return copying(make)
         own = threading.local()  # a request is one call's at a time
         indices = range(len(compiled.outputs))
 

@@ -20,7 +20,7 @@ import numpy as np
 from frameworktax import runtimes
 from frameworktax.errors import DeploymentError, WorkerError
 from frameworktax.runtimes import deployment
-from frameworktax.runtimes.artifacts import ArtifactLoaded, Copying, Serve, TorchArtifactLoaded
+from frameworktax.runtimes.artifacts import ArtifactLoaded, Serve, TorchArtifactLoaded
 from frameworktax.runtimes.base import Loaded, Target
 from frameworktax.runtimes.deployment import Axes, Interface, Manifest, Padding, Shape
 
@@ -294,10 +294,7 @@ def _runner(
         given: whether the caller has torch's tensors.
         taken: whether the engine takes them.
     """
-    copies = False
-    if given and isinstance(serve, Copying):
-        serve, taken, copies = serve.on_torch, True, True
-    into, out = _conversions(device, given=given, taken=taken, copies=copies)
+    into, out = _conversions(device, given=given, taken=taken)
     if given or taken:
         import torch
 
@@ -313,11 +310,11 @@ def _runner(
 
 
 def _conversions(
-    device: str, *, given: bool, taken: bool, copies: bool = False
+    device: str, *, given: bool, taken: bool
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     """Return what turns an input into the engine's, and an output and its type into the caller's.
 
-    The arguments are those of ``_runner``; what ``copies`` takes torch's tensors as they lie.
+    The arguments are those of ``_runner``.
     """
     if not given and not taken:
         return _contiguous, _as
@@ -332,7 +329,7 @@ def _conversions(
             lambda tensor, kind: typed(tensor, kind).cpu().numpy(),
         )
     if taken:
-        return lambda tensor: _on(device, tensor, copies=copies), typed
+        return lambda tensor: _on(device, tensor), typed
     from_numpy, on_cpu = torch.from_numpy, device == "cpu"
 
     def tensor_of(array: Any, kind: Any) -> Any:
@@ -395,9 +392,9 @@ def _as(array: Any, kind: np.dtype[Any]) -> Any:
     return array if array.dtype == kind else array.astype(kind)
 
 
-def _on(device: str, tensor: Any, *, copies: bool = False) -> Any:
+def _on(device: str, tensor: Any) -> Any:
     if tensor.is_cpu if device == "cpu" else str(tensor.device) == device:
-        return tensor if copies else tensor.contiguous()
+        return tensor.contiguous()
     raise DeploymentError(f"an input is on {tensor.device}; this deployment runs on {device}")
 
 
