@@ -39,6 +39,7 @@ OTHERS = {
     "--cap-add": "docker",
     "--frameworktax-inconclusive": "pytest",
     "--frameworktax-update": "pytest",
+    "--hypothesis-profile": "pytest",
     "--native": "py-spy",
     "--nonblocking": "py-spy",
     "--rate": "py-spy",

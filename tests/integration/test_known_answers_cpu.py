@@ -30,7 +30,7 @@ pytestmark = [
     ),
 ]
 
-ROUNDS = 5
+ROUNDS = 3
 
 ARITHMETIC_C = """
 void arithmetic(long n) {

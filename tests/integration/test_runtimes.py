@@ -31,6 +31,7 @@ WORKLOADS = {
     "bert-tiny": Workload(model="bert-tiny", length=16, depth=0.5),
     "mlp": Workload(model="mlp", width=0.125, depth=0.25),
     "resnet-18": Workload(model="resnet-18", width=0.25, image_size=32),
+    "conv": Workload(model="conv", width=0.25, depth=0.25),
     "gpt2": Workload(model="gpt2", length=8, width=0.1, depth=0.1),
 }
 
@@ -141,11 +142,14 @@ def assert_close(ours: list[np.ndarray], reference: list[np.ndarray], tolerance=
 def keys_for(name: str) -> list[str]:
     """Compiling takes long: compiled runtimes get the smallest model.
 
+    Exporting takes seconds a layer: exported ones get convolutions without the rest of a ResNet.
     gpt2 through the exporters is in test_runtimes_decoding.py.
     """
     if runtimes.get(name).compiles:
         return ["mlp"]
-    return [key for key in WORKLOADS if not (key == "gpt2" and name in WITHOUT_TORCH)]
+    if name in WITHOUT_TORCH:
+        return ["bert-tiny", "mlp", "conv"]
+    return [key for key in WORKLOADS if key != "conv"]
 
 
 @pytest.mark.parametrize(
