@@ -25,6 +25,15 @@ def store(tmp_path):
     return folder
 
 
+def test_what_there_is_to_measure_is_a_document_too(here, store):
+    words = ("reproduce", "figure-1", "--scale", "small", "--dry-run", "--store", str(store))
+    ran = here(*words, "--json", "-")
+    assert ran.code == 0, ran.err
+    document = ran.json()
+    assert len(document["points"]) == 6
+    assert {point["held"]["status"] for point in document["points"]} == {"measured"}
+
+
 def test_a_study_is_told_and_drawn_from_a_store(here, store):
     ran = here("reproduce", "figure-1", "--redraw", "--store", str(store), "--json", "-")
     assert ran.code == 0, ran.err

@@ -63,7 +63,7 @@ def reproduce_command(
 
     studies = chosen(names)
     if dry_run:
-        _dry_run(studies, scale, store)
+        _dry_run(studies, scale, store, output)
         return
     asked = arguments(reproduce, given, command=sys.argv[1:])
     with output.measuring(store, f"Go on: {this_command()}") as view:
@@ -79,13 +79,16 @@ def reproduce_command(
         output.line(f"written: {', '.join(kept)}{' …' * (len(written) > 1)}")
 
 
-def _dry_run(studies: Sequence[StudyFile], scale: Any, store: Path) -> None:
+def _dry_run(studies: Sequence[StudyFile], scale: Any, store: Path, output: Output) -> None:
     from frameworktax.report.render_terminal import print_rows
     from frameworktax.reproduce.results import forecast
     from frameworktax.reproduce.studies import default_scale
 
     size = scale or default_scale()
     plan = forecast(studies, size, store)
+    output.document(plan.as_data())
+    if not output.prints:
+        return
     rows = [[f"{g.estimate_s:.0f} s", str(len(g.planned)), g.name] for g in plan.groups]
     print_rows(console(), ["about", "points", "session"], rows)
     done = sum(one.status == "measured" for one in plan.statuses.values())

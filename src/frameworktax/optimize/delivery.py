@@ -75,7 +75,9 @@ def check_output(folder: Path, store: Path) -> None:
         raise UsageError(f"{folder} is no folder; name another with -o")
     for inside, what in ((Path.cwd(), "this command runs"), (store.resolve(), "the store is")):
         if inside.is_relative_to(folder.resolve()):
-            raise UsageError(f"{folder} is replaced as a whole and {what} in it; name another, -o")
+            raise UsageError(
+                f"{folder} would be replaced as a whole, and {what} in it; name another with -o"
+            )
     if folder.is_dir() and any(folder.iterdir()):
         try:
             deployment.parse(folder)
