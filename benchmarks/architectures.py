@@ -13,7 +13,7 @@ from pathlib import Path
 
 from frameworktax import api, store, sweep
 from frameworktax.records import Curve, Measurement, Run
-from frameworktax.report.words import TWIN, interval, milliseconds
+from frameworktax.report.words import interval, milliseconds, warm
 from question import Place, machine, place, table
 
 STUDY = Path(__file__).with_suffix(".toml")
@@ -104,8 +104,7 @@ def _share(m: Measurement) -> str:
     if share is None:
         return "–"
     low, high = (f"{100 * v:.0f}" for v in (share.low, share.high))
-    least = "≥ " if m.bill_method == TWIN else ""
-    return f"{least}{100 * share.value:.0f} % ({low} to {high})"
+    return f"{warm(m)}{100 * share.value:.0f} % ({low} to {high})"
 
 
 def _family(m: Measurement, run: Run, runtime: str | None = None) -> list[Measurement]:

@@ -5,10 +5,9 @@ to 10 ms. The call with it and the call without are sampled in turn; what the li
 has more is compared with what clocks of the thread's processor time say of what was put in, in the
 same calls. Beside it the call does work that is on another line and about as long, at most 0.3 ms.
 
-Then mixtures in ONNX Runtime: 0 to 8 products beside 200 additions of one number. Kernel time has
-to grow by what a product takes in a graph of products alone, within 10 %.
+Products, small operators and mixtures of both in each runtime are in ``stripped.py``.
 
-    python benchmarks/known_answers.py           six rounds, 7 minutes; what was measured is kept
+    python benchmarks/known_answers.py           six rounds, 6 minutes; what was measured is kept
     python benchmarks/known_answers.py --quick   two rounds, proves nothing
 """
 
@@ -32,25 +31,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 
 import native_code
 
-from common import Bench, Row, options
+from common import Bench, options
 from frameworktax.attribution import attribute_cpu
 from frameworktax.stats import t_quantile
 
 MS = (0.1, 1.0, 10.0)
-WITHIN, SLOPE_WITHIN = 0.05, 0.10
+WITHIN = 0.05
 SAMPLED_NS = 2_000_000_000
 BESIDE_MS = 0.3
 """Other work of a call, at most: what is put in is then a good part of the samples."""
-PRODUCTS = (0, 2, 4, 8)
 Part = Callable[[], Any]
 
 
-def lines(call: Part, threads: int = 1) -> tuple[Counter[str], int]:
+def lines(call: Part, threads: int = 1, sampled_ns: int = SAMPLED_NS) -> tuple[Counter[str], int]:
     """Return processor time of a call by line of the breakdown, ns, and how many calls there were.
 
     Time in the operating system is left out: nothing here calls it, a hypervisor's ticks are there.
     """
-    found = attribute_cpu(call, method="perf-event", threads=threads, duration_ns=SAMPLED_NS)
+    found = attribute_cpu(call, method="perf-event", threads=threads, duration_ns=sampled_ns)
     counts = sum(map(Counter, found["samples"]), Counter())
     each = (found["wall_ns"] - found["off_cpu_ns"]) / found["calls"] / counts.total()
     del counts["system"]
@@ -144,52 +142,6 @@ def put_in(kind: str, ms: float, spin: Callable[[int], Any], rounds: int) -> lis
     return found
 
 
-def mixture(count: int, small: bool, folder: Path) -> Part:
-    """Return a call of a graph of products, and of 200 additions beside them if ``small``."""
-    import onnxruntime
-
-    class Mixed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(count))
-            self.bias = torch.nn.Parameter(torch.randn(200, 1))
-
-        def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            for layer in self.layers:
-                x = layer(x)
-            for at in range(200 if small else 1):
-                z = z + self.bias[at]
-            return x * 1.0, z
-
-    given = (torch.randn(64, 512), torch.zeros(1, 1))
-    path = str(folder / f"{count}-{small}.onnx")
-    torch.onnx.export(Mixed().eval(), given, path, dynamo=False)
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, settings, ["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    feed = {name: one.numpy() for name, one in zip(names, given, strict=True)}
-    return partial(session.run, None, feed)
-
-
-def mixtures(rounds: int) -> Row:
-    """Return slope of kernel time over products, by time of a product alone, of each round."""
-    with tempfile.TemporaryDirectory() as folder:
-        mixed = {count: mixture(count, True, Path(folder)) for count in PRODUCTS}
-        alone = {count: mixture(count, False, Path(folder)) for count in (2, 8)}
-        slopes, tax = [], []
-        for _ in range(rounds):
-            found = {count: lines(call)[0] for count, call in mixed.items()}
-            apart = {count: lines(call)[0]["kernel"] for count, call in alone.items()}
-            middle = fmean(PRODUCTS)
-            slope = sum((n - middle) * one["kernel"] for n, one in found.items()) / sum(
-                (n - middle) ** 2 for n in PRODUCTS
-            )
-            slopes.append(slope / ((apart[8] - apart[2]) / 6))
-            tax.append([one.total() - one["kernel"] for one in found.values()])
-    return {"slopes": slopes, "tax_us": [fmean(column) / 1e3 for column in zip(*tax, strict=True)]}
-
-
 def interval(values: list[float]) -> tuple[float, float]:
     """Return the mean and the half-width of its 95 % interval."""
     half = t_quantile(0.95, len(values) - 1) * stdev(values) / math.sqrt(len(values))
@@ -207,8 +159,7 @@ def main() -> int:
     torch.set_num_threads(1)
     rounds = 2 if chosen.quick else 6
     cases = [(kind, ms) for kind in ("python", "native", "second thread", "product") for ms in MS]
-    seconds = [*[rounds * 4.5] * len(cases), rounds * 14]
-    bench = Bench("known_answers", chosen, seconds, resume=True)
+    bench = Bench("known_answers", chosen, [rounds * 4.5] * len(cases), resume=True)
     with tempfile.TemporaryDirectory() as folder:
         spin = native_code.load(native_code.SPIN, "spin", Path(folder))
         for kind, ms in cases:
@@ -218,11 +169,6 @@ def main() -> int:
             )
             if found is not None:
                 judge(bench, name, found["ratios"], WITHIN)
-    found = bench.part("mixtures", "products beside additions", lambda: mixtures(rounds))
-    if found is not None:
-        judge(bench, "slope of mixtures in ONNX Runtime", found["slopes"], SLOPE_WITHIN)
-        shown = ", ".join(f"{us:.0f}" for us in found["tax_us"])
-        bench.row(f"tax of mixtures with {', '.join(map(str, PRODUCTS))} products", f"{shown} µs")
     return bench.finish()
 
 

@@ -1,16 +1,18 @@
 """Known answers of layers: a spin in one of six comes back as that layer's, equal layers are equal.
 
-Six equal blocks of two small products; the third spins for a known processor time. In rounds, so
-that a drifting host moves every case alike, each spin is sampled for two seconds. What the layer
-has beyond the mean of the others, as a share of the processor time of a call, is the spin. Also:
-how often a layer without a spin is within its 95 % interval of what the layers' own clocks say in a
-run without samples, how equal the layers truly are, and how much longer a call takes while its
-modules read the clock.
+Six equal blocks of two small products; the third spins for a known processor time, which it also
+reads from its thread's clock. Each spin is sampled for two seconds, in rounds. The Python that the
+layer has beyond the mean of the others, times the processor time of the calls that were sampled, is
+held against the spins in the very same calls: a host that is faster a second later changes neither.
+Also: how often a layer without a spin is within its 95 % interval, as documents have it, of what
+the layers' own clocks say in a run without samples; how equal the layers truly are; and how much
+longer a call takes while its modules read the clock.
 
-Then, on four models, beside torch.profiler: which share of a call each says a class of modules has
-by itself, and how much more processor time a call takes under each.
+Then, on four models, beside torch.profiler: which share of a call each says a layer has by itself,
+and how much more processor time a call takes under each. Last, sessions with and without layers, in
+turn: what latency they give, and how long they take.
 
-    python benchmarks/layers.py             eight rounds, 2 minutes
+    python benchmarks/layers.py             eight rounds, 7 minutes
     python benchmarks/layers.py --quick     two rounds, proves nothing
 """
 
@@ -24,27 +26,32 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from common import Bench, Row, options
+from common import Bench, BenchmarkError, Row, SessionRun, measure, options, plain
 from frameworktax import models, runtimes
+from frameworktax.analysis.estimates import share_interval
 from frameworktax.attribution.layers import ModuleClock, attribute_modules
-from frameworktax.records import Workload
+from frameworktax.records import Estimate, Workload
 from frameworktax.runtimes.base import Target
-from frameworktax.stats import NORMAL_95, t_quantile
+from frameworktax.stats import mean_interval
 
 SPINS_US = (0, 100, 300, 1000)
 LAYERS, SPINNING, WIDTH = 6, 2, 192
 DURATION_NS = 2_000_000_000
 WITHIN = 0.10
-EQUAL = 0.90
-"""Of layers without a spin: 19 of 20 are wanted; 160 cases of 32 runs may miss it by 5 points."""
+EQUAL, CHANCE = 0.95, 1.645
+"""Of layers without a spin 19 of 20 are wanted, less what chance takes of so many in 5 of 100."""
+STEPS = 500
+"""Of a spin between two readings of the clock, which is a call of the operating system."""
 CLOCKED_CALLS = 400
 SLOWER = 0.10
+LONGER, WIDEST = 0.15, 0.2
+"""By how much a session with layers may be longer, and how wide an interval may be that holds 1."""
 BESIDE = (
     Workload(model="bert-tiny", length=32),
     Workload(model="gpt2", length=32, depth=0.25),
@@ -59,29 +66,34 @@ class Layer(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.spin_ns = 0
+        self.spin_ns = self.spun_ns = 0
         self.first, self.second = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Spin by itself, then call what is inside."""
         if self.spin_ns:
-            end = time.thread_time_ns() + self.spin_ns
-            while time.thread_time_ns() < end:
-                pass
+            begin = now = time.thread_time_ns()
+            while now < begin + self.spin_ns:
+                for _ in range(STEPS):
+                    pass
+                now = time.thread_time_ns()
+            self.spun_ns += now - begin
         return x + self.second(torch.relu(self.first(x)))
 
 
-def made() -> tuple[torch.nn.Sequential, Callable[[], Any]]:
-    """Return the model and a call of it."""
-    model, x = torch.nn.Sequential(*(Layer() for _ in range(LAYERS))), torch.randn(1, WIDTH)
+class Calls:
+    """Calls of a model, and the processor time that they took."""
 
-    def call() -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self._x = model, torch.randn(1, WIDTH)
+        self.made = self.took_ns = 0
+
+    def __call__(self) -> None:
+        self.made += 1
         with torch.no_grad():
-            model(x)
-
-    for _ in range(200):
-        call()
-    return model, call
+            begin = time.thread_time_ns()
+            self._model(self._x)
+            self.took_ns += time.thread_time_ns() - begin
 
 
 def cpu_ns(call: Callable[[], Any], calls: int = 200) -> float:
@@ -92,17 +104,33 @@ def cpu_ns(call: Callable[[], Any], calls: int = 200) -> float:
     return (time.thread_time_ns() - begin) / calls
 
 
-def sampled(model: torch.nn.Module, call: Callable[[], Any]) -> tuple[list[float], int]:
-    """Return the share of each layer, with what is inside it, and how many samples there were."""
+def sampled(
+    model: torch.nn.Module, call: Callable[[], Any]
+) -> tuple[list[Estimate], list[Estimate]]:
+    """Return the share of each layer, with what is inside it, of samples; and of Python in it.
+
+    Of the samples in the model, those in the operating system left out: a hypervisor's ticks.
+    """
     found = attribute_modules(call, model, duration_ns=DURATION_NS)
-    counts, every = [0] * LAYERS, 0
+    whole: list[Counter[str]] = []
+    python: list[Counter[str]] = []
     for stretch in found["ticks"]:
-        for index, _, _, count in stretch:
-            every += count
-            top = found["modules"][index]["path"].partition(".")[0] if index >= 0 else ""
-            if top:
-                counts[int(top)] += count
-    return [count / every for count in counts], every
+        whole.append(Counter())
+        python.append(Counter())
+        for index, _, line, count in stretch:
+            if index >= 0 and line != "system":
+                path = found["modules"][index]["path"].partition(".")[0]
+                whole[-1][path] += count
+                python[-1][path] += count * (line == "python")
+    totals = [counts.total() for counts in whole]
+    shares, of_python = (
+        [
+            share_interval([counts[str(at)] for counts in kind], totals, "samples")
+            for at in range(LAYERS)
+        ]
+        for kind in (whole, python)
+    )
+    return shares, of_python
 
 
 def clocked(model: Any, call: Callable[[], Any]) -> list[float]:
@@ -123,40 +151,44 @@ def clocked(model: Any, call: Callable[[], Any]) -> list[float]:
     return [float(median(times)) for times in took]
 
 
-def measure(rounds: int) -> Row:
+def known_answers(rounds: int) -> Row:
     """Return what each spin came back as in each round, and how equal the other layers were.
 
     Equal layers do not take equal time: the first finds caches as the calling code left them. So
     ``true`` compares with the ratio that the layers' own clocks give, ``equal`` with 1.
     """
-    model, call = made()
-    spinning = model[SPINNING]
+    model = torch.nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    call, spinning = Calls(model), model[SPINNING]
+    for _ in range(200):
+        call()
     back: dict[int, list[float]] = {spin: [] for spin in SPINS_US}
+    spun: dict[int, list[float]] = {spin: [] for spin in SPINS_US}
     equal, true, slower = [], [], []
     places: list[list[float]] = []
     for _ in range(rounds):
         for spin in SPINS_US:
             spinning.spin_ns = spin * 1000
-            took = cpu_ns(call)
-            shares, samples = sampled(model, call)
+            spinning.spun_ns = call.made = call.took_ns = 0
+            shares, python = sampled(model, call)
+            rest_of_python = [share.value for at, share in enumerate(python) if at != SPINNING]
+            beyond = python[SPINNING].value - fmean(rest_of_python)
             others = [share for at, share in enumerate(shares) if at != SPINNING]
-            took_by_clock = clocked(model, call)
-            del took_by_clock[SPINNING]
-            places.append([one / fmean(took_by_clock) for one in took_by_clock])
-            back[spin].append((shares[SPINNING] - fmean(others)) * took / 1e3)
+            back[spin].append(beyond * call.took_ns / call.made / 1e3)
+            spun[spin].append(spinning.spun_ns / call.made / 1e3)
+            by_clock = clocked(model, call)
+            del by_clock[SPINNING]
+            places.append([one / fmean(by_clock) for one in by_clock])
             for at, share in enumerate(others):
-                rest = fmean(others[:at] + others[at + 1 :])
-                half = NORMAL_95 * math.sqrt(share / samples * (1 + 1 / (len(others) - 1)))
-                equal.append(abs(share - rest) <= half)
-                clocks = took_by_clock[:at] + took_by_clock[at + 1 :]
-                ratio = took_by_clock[at] / fmean(clocks)
-                true.append(abs(share - ratio * rest) <= half)
+                rest, clocks = others[:at] + others[at + 1 :], by_clock[:at] + by_clock[at + 1 :]
+                equal.append(agree(share, rest, 1.0))
+                true.append(agree(share, rest, by_clock[at] / fmean(clocks)))
         spinning.spin_ns = 0
         plain = cpu_ns(call)
         with ModuleClock(model):
             slower.append(cpu_ns(call) / plain - 1)
     return {
         "back_us": {str(s): v for s, v in back.items()},
+        "spun_us": {str(s): v for s, v in spun.items()},
         "equal": equal,
         "true": true,
         "places": [median(column) for column in zip(*places, strict=True)],
@@ -164,11 +196,18 @@ def measure(rounds: int) -> Row:
     }
 
 
+def agree(one: Estimate, rest: list[Estimate], ratio: float) -> bool:
+    """Return whether a layer is ``ratio`` times the mean of others, within their intervals."""
+    halves = [(each.high - each.low) / 2 for each in (one, *rest)]
+    half = math.hypot(halves[0], ratio * math.hypot(*halves[1:]) / len(rest))
+    return abs(one.value - ratio * fmean(each.value for each in rest)) <= half
+
+
 # --- beside torch.profiler ------------------------------------------------------------------------
 
 
 def beside(workload: Workload, rounds: int) -> Row:
-    """Return what a model's classes of modules have by themselves, by either tool."""
+    """Return what a model's layers have by themselves, by either tool."""
     with tempfile.TemporaryDirectory() as folder:
         loaded = runtimes.get("eager").load(models.build(workload, "cpu"), Target(), Path(folder))
         call, root = loaded.bind(workload.batch), loaded.root()
@@ -187,17 +226,39 @@ def beside(workload: Workload, rounds: int) -> Row:
         found = attribute_modules(call, root, duration_ns=DURATION_NS)
         for stretch in found["ticks"]:
             for index, _, _, count in stretch:
-                ours[found["modules"][index]["type"] if index >= 0 else ""] += count
+                if index >= 0:
+                    ours[found["modules"][index]["path"]] += count
+        theirs = profiled(call, Path(folder) / "trace.json")
+        shares, others = _shares(ours), _shares(theirs)
         return {
             "model": workload.model,
             "slower": slower,
-            "ours": _shares(ours),
-            "profiler": _shares(profiled(call, Path(folder) / "trace.json")),
+            "layers": [
+                [path, kind, shares[path], others.get(name, 0.0)]
+                for path, kind, name in entered(call, root)
+                if path in shares
+            ],
         }
 
 
+def entered(call: Callable[[], Any], root: torch.nn.Module) -> list[tuple[str, str, str]]:
+    """Return path, class, and torch.profiler's name of each module, in the order of first entry.
+
+    The profiler numbers the modules of a class as they are first entered.
+    """
+    with ModuleClock(root) as clock:
+        call()
+    modules, numbers = clock.modules(), Counter[str]()
+    found = []
+    for index in dict.fromkeys(index for index in clock.events[1::2] if index >= 0):
+        path, kind = modules[index]["path"], modules[index]["type"]
+        found.append((path, kind, f"{kind}_{numbers[kind]}"))
+        numbers[kind] += 1
+    return found
+
+
 def profiled(call: Callable[[], Any], file: Path) -> Counter[str]:
-    """Return class of module → time of its own in a trace of torch.profiler, µs."""
+    """Return module, by class and number → time of its own in a trace of torch.profiler, µs."""
     with profile(activities=[ProfilerActivity.CPU], with_stack=True) as recorded:
         for _ in range(PROFILED_CALLS):
             call()
@@ -208,31 +269,57 @@ def profiled(call: Callable[[], Any], file: Path) -> Counter[str]:
         if event.get("cat") == "python_function" and event["name"].startswith("nn.Module: ")
     ]
     own: Counter[str] = Counter()
-    inside: list[tuple[float, str]] = []  # (end, class) of the modules around
+    inside: list[tuple[float, str]] = []  # (end, name) of the modules around
     for begin, end, name in sorted(events, key=lambda event: (event[0], -event[1])):
         while inside and inside[-1][0] <= begin:
             inside.pop()
-        kind = name.removeprefix("nn.Module: ").rpartition("_")[0]
+        module = name.removeprefix("nn.Module: ")
         if inside:
             own[inside[-1][1]] -= end - begin
-        own[kind] += end - begin
-        inside.append((end, kind))
+        own[module] += end - begin
+        inside.append((end, module))
     return own
 
 
 def _shares(own: Counter[str]) -> dict[str, float]:
-    """Return the shares of what modules have, without what lies outside of all."""
-    total = sum(value for kind, value in own.items() if kind)
-    return {kind: value / total for kind, value in own.most_common() if kind}
+    total = own.total()
+    return {path: value / total for path, value in own.items()}
+
+
+# --- sessions with and without layers -------------------------------------------------------------
+
+
+def sessions(pairs: int) -> Row:
+    """Return latency and wall time of sessions with layers, as they come unasked, over without."""
+    latency, wall = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for pair in range(pairs):
+            runs = {}
+            for by in ("auto", "none") if pair % 2 else ("none", "auto"):
+                arguments = ["bert-tiny", "--runtimes", "eager", "--length", "32", "--by", by]
+                runs[by] = measure(arguments, Path(folder) / f"{pair}-{by}", 300)
+            latency.append(_latency(runs["auto"]) / _latency(runs["none"]))
+            wall.append(runs["auto"].wall_s / runs["none"].wall_s)
+            if not _point(runs["auto"])["layers"] or _point(runs["none"])["layers"]:
+                raise BenchmarkError("layers were not where they were asked for")
+    return {"latency": latency, "wall": wall}
+
+
+def _point(run: SessionRun) -> Row:
+    return next(m for m in run.document["measurements"] if m["runtime"] == "eager")
+
+
+def _latency(run: SessionRun) -> float:
+    return float(_point(run)["latency_ns"]["value"])
 
 
 def main() -> int:
     chosen = options(__doc__ or "").parse_args()
     torch.set_num_threads(1)
-    rounds = 2 if chosen.quick else 8
-    bench = Bench("layers", chosen, [rounds * 11, *[10] * len(BESIDE)])
+    rounds, pairs = (2, 2) if chosen.quick else (8, 6)
+    bench = Bench("layers", chosen, [rounds * 11, *[20] * len(BESIDE), pairs * 40])
     found = bench.part(
-        "layers", f"spins in one of six layers, {rounds} rounds", lambda: measure(rounds)
+        "layers", f"spins in one of six layers, {rounds} rounds", lambda: known_answers(rounds)
     )
     if found is not None:
         tell(bench, found)
@@ -241,42 +328,60 @@ def main() -> int:
         row = bench.part(workload.model, title, lambda w=workload: beside(w, 2 * rounds))
         if row is not None:
             tell_beside(bench, row)
+    row = bench.part("sessions", "sessions with and without layers", lambda: sessions(pairs))
+    if row is not None:
+        tell_sessions(bench, row)
     return bench.finish()
 
 
 def tell_beside(bench: Bench, row: Row) -> None:
     slower = ", ".join(f"{tool} {median(v):.2f} ×" for tool, v in row["slower"].items())
     bench.row(f"{row['model']}, processor time of a call", slower)
-    for kind, share in list(row["ours"].items())[:4]:
-        other = row["profiler"].get(kind, 0.0)
-        bench.row(f"{row['model']}, {kind} by itself", f"{share:.0%}; profiler {other:.0%}")
+    for path, kind, share, other in sorted(row["layers"], key=lambda one: -one[2])[:4]:
+        bench.row(f"{row['model']}, {path} ({kind})", f"{share:.1%}; profiler {other:.1%}")
+
+
+def tell_sessions(bench: Bench, row: Row) -> None:
+    for what, key in (("wall time", "wall"), ("latency", "latency")):
+        found = plain(mean_interval(row[key], "pairs of sessions"))
+        low, high = found["low"], found["high"]
+        target, ok = f"at most {1 + LONGER}", found["value"] <= 1 + LONGER
+        if key == "latency":
+            target, ok = f"holds 1, no wider than {WIDEST}", low <= 1 <= high <= low + WIDEST
+        bench.check(
+            f"{what} of a session with layers over one without",
+            found["value"],
+            f"{found['value']:.3f} ({low:.3f} to {high:.3f})",
+            target,
+            ok,
+        )
 
 
 def tell(bench: Bench, found: Row) -> None:
-    for spin in SPINS_US[1:]:
-        values = found["back_us"][str(spin)]
-        value = fmean(values)
-        half = t_quantile(0.95, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    for spin in map(str, SPINS_US[1:]):
+        pairs = zip(found["back_us"][spin], found["spun_us"][spin], strict=True)
+        ratio = plain(mean_interval([back / spun for back, spun in pairs], "rounds"))
         bench.check(
             f"a spin of {spin} µs in one layer",
-            value / spin,
-            f"{value:.0f} µs ({value - half:.0f} to {value + half:.0f})",
+            ratio["value"],
+            f"{ratio['value']:.3f} of it ({ratio['low']:.3f} to {ratio['high']:.3f})",
             f"within {WITHIN:.0%}",
-            abs(value / spin - 1) <= WITHIN,
+            abs(ratio["value"] - 1) <= WITHIN,
         )
     values = found["back_us"]["0"]
     bench.row("no spin", f"{fmean(values):+.1f} µs beyond the other layers")
-    true = fmean(found["true"])
+    true, count = fmean(found["true"]), len(found["true"])
+    least = EQUAL - CHANCE * math.sqrt(EQUAL * (1 - EQUAL) / count)
     bench.check(
         "layers without a spin within their interval of what their own clocks say",
         true,
-        f"{true:.0%} of {len(found['true'])}",
-        f"at least {EQUAL:.0%}",
-        true >= EQUAL,
+        f"{true:.1%} of {count}",
+        f"at least {least:.1%}: {EQUAL:.0%} less chance",
+        true >= least,
     )
     shown = ", ".join(f"{one - 1:+.1%}" for one in found["places"])
     bench.row("equal layers by their clocks, in order, beyond their mean", shown)
-    bench.row("layers within their interval of the others' mean", f"{fmean(found['equal']):.0%}")
+    bench.row("layers within their interval of the others' mean", f"{fmean(found['equal']):.1%}")
     slower = median(found["slower"])
     bench.check(
         "processor time of a call while its modules read the clock",

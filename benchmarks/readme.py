@@ -6,7 +6,7 @@
 README.md's first block and picture come from a run of ``make demo``, kept in ``docs/results/demo``
 with everything the tool printed about it (the README has the first lines and the latencies);
 docs/results/checks.md from the files that ``make bench`` and ``make gpu`` leave in
-``benchmarks/results``.
+``benchmarks/results``, with layers beside torch.profiler's from ``benchmarks/layers.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +35,8 @@ CHECKS = ROOT / "docs" / "results" / "checks.md"
 KEPT = ROOT / "docs" / "results" / "demo"
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ("latency", "bill")
+SHOWN = 5
+"""Layers of a model beside torch.profiler's."""
 WIDTH = 80
 README_WIDTH = 110
 """Wide enough for the latency table in one piece."""
@@ -77,7 +80,7 @@ def checks(results: Path) -> str:
         "# Measured checks\n\nMade by `benchmarks/readme.py`; [how it measures](../method.md).\n\n"
     )
     head = ["| from | check | found | target | met |", "|---|---|---|---|---|"]
-    return title + "\n".join([*head, *_rows(results)]) + "\n"
+    return title + "\n".join([*head, *_rows(results), "", *_layers(results)]) + "\n"
 
 
 def _rows(results: Path) -> Iterator[str]:
@@ -89,6 +92,26 @@ def _rows(results: Path) -> Iterator[str]:
             met = "yes" if check["ok"] else "**no**"
             link = f"[{path.stem}](../../benchmarks/results/{path.name})"
             yield f"| {link} | {check['check']} | {found} | {check['target']} | {met} |"
+
+
+def _layers(results: Path) -> Iterator[str]:
+    """Yield the layers of models by themselves as both tools have them, the largest of each."""
+    parts: dict[str, Any] = json.loads((results / "layers.json").read_text())["parts"]
+    yield "## Layers beside torch.profiler"
+    yield ""
+    yield "Share of a call that a layer has by itself, and the processor time of a call under each"
+    yield "tool over that without, at the median (`python benchmarks/layers.py`)."
+    yield ""
+    yield "| model | layer | class | frameworktax | torch.profiler |"
+    yield "|---|---|---|---|---|"
+    for model, part in parts.items():
+        if "layers" not in part:
+            continue
+        slower = {tool: f"{median(ratios):.2f} ×" for tool, ratios in part["slower"].items()}
+        under = f"{slower['profiler']}, naming modules {slower['profiler, modules']}"
+        yield f"| {model} | a call | | {slower['clocks']} | {under} |"
+        for path, kind, share, other in sorted(part["layers"], key=lambda one: -one[2])[:SHOWN]:
+            yield f"| | {path or '(itself)'} | {kind} | {share:.1%} | {other:.1%} |"
 
 
 def filled(document: Path, name: str, block: str) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import native_code
 import pytest
 import torch
 from attempts import in_attempts
@@ -367,3 +368,51 @@ def test_samples_of_a_stripped_engine_name_the_node(engine, tmp_path, monkeypatc
     assert abs(first - second) < 5 * math.sqrt(first + second)
     assert first + second > 0.2 * whole
     assert {a, b} == {min(counts, key=order.index), max(counts, key=order.index)}
+
+
+@pytest.mark.timing
+@needs_stacks
+@in_attempts
+def test_a_node_that_spins_has_its_own_time(tmp_path):
+    """A custom operator between two products, against the clock of the thread that it reads."""
+    onnx, engine = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    if native_code.COMPILER is None:
+        pytest.skip("no C compiler")
+    spun = native_code.load(native_code.SPINNING_NODE, "spun", tmp_path)
+    made, number = onnx.helper, onnx.TensorProto.FLOAT
+    sizes = {"x": [64, 256], "y": [64, 256], "s": [1]}
+    ports = {name: made.make_tensor_value_info(name, number, size) for name, size in sizes.items()}
+    weight = onnx.numpy_helper.from_array(torch.randn(256, 256).numpy(), "w")
+    nodes = [
+        made.make_node("MatMul", ["x", "w"], ["t"], name="first"),
+        made.make_node("Spin", ["t"], ["s"], name="spinning", domain="test"),
+        made.make_node("MatMul", ["t", "w"], ["y"], name="second"),
+    ]
+    graph = made.make_graph(nodes, "g", [ports["x"]], [ports["y"], ports["s"]], [weight])
+    domains = [made.make_opsetid("", 17), made.make_opsetid("test", 1)]
+    model = made.make_model(graph, opset_imports=domains, ir_version=8)
+    options = engine.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.register_custom_ops_library(str(tmp_path / "libspun_operator.so"))
+    session = engine.InferenceSession(model.SerializeToString(), options)
+    given = {"x": torch.randn(64, 256).numpy()}
+    took_ns = 0
+
+    def call():
+        nonlocal took_ns
+        begin = time.thread_time_ns()
+        session.run(None, given)
+        took_ns += time.thread_time_ns() - begin
+
+    for _ in range(20):
+        call()
+    took_ns = 0
+    spun(1)
+    found = attribute_operators(call, None, duration_ns=1_500_000_000)
+    known = spun(0) / took_ns
+    by_path = named(found)
+    counts = {path: lines.total() for path, lines in by_path.items()}
+    assert counts.keys() <= {"", "first", "spinning", "second"}
+    assert {operator for operator, _ in by_path["spinning"]} == {"Spin"}
+    assert 0.1 < known < 0.9
+    assert counts["spinning"] / sum(counts.values()) == pytest.approx(known, rel=0.1)

@@ -205,13 +205,16 @@ def test_the_share_of_windows_is_pooled_and_its_interval_is_that_of_a_ratio():
     assert tax_share([(36, 40)]).high == pytest.approx(0.1 + 1.96 * (0.09 / 40) ** 0.5)
 
 
-def test_the_share_reaches_to_where_copying_loops_are_no_kernels():
+def test_the_share_reaches_to_where_copying_loops_are_no_kernels_and_unknown_code_is():
     seen = attach.Seen()
     copies, rest = Leaf("libx.so", "sub_1", "copy"), Leaf("libx.so", "sub_2", "other")
+    unread = Leaf("libx.so", "sub_4", "unknown")
     for _ in range(2):
-        seen.add(Counter({copies: 20, Leaf("libx.so", "sub_3", "kernel"): 40, rest: 40}))
+        seen.add(
+            Counter({copies: 20, Leaf("libx.so", "sub_3", "kernel"): 40, rest: 30, unread: 10})
+        )
     found = seen.tax_share()
-    assert (found.low, found.value, found.high) == pytest.approx((0.4, 0.4, 0.6))
+    assert (found.low, found.value, found.high) == pytest.approx((0.3, 0.4, 0.6))
 
 
 def test_windows_are_bounded_and_lose_no_sample():

@@ -270,7 +270,7 @@ def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
     found = bill.from_samples(
         latency, [cpu(stretch, stretch, detail={"unnamed": 800, "copying": 200})]
     )
-    error = math.sqrt(0.5 * 0.5 / 2000)
+    error = math.sqrt(0.5 * 0.5 / 2000) + bill.MISJUDGED
     share = found.share
     assert (share.low, share.value, share.high) == pytest.approx((0.5 - error, 0.5, 0.6 + error))
     assert (found.kernel.low, found.kernel.high) == pytest.approx(
@@ -282,6 +282,23 @@ def test_intervals_reach_to_where_loops_that_only_move_data_are_no_kernels():
     assert found.lines == pytest.approx(
         {"kernel": 2e6, "runtime": 2e6, "remainder": 0.0, "wait": 0.0}
     )
+
+
+def test_intervals_reach_to_where_unknown_code_is_kernels():
+    """As without a disassembler: kernels take at least what lies outside of all functions."""
+    stretch = {"kernel": 400, "runtime": 100, "remainder": 500}
+    latency = Estimate(value=4e6, low=4e6, high=4e6, n=3)
+    known, found = (
+        bill.from_samples(latency, [cpu(stretch, stretch, detail={"jit": 800, **more})])
+        for more in ({}, {"unread": 1000})
+    )
+    assert found.share.value == pytest.approx(0.6)
+    assert found.share.high == known.share.high
+    assert found.share.low == pytest.approx(known.share.low - 0.5)
+    assert found.kernel.low == known.kernel.low
+    assert found.kernel.high == pytest.approx(known.kernel.high + 2e6)
+    assert found.tax.low == pytest.approx(known.tax.low - 2e6)
+    assert found.detail == pytest.approx({"jit": 1.6e6})
 
 
 def test_twin_is_the_warm_overhead_and_the_difference_is_signed():

@@ -9,6 +9,7 @@ import pytest
 
 from frameworktax.attribution.buckets import (
     DETAILS,
+    UNREAD,
     classify,
     is_copy,
     is_judged,
@@ -42,7 +43,7 @@ def test_symbols_of_real_libraries_are_placed_as_by_hand():
     placed = [line.split("\t") for line in lines]
     assert len(placed) >= 380
     assert {bucket for _, _, bucket, _ in placed} <= set(BILL)
-    assert {detail for *_, detail in placed} <= {"", *DETAILS}
+    assert {detail for *_, detail in placed} <= {"", UNREAD, *DETAILS}
     wrong = {
         (library, symbol): classify(Leaf(library, symbol))
         for library, symbol, bucket, detail in placed
@@ -73,7 +74,7 @@ def test_machine_code_says_what_an_unknown_library_does():
         (Leaf("libc.so.6", "malloc-internal"), ("allocator", "")),
         (Leaf("libengine.so", "sub_10", "copy"), ("kernel", "memory")),
         (Leaf("libengine.so", "sub_10", "other"), ("kernel", "copying")),  # whose it is, is open
-        (Leaf("libz.so.1.2.13", "inflate"), ("remainder", "")),
+        (Leaf("libz.so.1.2.13", "inflate", "other"), ("remainder", "")),
     ],
 )
 def test_a_copy_goes_by_its_caller(caller, place):
@@ -134,9 +135,10 @@ def test_a_run_becomes_the_fields_of_a_record():
     }
 
 
-def test_a_note_says_where_machine_code_decided():
+@pytest.mark.parametrize("work", ["kernel", "other"])
+def test_a_note_says_where_machine_code_decided(work):
     def codes(judged, named):
-        leaves = {Leaf("libengine.so", "sub_10", "kernel"): judged, GEMM: named}
+        leaves = {Leaf("libengine.so", "sub_10", work): judged, GEMM: named}
         run = SampleRun("perf-event", 1000, (stretch(leaves, 0, cpu_ns=1, wall_ns=1),), 1)
         return [code for code, _ in itemise(run)["notes"]]
 

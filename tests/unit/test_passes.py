@@ -503,6 +503,27 @@ def test_blocks_of_a_session_are_timed_in_quiet(ran, monkeypatch):
     assert ran.blocks
 
 
+def test_layers_are_measured_after_all_that_is_timed_which_is_the_same_without(ran, monkeypatch):
+    monkeypatch.setattr(FakeRuntime, "places", ("module",))
+    ran.host.noise = 0
+
+    def before(worker, request):
+        if request.step == "places":
+            raise WorkerError("failed", "not here")
+
+    def asked(by):
+        ran.host.asked.clear()
+        ran.tmp_path = ran.tmp_path / by
+        ran.run(("eager",), (1, 8), by=by)
+        timing = ("block", "calibrate", "sample", "places")
+        return [one for one in ran.host.asked if one[1] in timing]
+
+    ran.host.before = before
+    with_layers, without = asked("module"), asked("none")
+    assert with_layers[: len(without)] == without
+    assert [step for _, step, *_ in with_layers[len(without) :]] == ["places"] * 6
+
+
 def test_a_device_is_asked_for_kernel_time_before_it_is_asked_by_module(ran, monkeypatch):
     monkeypatch.setattr(FakeRuntime, "devices", ("cuda",))
     monkeypatch.setattr(FakeRuntime, "places", ("module",))

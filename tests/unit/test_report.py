@@ -106,8 +106,8 @@ def test_terminal_bar_is_as_long_as_the_shares(run):
     assert row.rstrip().endswith("dispatch 28 %")
 
 
-def test_terminal_marks_the_tax_of_a_twin_as_a_lower_bound(run):
-    assert any("≥ 6.5 ±0.2 %" in line for line in printed(run).splitlines())
+def test_terminal_names_the_overhead_of_a_twin(run):
+    assert any("warm 6.5 ±0.2 %" in line for line in printed(run).splitlines())
 
 
 def test_terminal_folds_notes_unless_all_are_asked_for(run):

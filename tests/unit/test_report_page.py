@@ -261,6 +261,13 @@ def test_a_call_down_to_layers_is_as_wide_as_the_call(run):
     assert sum(one.share for one in root.inner) == pytest.approx(1)
     shown = html.page(replace(run, measurements=(m,)))
     assert shown.count('data-name="layers.') == 6
+    older = replace(m, layers=tuple(stack(spin=400.0)))
+    sides, _ = html.flames(family, replace(run, measurements=(older,)))
+    name = root.name
+    assert [(one.name, one.ns) for one in sides] == [
+        (f"before: {name}", 1555),
+        (f"after: {name}", 1155),
+    ]
 
 
 def test_symbols_are_only_text(named):

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from frameworktax.attribution import machine_code
 from frameworktax.attribution.sampler import (
     Ticks,
     drawn_period_ns,
@@ -136,10 +135,8 @@ def test_a_sampler_that_cannot_pause_is_refused_for_a_device():
         sample(lambda: None, Counting(), settle=lambda: None, clock=FakeClock())
 
 
-@pytest.mark.parametrize("can_judge", [True, False])
-def test_without_symbols_kernels_are_told_by_machine_code_alone(monkeypatch, can_judge):
-    monkeypatch.setattr(machine_code, "is_available", lambda: can_judge)
-    assert separates_kernels("perf-event", has_symbols=False) is can_judge
+def test_without_symbols_addresses_are_needed():
+    assert separates_kernels("perf-event", has_symbols=False) is True
     assert separates_kernels("py-spy", has_symbols=False) is False
     assert separates_kernels("py-spy", has_symbols=True) is True
     assert separates_kernels(None, has_symbols=True) is False

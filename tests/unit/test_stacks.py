@@ -1,10 +1,12 @@
+import json
+
 import pytest
 from test_where import stack
 
 from frameworktax.errors import UsageError
 from frameworktax.records import Measurement, Run, Workload
 from frameworktax.report import export
-from frameworktax.report.stacks import collapsed
+from frameworktax.report.stacks import collapsed, speedscope
 
 
 def run(**fields):
@@ -39,9 +41,27 @@ def test_without_layers_symbols_are_the_stacks():
     assert lines == ["m, eager, batch 1;kernel;libmkl.so;sgemm:x 40", "m, eager, batch 1;kernel 20"]
 
 
+def test_speedscope_gets_the_same_stacks_by_number():
+    both = run(layers=tuple(stack()))
+    found = json.loads(speedscope(both))
+    names = [frame["name"] for frame in found["shared"]["frames"]]
+    (profile,) = found["profiles"]
+    assert (profile["type"], profile["unit"]) == ("sampled", "nanoseconds")
+    lines = [
+        f"{';'.join([profile['name'], *(names[at] for at in sample)])} {round(weight)}\n"
+        for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
+    ]
+    assert "".join(lines) == collapsed(both)
+    assert len(set(names)) == len(names)
+    assert profile["endValue"] == sum(profile["weights"]) == 1155.0
+
+
 def test_the_name_of_the_file_says_the_format(tmp_path):
     some = run(layers=tuple(stack()))
     export.write(some, tmp_path / "a.collapsed")
     assert (tmp_path / "a.collapsed").read_text() == collapsed(some)
-    with pytest.raises(UsageError, match="no point has a breakdown"):
-        export.write(run(), tmp_path / "b.collapsed")
+    export.write(some, tmp_path / "a.speedscope")
+    assert (tmp_path / "a.speedscope").read_text() == speedscope(some)
+    for name in ("b.collapsed", "b.speedscope"):
+        with pytest.raises(UsageError, match="no point has a breakdown"):
+            export.write(run(), tmp_path / name)

@@ -326,7 +326,7 @@ def test_a_library_without_an_unwind_table_is_the_remainder(built):
     assert not len(SymbolTable(file).functions)
     leaf = leaf_of(file)()
     assert (leaf.library, leaf.work) == ("bare.so", None)
-    assert classify(leaf) == ("remainder", "")
+    assert classify(leaf) == ("remainder", "unread")
 
 
 def test_a_library_replaced_while_it_is_mapped_is_known_by_its_name(built):

@@ -25,7 +25,14 @@ from frameworktax.report.blocks import (
     table,
 )
 from frameworktax.report.vega import Spec
-from frameworktax.report.words import NONE, milliseconds, parity_mark, plus_minus, time_text
+from frameworktax.report.words import (
+    NONE,
+    milliseconds,
+    parity_mark,
+    plus_minus,
+    time_text,
+    warm,
+)
 
 SCHEMA = "frameworktax.ablation"
 VERSION = 1
@@ -199,11 +206,10 @@ def _measured(step: Step) -> tuple[Cell, ...]:
     if m is None or step.reason is not None or m.latency_ns is None:
         return (Cell(NONE), Cell(NONE), Cell(NONE), Cell(""), Cell(""))
     around = plus_minus(m.latency_ns)
-    least = "≥ " if m.bill_method == TWIN and m.tax_ns is not None else ""
     latency = milliseconds(m.latency_ns.value)
     return (
         Cell(latency, note=around, short=f"{latency} {around.replace(' ', ''):>4}"),
-        Cell(least + milliseconds(m.tax_ns.value if m.tax_ns else None)),
+        Cell(warm(m) + milliseconds(m.tax_ns.value if m.tax_ns else None)),
         Cell(milliseconds(m.kernel_ns.value if m.kernel_ns else None)),
         Cell(change(step.added)),
         Cell(change(step.alone).partition(" (")[0]),

@@ -52,8 +52,10 @@ def _tax(m: Measurement) -> str:
     if not determined(m.tax_share):
         low, high = 100 * m.tax_share.low, 100 * m.tax_share.high
         return f"the tax of {m.runtime} {where} is not determined ({low:.0f} to {high:.0f} %)"
-    least = "at least " if m.bill_method == TWIN else ""
-    return f"{m.runtime} pays {least}{_tax_text(m.tax_share)} framework tax {where}"
+    share = _tax_text(m.tax_share)
+    if m.bill_method == TWIN:
+        return f"{m.runtime} has {share} warm overhead {where}"
+    return f"{m.runtime} pays {share} framework tax {where}"
 
 
 def determined(share: Estimate) -> bool:

@@ -29,6 +29,8 @@ DETAILS = (
 """Parts of kernel time. ``jit`` is code generated while running (oneDNN's loops and products);
 ``compiled`` are Inductor's loops; ``unnamed`` are loops that compute, and ``copying`` loops that
 only move data, both in libraries of which nothing is known by name."""
+UNREAD = "unread"
+"""Part of the remainder of which nothing is known; it may be kernels."""
 
 _TOP = 20
 _SYMBOL_CHARACTERS = 160
@@ -55,7 +57,7 @@ _BY_WORK: dict[Work, Place] = {
     "kernel": ("kernel", "unnamed"),
     "copy": ("kernel", "copying"),
     "other": ("runtime", ""),
-    "unknown": ("remainder", ""),
+    "unknown": ("remainder", UNREAD),
 }
 
 
@@ -88,7 +90,7 @@ def classify(leaf: Leaf) -> Place:
     if library == KERNEL or library == "[vsyscall]":
         return "system", ""
     if library == UNKNOWN:
-        return "remainder", ""
+        return "remainder", UNREAD
     if library == JIT:  # named by a perf map: Python's own trampolines
         return ("python", "") if symbol.startswith("py::") else ("kernel", "jit")
     if library == "[vdso]":
@@ -104,7 +106,7 @@ def classify(leaf: Leaf) -> Place:
         if work is not None and detail not in ("support", "wrapper"):
             return _BY_WORK[work]
         missing = {"support": ("dispatch", ""), "wrapper": ("runtime", "")}
-        return missing.get(detail, ("remainder", ""))
+        return missing.get(detail, ("remainder", UNREAD))
     name = qualified(symbol)
     place = _first("signature", symbol) or _first("name", name)
     if place is not None:
@@ -113,7 +115,11 @@ def classify(leaf: Leaf) -> Place:
         return "runtime", ""
     if detail or re.match(r"(c10|at|torch|pybind11|std|THP)\b", name):
         return "dispatch", ""  # torch's own code, also where a user's operator inlined it
-    return _BY_WORK[work] if work in ("kernel", "copy") else ("remainder", "")
+    return ("remainder", "") if work == "other" else _BY_WORK[work or "unknown"]
+
+
+def _by_code(leaf: Leaf) -> bool:
+    return leaf.work not in (None, "unknown") and (not leaf.symbol or leaf.symbol[:4] == "sub_")
 
 
 def is_copy(leaf: Leaf) -> bool:
@@ -195,14 +201,18 @@ def itemise(run: SampleRun) -> dict[str, Any]:
                   "0.1 too low; allow perf_event_open for true shares")
         )  # fmt: skip
     total = sum(sum(stretch.values()) for stretch in samples)
-    if detail["unnamed"] + detail["copying"] > _NOTED * total:
+    if sum(count for (_, leaf), count in leaders.items() if _by_code(leaf)) > _NOTED * total:
         notes.append(
-            ("machine-code", "kernels without symbols are placed by their machine code; loops that "
-             "only move data (copying) count as kernels, and intervals reach to where they do not")
+            ("machine-code", "code without symbols is placed by what its instructions do; loops "
+             "that only move data (copying) count as kernels, and intervals reach to where they do "
+             "not")
         )  # fmt: skip
     if unplaced.total() > _NOTED * total:
         libraries = ", ".join(name for name, count in unplaced.most_common(3) if count)
-        text = f"nothing is known of code in {libraries}: its time counts as tax, an upper bound"
+        text = (
+            f"nothing is known of code in {libraries}: its time counts as tax, an upper bound; "
+            "intervals reach to where it is none"
+        )
         notes.append(("unplaced", text))
     off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
     queued = [stretch.queued_ns for stretch in run.stretches]

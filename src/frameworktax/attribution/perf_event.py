@@ -199,14 +199,17 @@ class Drained(NamedTuple):
         return sorted(found, key=itemgetter(0))
 
 
-def placed(drained: Sequence[Drained]) -> list[list[Leaf]]:
+def placed(
+    drained: Sequence[Drained], hidden: Callable[[str], bool] = lambda library: False
+) -> list[list[Leaf]]:
     """Return where the ticks in user mode of this process were, those of copies with their caller.
 
-    ``memcpy`` and its like change no stack: what lies at its top is where they return to.
+    ``memcpy`` and its like change no stack: what lies at its top is where they return to. Symbols
+    of ``hidden`` libraries are ignored, to test what is done without.
     """
     from frameworktax.attribution.buckets import is_copy, is_judged, with_caller
 
-    resolver = Resolver(judged=is_judged)
+    resolver = Resolver(judged=is_judged, hidden=hidden)
     where = resolver.resolve(address for one in drained for address, _ in one.user)
     copies = {
         (address, top)

@@ -19,7 +19,6 @@ from random import Random, SystemRandom
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
-from frameworktax.attribution import machine_code
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock, others_ns
 from frameworktax.errors import UsageError, WorkerError
@@ -211,11 +210,9 @@ def best_sampler() -> str | None:
 def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
     """Return whether samples tell kernels from the rest of a runtime.
 
-    By its symbols; without them by machine code, which needs addresses and a disassembler.
+    By its symbols; without them by addresses. Where no machine code is read, that is a bound.
     """
-    if sampler is None or has_symbols:
-        return sampler is not None
-    return sampler == "perf-event" and machine_code.is_available()
+    return sampler is not None if has_symbols else sampler == "perf-event"
 
 
 def drawn_period_ns(period_ns: int, random: Random = _RANDOM) -> int:

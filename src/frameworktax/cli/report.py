@@ -24,7 +24,7 @@ def report_command(
         typer.Option(
             "-o",
             "--output",
-            help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed.",
+            help="File: .html .json .md .csv .parquet .svg .png .pdf .collapsed .speedscope.",
         ),
     ] = None,
     where: Conditions = None,
@@ -81,7 +81,7 @@ def _report(
             f"no point in {store} has {' and '.join(where)}; "
             f"see which there are: frameworktax store list {store}"
         )
-    beside = None
+    before = beside = None
     if after is not None:
         if output is None:
             raise UsageError(
@@ -93,6 +93,7 @@ def _report(
     if output is None:
         out.run(results.run, *out.kept(results))
         return
-    write(results.run, output, beside, figure)
+    other = None if before is None else before.run
+    write(results.run, output, beside, figure, other)
     out.line(f"written: {output}")
     out.document(results.to_json())

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from frameworktax.attribution.buckets import classify, is_judged
+from frameworktax.attribution.buckets import UNREAD, classify, is_judged
 from frameworktax.attribution.perf_event import RefusedError
 from frameworktax.attribution.py_spy import FunctionRecording, probe
 from frameworktax.attribution.symbols import JIT, KERNEL, Leaf, PerfMap, Resolver
@@ -84,14 +84,18 @@ class Seen:
     def tax_share(self, per: str = "thread") -> Estimate | None:
         """Return the share of samples outside kernels, None without samples.
 
-        In libraries without symbols loops that only move data count as kernels; the interval
-        reaches to where they are none. ``per`` is what had an event, ``thread`` or ``processor``.
+        In libraries without symbols loops that only move data count as kernels, and code that
+        nothing is known of does not; the interval reaches to where either is the other. ``per``
+        is what had an event, ``thread`` or ``processor``.
         """
         found = tax_share(self.windows, per)
         if found is None:
             return None
-        copied = sum(n for leaf, n in self.leaves.items() if classify(leaf)[1] == "copying")
-        return replace(found, high=found.high + copied / self.leaves.total())
+        parts, total = Counter[str](), self.leaves.total()
+        for leaf, count in self.leaves.items():
+            parts[classify(leaf)[1]] += count
+        low, high = found.low - parts[UNREAD] / total, found.high + parts["copying"] / total
+        return replace(found, low=low, high=high)
 
     def bill_ns(self) -> dict[str, float]:
         """Return processor time by line of the breakdown."""

@@ -13,10 +13,17 @@ from frameworktax.report.rows import CSV_FIELDS, csv_rows, csv_text
 from frameworktax.report.run_blocks import run_blocks
 from frameworktax.store import export as store_export
 
-SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, stacks.SUFFIX)
+STACKS = {stacks.SUFFIX: stacks.collapsed, stacks.SPEEDSCOPE: stacks.speedscope}
+SUFFIXES = (".html", ".json", ".md", ".csv", ".parquet", *vega.PICTURES, *STACKS)
 
 
-def write(run: Run, path: Path, beside: Comparison | None = None, picture: str = "latency") -> None:
+def write(
+    run: Run,
+    path: Path,
+    beside: Comparison | None = None,
+    picture: str = "latency",
+    before: Run | None = None,
+) -> None:
     """Write the run.
 
     Args:
@@ -24,6 +31,7 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
         path: its suffix names the format.
         beside: a comparison whose side after is the run; only a page shows it.
         picture: which of ``charts.FIGURES``, where the suffix is that of a picture.
+        before: the side before of that comparison.
 
     Raises:
         UsageError: no format has this suffix, or what it needs is not installed.
@@ -35,9 +43,9 @@ def write(run: Run, path: Path, beside: Comparison | None = None, picture: str =
             "other formats: frameworktax compare BEFORE AFTER -o FILE"
         )
     if path.suffix == ".html":
-        html.write_report(run, path, beside)
-    elif path.suffix == stacks.SUFFIX:
-        write_text(path, stacks.collapsed(run))
+        html.write_report(run, path, beside, before)
+    elif path.suffix in STACKS:
+        write_text(path, STACKS[path.suffix](run))
     elif path.suffix == ".json":
         write_text(path, json_document.text(run))
     elif path.suffix == ".md":

@@ -52,19 +52,22 @@ ROWS = 60
 """Rows of a table over all points; the page opens slowly with thousands."""
 
 
-def write_report(run: Run, path: Path, beside: Comparison | None = None) -> None:
+def write_report(
+    run: Run, path: Path, beside: Comparison | None = None, before: Run | None = None
+) -> None:
     """Write the page.
 
     Args:
         run: what it shows.
         path: of the page.
         beside: a comparison whose side after is the run, shown first.
+        before: its side before, whose layers stand beside the run's.
 
     Raises:
         UsageError: the package that carries the plotting scripts is not installed, or the file
             cannot be written.
     """
-    write_text(path, page(run, beside))
+    write_text(path, page(run, beside, before))
 
 
 def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
@@ -76,7 +79,7 @@ def write_page(path: Path, title: str, blocks: Sequence[Block]) -> None:
     write_text(path, markdown(blocks) if path.suffix == ".md" else document_html(title, blocks))
 
 
-def page(run: Run, beside: Comparison | None = None) -> str:
+def page(run: Run, beside: Comparison | None = None, before: Run | None = None) -> str:
     """Return the page as text; the arguments are those of ``write_report``.
 
     Raises:
@@ -102,7 +105,7 @@ def page(run: Run, beside: Comparison | None = None) -> str:
         tiles=_tiles(shown[0]) if shown and shown[0].measured else [],
         beside=_beside(beside, "changes" in pictures) if beside else [],
         advice=run_blocks.advice_blocks(run.advice),
-        families=[_section(family, i) for i, family in enumerate(shown)],
+        families=[_section(family, i, before) for i, family in enumerate(shown)],
         explorable=len(contents.lines) > sum(bool(family.measured) for family in shown),
         operations="operations" in pictures,
         overview=_overview(contents.kept),
@@ -218,13 +221,14 @@ def _pictures(contents: Contents, beside: Comparison | None) -> dict[str, charts
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
-def _section(family: Family, number: int) -> dict[str, Any]:
+def _section(family: Family, number: int, before: Run | None) -> dict[str, Any]:
     """Return one family: its pictures, then the same numbers as tables."""
     names = ["latency"] * (len(family.batches) > 1) + charts.bars(family)
     return {
         "title": family.title,
         "charts": [(name, f"{name}-{number}") for name in names],
-        "flames": flames(family),
+        "flames": flames(family, before),
+        "opened": 1 if before is None else 2,
         "blocks": _family_blocks(family),
     }
 
@@ -273,9 +277,19 @@ def _day(stamp: str) -> str:
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
 
 
-def flames(family: Family) -> tuple[list[Box], list[Box]]:
-    """Return calls as boxes: of every point with layers, and by symbol at the smallest batch."""
-    layers = [stacks.flame(m, stacks.of_layers(m)) for m in family.measured if m.layers]
+def flames(family: Family, before: Run | None = None) -> tuple[list[Box], list[Box]]:
+    """Return calls as boxes: of every point with layers, and by symbol at the smallest batch.
+
+    With another result the point's layers before stand in front of those after.
+    """
+    earlier = {m.point: m for m in before.measurements} if before else {}
+    layers = []
+    for m in family.measured:
+        old = earlier.get(m.point)
+        for side, one in (("before: ", old), ("after: ", m)) if old else (("", m),):
+            if one.layers:
+                found = stacks.flame(one, stacks.of_layers(one))
+                layers.append(replace(found, name=f"{side}{found.name}"))
     named = [m for m in family.smallest if m.symbols_ns and m.bill_ns]
     return layers, [stacks.flame(m, stacks.of_symbols(m)) for m in named]
 

@@ -59,6 +59,7 @@ from frameworktax.report.words import (
     size_text,
     tax,
     time_text,
+    warm,
 )
 from frameworktax.stats import within_one_process
 
@@ -253,7 +254,7 @@ def breakdown(family: Family) -> Table:
     for m in points:
         methods[m.bill_method or ""].append(m.runtime)
     hints = [
-        f"{method}{' (the tax is a lower bound)' if method == TWIN else ''}"
+        f"{method}{' (warm overhead, not the tax)' if method == TWIN else ''}"
         + (f": {', '.join(runtimes)}" if len(methods) > 1 else "")
         for method, runtimes in methods.items()
     ]
@@ -282,16 +283,16 @@ def breakdown_cells(m: Measurement) -> list[Cell]:
 
 
 def tax_cell(m: Measurement) -> Cell:
-    """Return the tax share of a point, ``≥`` before a lower bound."""
-    return share_cell(m.tax_share, m.regime or "", "≥ " if m.bill_method == TWIN else "")
+    """Return the tax share of a point, or its warm overhead under that name."""
+    return share_cell(m.tax_share, m.regime or "", warm(m))
 
 
-def share_cell(share: Estimate | None, style: str = "", least: str = "") -> Cell:
+def share_cell(share: Estimate | None, style: str = "", kind: str = "") -> Cell:
     """Return a tax share with its interval, a dash where it is not known."""
     if share is None:
         return UNKNOWN
     value, half = share_texts(share)
-    return Cell(f"{least}{value}{'' if half else ' %'}", style, f"±{half} %" if half else "")
+    return Cell(f"{kind}{value}{'' if half else ' %'}", style, f"±{half} %" if half else "")
 
 
 def every_breakdown(family: Family) -> Table:

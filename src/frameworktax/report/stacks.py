@@ -1,14 +1,15 @@
-"""Breakdowns as stacks: boxes of the page, or collapsed text for flame graph tools and speedscope.
+"""Breakdowns as stacks: boxes of the page, collapsed text for flame graph tools, or speedscope's.
 
 A stack goes from the point over its modules to a line of the breakdown, or from the line to
 libraries and symbols where the point has no layers; its weight is ns in one call. A part below
 zero, as noise makes it of waiting, has no width in such a picture and is left out.
 
-Source: github.com/brendangregg/FlameGraph.
+Source: github.com/brendangregg/FlameGraph; speedscope.app/file-format-schema.json.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from frameworktax.records import BILL, Measurement, Run, point_name
 from frameworktax.report.vega import LINE_COLOURS
 from frameworktax.report.words import label, lines_of
 
-SUFFIX = ".collapsed"
+SUFFIX, SPEEDSCOPE = ".collapsed", ".speedscope"
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 LEAST = 0.001
 """Share of the call below which a box is not drawn."""
 PLAIN = ("var(--card)", "var(--ink)")
@@ -66,21 +68,58 @@ def _of_lines(bill: Mapping[str, float], frames: tuple[str, ...]) -> Iterator[St
         yield (*frames, label(line)), ns
 
 
+def _of_points(run: Run) -> list[tuple[str, list[Stack]]]:
+    """Return name and stacks of each point that has any.
+
+    Raises:
+        UsageError: no point has a breakdown.
+    """
+    points = ((point_name(m.point), of_layers(m) or of_symbols(m)) for m in run.measurements)
+    found = [(name, stacks) for name, stacks in points if stacks]
+    if not found:
+        raise UsageError("no point has a breakdown to write; see frameworktax doctor")
+    return found
+
+
 def collapsed(run: Run) -> str:
     """Return a line a stack: frames with semicolons between, and ns.
 
     Raises:
         UsageError: no point has a breakdown.
     """
-    lines = [
-        ";".join(flat(name).replace(";", ":") for name in (point_name(m.point), *frames))
-        + f" {round(ns)}\n"
-        for m in run.measurements
-        for frames, ns in of_layers(m) or of_symbols(m)
-    ]
-    if not lines:
-        raise UsageError("no point has a breakdown to write; see frameworktax doctor")
-    return "".join(lines)
+    return "".join(
+        ";".join(flat(name).replace(";", ":") for name in (point, *frames)) + f" {round(ns)}\n"
+        for point, stacks in _of_points(run)
+        for frames, ns in stacks
+    )
+
+
+def speedscope(run: Run) -> str:
+    """Return a document of speedscope with a profile for each point, in ns.
+
+    Raises:
+        UsageError: no point has a breakdown.
+    """
+    numbers: dict[str, int] = {}
+    profiles = []
+    for point, stacks in _of_points(run):
+        weights = [ns for _, ns in stacks]
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": point,
+                "unit": "nanoseconds",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": [
+                    [numbers.setdefault(name, len(numbers)) for name in frames]
+                    for frames, _ in stacks
+                ],
+                "weights": weights,
+            }
+        )
+    frames = [{"name": name} for name in numbers]
+    return json.dumps({"$schema": SCHEMA, "shared": {"frames": frames}, "profiles": profiles})
 
 
 # --- as boxes of a page ------------------------------------------------------------------------

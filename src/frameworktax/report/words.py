@@ -64,11 +64,14 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
+def warm(m: Measurement) -> str:
+    """Return ``warm`` for a point whose twin's overhead stands where others have their tax."""
+    return "warm " if m.bill_method == TWIN and m.tax_share is not None else ""
+
+
 def tax(m: Measurement) -> str:
-    """Return the tax share, ``≥`` before the lower bound that a twin gives."""
-    if m.tax_share is None:
-        return "–"
-    return ("≥ " if m.bill_method == TWIN else "") + percent(m.tax_share.value)
+    """Return the tax share, or the warm overhead under its name."""
+    return warm(m) + percent(m.tax_share.value if m.tax_share is not None else None)
 
 
 def plus_minus(estimate: Estimate) -> str:

@@ -271,7 +271,7 @@ def _cpu_speed(case: Case) -> Answer:
 def _host_speed(case: Case) -> Answer:
     m = case.m
     if m.tax_share is None or m.bill_method in (None, TWIN):
-        reason = f"kernel time of {m.runtime} is not known by sampling; only its twin's bound"
+        reason = f"kernel time of {m.runtime} is not known by sampling"
         raise Refused(HOST, reason)
     return _scaled(m, faster_host(m.tax_share, case.asked.host_speed or 1.0), HOST)
 

@@ -8,7 +8,7 @@
 
   // The number a cell begins with, in the unit that follows it; NaN where it begins with text.
   function number(text) {
-    const found = /^[≥≤=≠±\s]*(-?[\d.]+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|kB|MB|GB|%)?(?![\w.])/
+    const found = /^(?:warm|[≥≤=≠±\s])*(-?[\d.]+(?:e[-+]?\d+)?)\s*(ns|µs|ms|s|kB|MB|GB|%)?(?![\w.])/
       .exec(text.trim());
     return found ? Number(found[1]) * (SIZES[found[2]] ?? 1) : NaN;
   }
