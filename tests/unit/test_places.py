@@ -84,6 +84,15 @@ def test_operators_split_what_the_layer_has():
     assert by_path(found)["a"].operators == ()
 
 
+def test_nothing_is_left_where_operators_have_all_of_a_line():
+    """In floats three thirds of 0.7 ms are not 0.7 ms."""
+    ticks = tuple((0, f"aten::op{i}", "kernel", 1) for i in range(3))
+    run_of = run(method="operator", ticks=(ticks,) * 5)
+    for kernel in (0.7e6, 1.1e6, 0.3e6 / 7):
+        (net, _) = layers(LATENCY, {"kernel": kernel}, [run_of])
+        assert {one.name: one.bill_ns for one in net.operators}[""] == {"kernel": 0.0}
+
+
 def test_lines_hold_their_share_of_python():
     lines = (
         ("net.py", 9, "forward", "python", 75),

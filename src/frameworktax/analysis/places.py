@@ -20,6 +20,7 @@ from frameworktax.stats import ONE_PROCESS
 K = TypeVar("K", bound=Hashable)
 Counts = Mapping[K, Mapping[str, int]]
 """Place → line of the bill → samples."""
+EXACT = 1e-12
 METHODS: Mapping[By, str] = {
     "module": "clocked modules",
     "operator": "call stacks of samples",
@@ -183,8 +184,9 @@ def _parts(bill: Mapping[str, float], counts: Counts[K]) -> dict[K, dict[str, fl
 
 
 def _rest(bill: Mapping[str, float], parts: Mapping[K, Mapping[str, float]]) -> dict[str, float]:
-    """Return what is left of a bill."""
-    return {line: ns - sum(p.get(line, 0.0) for p in parts.values()) for line, ns in bill.items()}
+    """Return what is left of a bill; what a sum of floats is off by is nothing."""
+    left = {line: ns - sum(p.get(line, 0.0) for p in parts.values()) for line, ns in bill.items()}
+    return {line: ns if abs(ns) > EXACT * abs(bill[line]) else 0.0 for line, ns in left.items()}
 
 
 def _estimate(
