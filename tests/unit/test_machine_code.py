@@ -15,7 +15,7 @@ from frameworktax.attribution import machine_code
 from frameworktax.attribution.buckets import classify, is_judged
 from frameworktax.attribution.machine_code import MOVERS, Known, judge, judge_function, jump_slot
 from frameworktax.attribution.perf_event import PerfEventSampler, placed, probe
-from frameworktax.attribution.symbols import JIT, Leaf, SymbolTable
+from frameworktax.attribution.symbols import JIT, Leaf, Resolver, SymbolTable
 
 START = 0x1000
 FRAME = ["push rbp", "mov rbp, rsp"]
