@@ -89,7 +89,7 @@ def test_nothing_is_left_where_operators_have_all_of_a_line():
     ticks = tuple((0, f"aten::op{i}", "kernel", 1) for i in range(3))
     run_of = run(method="operator", ticks=(ticks,) * 5)
     for kernel in (0.7e6, 1.1e6, 0.3e6 / 7):
-        (net, _) = layers(LATENCY, {"kernel": kernel}, [run_of])
+        net, *_ = layers(LATENCY, {"kernel": kernel}, [run_of])
         assert {one.name: one.bill_ns for one in net.operators}[""] == {"kernel": 0.0}
 
 
