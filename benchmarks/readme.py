@@ -80,7 +80,7 @@ def checks(results: Path) -> str:
         "# Measured checks\n\nMade by `benchmarks/readme.py`; [how it measures](../method.md).\n\n"
     )
     head = ["| from | check | found | target | met |", "|---|---|---|---|---|"]
-    return title + "\n".join([*head, *_rows(results), "", *_layers(results)]) + "\n"
+    return title + "\n".join([*head, *_rows(results), *_layers(results)]) + "\n"
 
 
 def _rows(results: Path) -> Iterator[str]:
@@ -97,6 +97,10 @@ def _rows(results: Path) -> Iterator[str]:
 def _layers(results: Path) -> Iterator[str]:
     """Yield the layers of models by themselves as both tools have them, the largest of each."""
     parts: dict[str, Any] = json.loads((results / "layers.json").read_text())["parts"]
+    models = {model: part for model, part in parts.items() if "layers" in part}
+    if not models:
+        return
+    yield ""
     yield "## Layers beside torch.profiler"
     yield ""
     yield "Share of a call that a layer has by itself, and the processor time of a call under each"
@@ -104,9 +108,7 @@ def _layers(results: Path) -> Iterator[str]:
     yield ""
     yield "| model | layer | class | frameworktax | torch.profiler |"
     yield "|---|---|---|---|---|"
-    for model, part in parts.items():
-        if "layers" not in part:
-            continue
+    for model, part in models.items():
         slower = {tool: f"{median(ratios):.2f} ×" for tool, ratios in part["slower"].items()}
         under = f"{slower['profiler']}, naming modules {slower['profiler, modules']}"
         yield f"| {model} | a call | | {slower['clocks']} | {under} |"
