@@ -51,13 +51,15 @@ def block_medians(blocks: Sequence[Sequence[int]]) -> tuple[list[float], list[fl
     """
     import numpy as np  # 0.1 s of import, needed only where a store is read
 
-    alike: dict[tuple[int, str], list[int]] = defaultdict(list)
-    arrays = [b if isinstance(b, array) else array("q", b) for b in blocks]
-    for number, values in enumerate(arrays):
-        alike[len(values), values.typecode].append(number)
+    arrays = [b for b in blocks if isinstance(b, array)]
+    if len(arrays) < len(blocks) or {b.typecode for b in arrays} != {"I"}:
+        arrays = [array("q", block) for block in blocks]
+    alike: dict[int, list[int]] = defaultdict(list)
+    for number, calls in enumerate(map(len, arrays)):
+        alike[calls].append(number)
     medians, sums = [0.0] * len(arrays), [0.0] * len(arrays)
-    for (calls, typecode), numbers in alike.items():
-        flat = np.frombuffer(b"".join(arrays[i] for i in numbers), typecode)
+    for calls, numbers in alike.items():
+        flat = np.frombuffer(b"".join([arrays[i] for i in numbers]), arrays[0].typecode)
         rows = np.sort(flat.reshape(-1, calls), axis=1)
         middle: list[float] = rows[:, calls // 2].tolist()
         if calls % 2 == 0:
@@ -88,17 +90,27 @@ def t_quantile(confidence: float, degrees: float) -> float:
     return float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
+def mean_ends(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float, int] | None:
+    """Return mean, ends of Student's t interval and number of values, None below two of them."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean = fmean(values)
+    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
+    return mean, mean - half, mean + half, n
+
+
 def mean_interval(
     values: Sequence[float], method: str, confidence: float = CONFIDENCE
 ) -> Estimate | None:
     """Return the mean of independent values with Student's t interval, None below two values."""
-    if len(values) < 2:
+    found = mean_ends(values, confidence)
+    if found is None:
         return None
-    mean, n = fmean(values), len(values)
-    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
-    return Estimate(
-        value=mean, low=mean - half, high=mean + half, confidence=confidence, method=method, n=n
-    )
+    mean, low, high, n = found
+    return Estimate(value=mean, low=low, high=high, confidence=confidence, method=method, n=n)
 
 
 def process_interval(

@@ -65,7 +65,7 @@ def test_what_no_table_shows_is_computed_when_it_is_asked_for(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(grouping, "samples", asked)
-        patched.setattr(bill._Samples, "spent", asked)
+        patched.setattr(bill.SampledBill, "_spent", asked)
         print_blocks(run_blocks(lazy, folded=False), Console(file=io.StringIO(), width=80))
         with pytest.raises(AssertionError, match="computed"):
             asdict(at(lazy, "eager"))

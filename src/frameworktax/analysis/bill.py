@@ -46,7 +46,8 @@ HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system
 class Bill:
     """A latency taken apart; every field in ns or a share, None where it is not known.
 
-    ``samples`` are what it is from, on a CPU.
+    ``packing`` and ``memory`` are the shares of the latency that go into packing weights, and into
+    the allocator with the page faults behind it (CPU sampling only).
     """
 
     method: str
@@ -55,54 +56,16 @@ class Bill:
     tax: Estimate
     share: Estimate
     span: Estimate | None = None
-    samples: _Samples | None = None
+    detail: Mapping[str, float] | None = None
+    symbols: tuple[tuple[str, str, str, float], ...] = ()
+    packing: Estimate | None = None
+    memory: Estimate | None = None
+    inflation: float | None = None
     launches: int | None = None
     kernel_names: Mapping[str, int] = field(default_factory=dict)
     sm_activity: Estimate | None = None
     warp_occupancy: Estimate | None = None
     notes: tuple[Note, ...] = ()
-
-    @cached_property
-    def packing(self) -> Estimate | None:
-        """The share of the latency that goes into packing weights."""
-        name = "packing share of samples"
-        return self.samples.share(self.samples.detail("packing"), name) if self.samples else None
-
-    @cached_property
-    def memory(self) -> Estimate | None:
-        """The share that goes into the allocator and the page faults behind it."""
-        if self.samples is None:
-            return None
-        counts = self.samples.of("allocator", "system")
-        return self.samples.share(counts, "allocator and system share of samples")
-
-    @property
-    def inflation(self) -> float | None:
-        """How much longer a call took while it was sampled, as a share."""
-        return self.samples.inflation if self.samples else None
-
-    @property
-    def detail(self) -> Mapping[str, float] | None:
-        """Kernel time by what the kernels do, ns."""
-        if self.samples is None:
-            return None
-        kernels = self.samples.spent(
-            lambda a: ((part, count) for part, count in a.detail.items() if part != "unread")
-        )
-        return kernels or None
-
-    @property
-    def symbols(self) -> tuple[tuple[str, str, str, float], ...]:
-        """(Line, library, symbol, ns in a call) of the leaders, most time first."""
-        if self.samples is None:
-            return ()
-        spent = self.samples.spent(
-            lambda a: (
-                ((line if line in BILL else "remainder", library, symbol), count)
-                for line, library, symbol, count in a.top
-            )
-        )
-        return tuple((*key, ns) for key, ns in sorted(spent.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)
@@ -136,34 +99,133 @@ class _Sampled:
         return level * (1 - self.wait) / sum(self.totals)
 
     @cached_property
-    def stretches(self) -> list[Mapping[str, int]]:
-        """Samples by line, a stretch each."""
-        found = (_known(s) for a in self.attributions for s in a.samples)
-        return [s for s in found if any(s.values())]
+    def stretches(self) -> Sequence[Mapping[str, int]]:
+        """Samples by line, of each stretch that has any."""
+        return [_known(s) for a in self.attributions for s in a.samples if any(s.values())]
 
     @cached_property
-    def totals(self) -> list[int]:
+    def totals(self) -> Sequence[int]:
         """Number of samples of each stretch."""
         return [sum(s.values()) for s in self.stretches]
 
-    @cached_property
-    def counts(self) -> Mapping[str, int]:
-        """Samples by line, of all stretches together; lines without a sample too."""
-        found: dict[str, int] = defaultdict(int)
-        for stretch in self.stretches:
-            for line, count in stretch.items():
-                found[line] += count
-        return found
+    def of(self, line: str) -> Sequence[int]:
+        """Return how many samples a line has, by stretch."""
+        return [s.get(line, 0) for s in self.stretches]
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """The samples of a point, by process, and the latency that they are shares of."""
+class SampledBill(Bill):
+    """The bill of a CPU point, each part of it computed when it is first asked for.
 
-    processes: Sequence[_Sampled]
+    Attributes:
+        latency: that it takes apart, ns.
+        processes: their samples; at least one.
+        timed: how many processes were timed.
+        mean_ns: mean call without a profiler, where another than the latency is meant.
+    """
+
     latency: Estimate
-    method: str
+    processes: Sequence[_Sampled]
+    timed: int
     mean_ns: Callable[[], float | None]
+
+    def __init__(
+        self,
+        latency: Estimate,
+        processes: Sequence[_Sampled],
+        timed: int,
+        mean_ns: Callable[[], float | None],
+    ) -> None:
+        method = f"{SAMPLING} ({processes[0].attributions[0].method})"
+        vars(self).update(latency=latency, processes=processes, timed=timed, mean_ns=mean_ns)
+        vars(self).update(method=method, kernel_names={})
+
+    @cached_property
+    def share(self) -> Estimate:
+        """The tax; its interval reaches to all that machine code leaves open."""
+        return one_minus(_reaching(self._kernel, *self._open))
+
+    @cached_property
+    def lines(self) -> Mapping[str, float]:
+        """Line → ns in a call; they add up to the latency."""
+        used = [a for one in self.processes for a in one.attributions]
+        seen = {"kernel", "remainder"}.union(*(s for one in self.processes for s in one.stretches))
+        off_cpu = 0.0
+        if all(a.off_cpu_ns is not None for a in used):
+            seen.add("wait")
+            off_cpu = fmean(
+                [one.wait * (1.0 if one.level is None else one.level) for one in self.processes]
+            )
+        lines = {
+            line: self._part([one.of(line) for one in self.processes]) * self.latency.value
+            for line in BILL
+            if line in seen
+        }
+        if "wait" in lines:
+            lines["wait"] += off_cpu * self.latency.value
+        return lines
+
+    @property
+    def kernel(self) -> Estimate:
+        """Kernel time, ns."""
+        return self._times[0]
+
+    @property
+    def tax(self) -> Estimate:
+        """The latency less kernel time, ns."""
+        return self._times[1]
+
+    @cached_property
+    def _times(self) -> tuple[Estimate, Estimate]:
+        """Kernel time and tax, ns: share × latency.
+
+        Over timed processes their intervals are of the products, as both vary with the process.
+        """
+        latency, share = self.latency, self._kernel
+        levels = [one.level for one in self.processes if one.level is not None]
+        if len(levels) < len(self.processes) or len(levels) < 2:
+            kernel, tax = (
+                product(latency, part, share.method) for part in (share, one_minus(share))
+            )
+        else:
+            kernels = [one.weight * sum(one.of("kernel")) for one in self.processes]
+            taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
+            kernel, tax = (
+                scaled(_around(value, parts, share.method), latency.value)
+                for value, parts in ((share.value, kernels), (1 - share.value, taxes))
+            )
+        less_ns, more_ns = (part * latency.value for part in self._open)
+        return _reaching(kernel, less_ns, more_ns), _reaching(tax, more_ns, less_ns)
+
+    @cached_property
+    def packing(self) -> Estimate:
+        """The share of the latency that goes into packing weights."""
+        return self._interval(self._detail("packing"), "packing share of samples")
+
+    @cached_property
+    def memory(self) -> Estimate:
+        """The share that goes into the allocator and the page faults behind it."""
+        parts = [(one.of("allocator"), one.of("system")) for one in self.processes]
+        counts = [[a + b for a, b in zip(*both, strict=True)] for both in parts]
+        return self._interval(counts, "allocator and system share of samples")
+
+    @cached_property
+    def detail(self) -> Mapping[str, float] | None:
+        """Kernel time by what the kernels do, ns."""
+        kernels = self._spent(
+            lambda a: ((part, count) for part, count in a.detail.items() if part != "unread")
+        )
+        return kernels or None
+
+    @cached_property
+    def symbols(self) -> tuple[tuple[str, str, str, float], ...]:
+        """(Line, library, symbol, ns in a call) of the leaders, most time first."""
+        spent = self._spent(
+            lambda a: (
+                ((line if line in BILL else "remainder", library, symbol), count)
+                for line, library, symbol, count in a.top
+            )
+        )
+        return tuple((*key, ns) for key, ns in sorted(spent.items(), key=lambda item: -item[1]))
 
     @cached_property
     def inflation(self) -> float:
@@ -173,26 +235,38 @@ class _Samples:
         sampled_ns = _own_ns(used) / sum(a.calls for a in used)
         return sampled_ns / (self.latency.value if timed_ns is None else timed_ns) - 1
 
-    def of(self, *lines: str) -> list[list[int]]:
-        """Return how many samples lines of the bill have together, by process and stretch."""
-        return [
-            [sum(s.get(line, 0) for line in lines) for s in one.stretches] for one in self.processes
-        ]
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What shakes the trust in it."""
+        return tuple(_sampling_notes(self))
 
-    def detail(self, part: str) -> list[list[int]]:
+    @cached_property
+    def _kernel(self) -> Estimate:
+        return self._interval([one.of("kernel") for one in self.processes], self.method)
+
+    @cached_property
+    def _open(self) -> tuple[float, float]:
+        """By how much less and more of the latency kernels may take than machine code shows."""
+        copied, unnamed, unread = (
+            self._part(self._detail(part)) for part in ("copying", "unnamed", "unread")
+        )
+        misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
+        return copied + misjudged, unread + misjudged
+
+    def _detail(self, part: str) -> list[list[int]]:
         """Return how many samples a part of the kernels has, by process."""
         return [[sum(a.detail.get(part, 0) for a in one.attributions)] for one in self.processes]
 
-    def part(self, counts: Sequence[int]) -> float:
-        """Return the share of the latency that some of each process's samples take."""
+    def _part(self, counts: Sequence[Sequence[int]]) -> float:
+        """Return the value of ``_interval``."""
         if len(self.processes) > 1:
             weighed = zip(self.processes, counts, strict=True)
-            return fmean([one.weight * count for one, count in weighed])
+            return fmean([one.weight * sum(own) for one, own in weighed])
         (one,) = self.processes
-        return counts[0] / sum(one.totals) * (1 - one.wait)
+        return sum(counts[0]) / sum(one.totals) * (1 - one.wait)
 
-    def share(self, counts: Sequence[Sequence[int]], name: str) -> Estimate:
-        """Return ``part`` with its interval.
+    def _interval(self, counts: Sequence[Sequence[int]], method: str) -> Estimate:
+        """Return the share of the latency that some of the samples take, over processes.
 
         The value is the mean of their time in a call of each process over the mean of the
         latencies; the interval Student's t over the processes' residuals (a ratio estimator,
@@ -201,35 +275,19 @@ class _Samples:
 
         Args:
             counts: of each process, by stretch or all of its stretches together.
-            name: the method of the result.
+            method: of the result.
         """
         if len(self.processes) > 1:
             parts = [one.weight * sum(c) for one, c in zip(self.processes, counts, strict=True)]
             value = fmean(parts)
             levels = [1.0 if one.level is None else one.level for one in self.processes]
             residuals = [part - value * level for part, level in zip(parts, levels, strict=True)]
-            return _around(value, residuals, name)
+            return _around(value, residuals, method)
         (one,) = self.processes
         totals = one.totals if len(counts[0]) > 1 else [sum(one.totals)]
-        return scaled(share_interval(counts[0], totals, f"{name}{ONE_PROCESS}"), 1 - one.wait)
+        return scaled(share_interval(counts[0], totals, f"{method}{ONE_PROCESS}"), 1 - one.wait)
 
-    def times(self, kernel: Estimate) -> tuple[Estimate, Estimate]:
-        """Return kernel time and tax, ns: share × latency.
-
-        Over timed processes their intervals are of the products, as both vary with the process.
-        """
-        tax, latency = one_minus(kernel), self.latency
-        levels = [one.level for one in self.processes if one.level is not None]
-        if len(levels) < len(self.processes) or len(levels) < 2:
-            return product(latency, kernel, kernel.method), product(latency, tax, tax.method)
-        kernels = [one.weight * one.counts.get("kernel", 0) for one in self.processes]
-        taxes = [level - part for level, part in zip(levels, kernels, strict=True)]
-        return (
-            scaled(_around(kernel.value, kernels, kernel.method), latency.value),
-            scaled(_around(tax.value, taxes, tax.method), latency.value),
-        )
-
-    def spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
+    def _spent(self, counts: Callable[[Attribution], Iterable[tuple[K, int]]]) -> dict[K, float]:
         """Return what each key of some counts of samples takes, ns in a call."""
         spent: dict[K, float] = defaultdict(float)
         for one in self.processes:
@@ -308,39 +366,7 @@ def from_samples(
             if own
         }
     found = _sampled(attributions, processes, levels_ns)
-    if not found:
-        return None
-    used = [a for one in found for a in one.attributions]
-    samples = _Samples(found, latency, f"{SAMPLING} ({used[0].method})", mean_ns)
-    seen = {"kernel", "remainder"}.union(*(one.counts for one in found))
-    off_cpu = 0.0
-    if all(a.off_cpu_ns is not None for a in used):
-        seen.add("wait")
-        off_cpu = fmean([one.wait * (1.0 if one.level is None else one.level) for one in found])
-    lines = {
-        line: samples.part([one.counts.get(line, 0) for one in found]) * latency.value
-        for line in BILL
-        if line in seen
-    }
-    if "wait" in lines:
-        lines["wait"] += off_cpu * latency.value
-    share = samples.share(samples.of("kernel"), samples.method)
-    kernel, tax = samples.times(share)
-    copied, unnamed, unread = (
-        samples.part([sum(own) for own in samples.detail(part)])
-        for part in ("copying", "unnamed", "unread")
-    )
-    misjudged = min(MISJUDGED, unnamed + copied)  # of no more than was judged
-    less, more = copied + misjudged, unread + misjudged
-    return Bill(
-        method=samples.method,
-        lines=lines,
-        kernel=_reaching(kernel, less * latency.value, more * latency.value),
-        tax=_reaching(tax, more * latency.value, less * latency.value),
-        share=one_minus(_reaching(share, less, more)),
-        samples=samples,
-        notes=tuple(_sampling_notes(samples, len(processes))),
-    )
+    return SampledBill(latency, found, len(processes), mean_ns) if found else None
 
 
 def _reaching(estimate: Estimate, below: float, above: float) -> Estimate:
@@ -357,8 +383,8 @@ def _known(stretch: Mapping[str, int]) -> Mapping[str, int]:
     return known
 
 
-def _sampling_notes(samples: _Samples, timed: int) -> list[Note]:
-    notes, found = [], samples.processes
+def _sampling_notes(bill: SampledBill) -> list[Note]:
+    notes, found = [], bill.processes
     used = [a for one in found for a in one.attributions]
     lost = sum(a.lost for a in used)
     if lost:
@@ -367,7 +393,7 @@ def _sampling_notes(samples: _Samples, timed: int) -> list[Note]:
     if any(a.off_cpu_ns is None for a in used):
         text = "time off the CPU was not recorded; the breakdown covers time on the CPU only"
         notes.append(Note("no-off-cpu", text))
-    paces = [one.pace - 1 for one in found if one.pace is not None] or [samples.inflation]
+    paces = [one.pace - 1 for one in found if one.pace is not None] or [bill.inflation]
     apart = [pace for pace in paces if abs(pace) > MAX_INFLATION]
     if apart:
         worst = max(apart, key=abs)
@@ -377,7 +403,7 @@ def _sampling_notes(samples: _Samples, timed: int) -> list[Note]:
             "while it was sampled than while it was timed; shares may be off"
         )
         notes.append(Note("sampler-inflation", text))
-    if len(found) == 1 < timed:
+    if len(found) == 1 < bill.timed:
         text = "one process was sampled: how much the tax differs between processes is unknown"
         notes.append(Note("sampled-in-one-process", text))
     return notes

@@ -230,6 +230,9 @@ class StoredMeasurement(Measurement):
     bill: billing.Bill | None
     slope: float | None
     pipelined_ns: Any = cached_property(lambda m: m.records.pipelined)
+    kernel_ns: Any = cached_property(lambda m: m.bill.kernel if m.bill else None)
+    tax_ns: Any = cached_property(lambda m: m.bill.tax if m.bill else None)
+    bill_ns: Any = cached_property(lambda m: m.bill.lines if m.bill else None)
     kernel_detail_ns: Any = cached_property(lambda m: m.bill.detail if m.bill else None)
     symbols_ns: Any = cached_property(lambda m: m.bill.symbols if m.bill else ())
     sampler_inflation: Any = cached_property(lambda m: m.bill.inflation if m.bill else None)
@@ -317,12 +320,9 @@ def _measurement(
         reason=reason,
         latency_ns=latency,
         enqueue_ns=points.enqueue(records),
-        kernel_ns=bill.kernel if bill else None,
         span_ns=bill.span if bill else None,
-        tax_ns=bill.tax if bill else None,
         tax_share=bill.share if bill else None,
         warm_overhead_ns=twin.latency if twin is not None else None,
-        bill_ns=bill.lines if bill else None,
         bill_method=bill.method if bill else None,
         layers=layers(latency, bill.lines, places) if bill and latency and places else (),
         lines=source_lines(latency, bill.lines, places) if bill and latency and places else (),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from frameworktax.records import Estimate, Measurement
-from frameworktax.stats import NORMAL_95, mean_interval, ratio_interval
+from frameworktax.stats import NORMAL_95, mean_ends, ratio_interval
 
 
 def product(a: Estimate, b: Estimate, method: str) -> Estimate:
@@ -107,11 +107,12 @@ def share_interval(parts: Sequence[int], totals: Sequence[int], method: str) -> 
     """
     value = sum(parts) / sum(totals)
     error = math.sqrt(value * (1 - value) / sum(totals))
-    spread = mean_interval([p / t for p, t in zip(parts, totals, strict=True) if t], method)
-    if spread is None:
+    found = mean_ends([p / t for p, t in zip(parts, totals, strict=True) if t])
+    if found is None:
         n, half, method = 1, NORMAL_95 * error, f"{method}, binomial"
     else:
-        n, half = spread.n, max(error, (spread.high - spread.low) / 2)
+        _, low, high, n = found
+        half = max(error, (high - low) / 2)
     return Estimate(value=value, low=value - half, high=value + half, method=method, n=n)
 
 
