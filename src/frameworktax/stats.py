@@ -159,8 +159,9 @@ def ratio_interval(
     """
     by_process: dict[K, list[float]] = defaultdict(list)
     for key, ns in a.items():
-        if key in b:
-            by_process[key[0]].append(math.log(ns / b[key]))
+        other = b.get(key)
+        if other is not None:
+            by_process[key[0]].append(math.log(ns / other))
     log_ratio = process_interval(list(by_process.values()), confidence)
     if log_ratio is None:
         return None

@@ -50,10 +50,12 @@ def report_command(
       frameworktax report before/ after/ -o report.html
     """
     from frameworktax.api import no_collection
-    from frameworktax.report.export import SUFFIXES
     from frameworktax.report.vega import PICTURES
 
-    check_suffix(output, SUFFIXES)
+    if output is not None:
+        from frameworktax.report.export import SUFFIXES
+
+        check_suffix(output, SUFFIXES)
     out = Output(json_file, None, output, quiet=quiet, verbose=verbose)
     if figure is not None and (output is None or output.suffix not in PICTURES):
         raise UsageError(f"--figure needs a picture to write: add -o {figure}.svg, .png or .pdf")
@@ -70,8 +72,7 @@ def _report(
     last: bool,
     figure: str,
 ) -> None:
-    from frameworktax import api, comparing
-    from frameworktax.report.export import write
+    from frameworktax import api
     from frameworktax.store import Where
 
     conditions = Where.parse(where) if where else None
@@ -88,11 +89,15 @@ def _report(
                 "two stores are compared side by side in a page: add -o report.html; "
                 "in the terminal: frameworktax compare BEFORE AFTER"
             )
+        from frameworktax import comparing
+
         before, results = results, api.read_store(after, conditions, last=last)
         beside = comparing.compare(before, results, across=True).comparison
     if output is None:
         out.run(results.run, *out.kept(results))
         return
+    from frameworktax.report.export import write
+
     other = None if before is None else before.run
     write(results.run, output, beside, figure, other)
     out.line(f"written: {output}")
