@@ -178,8 +178,13 @@ def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
     """Print a plain table of strings."""
     from frameworktax.report.blocks import table
 
+    print_table(table("", head, rows), console)
+
+
+def print_table(block: Table, console: Console) -> None:
+    """Print a table without its title."""
     page = _Page(console)
-    _table(table("", head, rows), page)
+    _table(block, page)
     page.write()
 
 
