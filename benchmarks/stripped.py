@@ -197,7 +197,10 @@ def main() -> int:
         tax, half = interval(found["small"])
         shown = f"{tax:.1%} ± {half:.1%}"
         name = f"tax of {SMALL} operators on one number in {runtime}"
-        bench.check(name, tax, shown, f"at least {MUCH:.0%}", tax >= MUCH)
+        if runtime == "openvino":  # which compiles them into one loop
+            bench.row(name, shown)
+        else:
+            bench.check(name, tax, shown, f"at least {MUCH:.0%}", tax >= MUCH)
     return bench.finish()
 
 
