@@ -236,7 +236,7 @@ def test_threads_that_a_library_ends_before_a_fork_do_not_matter(begin, tmp_path
 
 
 CRASH = ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV during load at ")
-SHOUT = ("print('x' * 10**7); sys.exit(4)", "crashed", "exited with code 4 during load")
+SHOUT = ("print('x' * 10**7, flush=True); os._exit(4)", "crashed", "exited with code 4 during load")
 RAISE = ("raise ValueError('no')", None, "ValueError: no")
 MEMORY = ("torch.ones(2**40)", None, "RuntimeError")
 
