@@ -77,6 +77,9 @@ def make_torch():
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
     """Return (torch, clock, what was noted): calls of its modules are noted."""
+    for number, thread in list(threading._active.items()):  # of other tests, and ended
+        if isinstance(thread, threading._DummyThread):
+            del threading._active[number]
     clock = Ticking()
     spec = importlib.util.spec_from_file_location("observing", calls.__file__)
     module = importlib.util.module_from_spec(spec)
@@ -223,6 +226,50 @@ def test_time_off_the_processor_of_a_call_that_never_waits_is_of_others(watched,
     ((detail,),) = [thread.details for thread in read().threads.values()]
     off_ns = detail.end_ns - detail.begin_ns - detail.cpu_ns
     assert (detail.queued_ns == off_ns) is not waits
+
+
+def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(watched):
+    torch, clock, read = watched
+    leaf = timed(torch, clock, 0.001)
+    first, second = timed(torch, clock, 0.001, leaf), timed(torch, clock, 0.001, leaf)
+
+    class Joins(torch.nn.Module):
+        def forward(self):
+            late.set()
+            beside.join()
+            leaf()  # the main thread is the only one again, in a call that began beside another
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, closure):
+            closure()
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+    joins, own, late = Joins(), 0, threading.Event()
+    deep = timed(torch, clock, 0, timed(torch, clock, 0, leaf))
+    for number in range(3000):
+        leaf()
+        (first, second)[number % 7 == 0]()
+        own += 1
+        if number % 100 == 50:
+            late.clear()
+            beside = threading.Thread(target=late.wait)
+            beside.start()
+            joins()
+            torch.autograd.backward(first)
+            Sgd().step(leaf)
+            own += 1
+        if number in (1000, 1001, 1002):  # two of these are noted in detail
+            deep()
+    found = read()
+    (thread,) = found.threads.values()
+
+    def calls_of(root):
+        rows = thread.rows[thread.rows[:, 2] == root]
+        return observed._numbers(rows, thread.counted_of(root))[1]
+
+    made = [calls_of(root) for root, about in found.roots.items() if about["kind"] == "module"]
+    assert made == [own, 429, 2571, 30, 3]
+    assert len(thread.rows) < 3000 and len(thread.counted)
 
 
 def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):

@@ -53,15 +53,17 @@ ROWS, ROW_NS = 0.005, 4_000
 """Share of a thread's time that rows may cost, and what one is taken to cost. What it all comes to
 is measured by ``benchmarks/run_cost.py``."""
 STRETCH, MOST_COUNTED = 8, 128
-"""Calls with rows in a stretch, and calls after it that are counted only, at most on average."""
+"""Calls with rows in a stretch, and calls after it that are counted only, at most on average: how
+many are left is one byte."""
 CHUNK_WORDS = 1 << 13
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
 LIGHT, DETAILED, LINES, COUNTED = 1, 2, 3, 4
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
-COUNTED_WORDS = 6
+COUNTED_WORDS, LEFT = 6, 3
 """Begin, when it is expected to end, how many calls, how many of them are to come, end, root."""
+LOW_BYTE = 0 if sys.byteorder == "little" else 7
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
 LINES_S = 0.025
@@ -82,8 +84,13 @@ class Recorder:
         self.threads: dict[int, Thread] = {}
         self.home: list[Thread | None] = [None]
         """The main thread's."""
-        self.inside = [False]
-        """Whether the only thread is in a call of which nothing is noted inside."""
+        self.calls: dict[Any, Calls] = {}
+        """The main thread's."""
+        self.latest: list[Calls | None] = [None]
+        """Of these, the module's that was called last: a look at it is cheaper than finding it."""
+        self.inside: list[bool | None] = [False]
+        """Whether the only thread is in a call of which nothing is noted inside; None where the
+        main thread is in another one."""
         self.reset()
 
     def reset(self) -> None:
@@ -92,7 +99,8 @@ class Recorder:
         self.lock = allocate_lock()
         self.local = _local()
         self.threads.clear()
-        self.home[0], self.inside[0] = None, False
+        self.calls.clear()
+        self.home[0], self.latest[0], self.inside[0] = None, None, False
         self.roots.clear()
         self.count = self.words = 0
         self.file = self.names = self.values = -1
@@ -150,7 +158,7 @@ class Recorder:
         threading = sys.modules.get("threading")
         name = threading.current_thread().name if threading else ""
         if threading and threading.main_thread().ident == tid:
-            self.home[0] = made
+            self.home[0], made.calls = made, self.calls
         known = {"thread": get_native_id(), "name": name}
         processes = sys.modules.get("multiprocessing.process")
         if processes is not None:
@@ -253,7 +261,7 @@ class Root:
     def __init__(self, index: int) -> None:
         self.index = index
         self.inside: dict[int, int] = {}
-        self.ref: Callable[[], Any] | None = None
+        self.ref: Callable[[], Any] = lambda: None
         self.calls = 0
         self.owed = 0.0
         self.cost = BASE_NS
@@ -269,16 +277,18 @@ class Calls:
 
     Attributes:
         left: so many are counted before the next one with a row.
-        at: where in ``room`` that number stands too, 0 if there is none.
+        file, byte: where that number stands too.
+        room, at: where those that are counted are noted; ``at`` is 0 if there are none.
         stands_for: calls that each one with a row stands for, so that detail gets its share.
     """
 
-    __slots__ = ("at", "left", "noted", "room", "root", "stands_for")
+    __slots__ = ("at", "byte", "file", "left", "noted", "ref", "room", "root", "stands_for")
 
     def __init__(self, root: Root) -> None:
-        self.root = root
+        self.root, self.ref = root, root.ref
         self.room = memoryview(b"")
-        self.at = self.left = self.noted = 0
+        self.file: Any = None
+        self.at = self.left = self.noted = self.byte = 0
         self.stands_for = 1.0
 
 
@@ -301,6 +311,12 @@ class Thread:
         self.since = self.noted = 0
         self.draw = Random(0).random
 
+    def enter(self, state: tuple[dict[int, int], list[int]] | bool | None) -> None:
+        """Let a call begin, or be as before it."""
+        self.state = state
+        if self is self.recorder.home[0]:
+            self.recorder.inside[0] = False if state is None else None
+
     def queued(self) -> int:
         """Return ns this thread was ready while others had the processor; −1 if not known."""
         try:
@@ -321,7 +337,7 @@ class Thread:
     def note(self, begin: int, end: int, calls: Calls) -> None:
         """Keep a call."""
         if calls.at and not calls.left:  # those before it that were counted
-            calls.room[calls.at + 1] = begin
+            calls.room[calls.at + LEFT + 1] = begin
             calls.at = 0
         root = calls.root
         root.owed += DETAIL * (end - begin) * calls.stands_for
@@ -376,7 +392,8 @@ class Thread:
         for word in (begin, end, count, count, 0, calls.root.index):  # the root last, as of a row
             room[at] = word
             at += 1
-        calls.room, calls.at, calls.left = room, self.count_at + 3, count
+        calls.room, calls.at, calls.left = room, self.count_at, count
+        calls.file, calls.byte = room.obj, 8 * (calls.at + LEFT) + LOW_BYTE
         self.count_at = at
 
     def note_detail(self, head: tuple[int, ...], notes: list[int]) -> None:
@@ -398,23 +415,24 @@ class Thread:
         """Begin a call that is noted in detail; what is returned is for ``end_detail``."""
         root.owed = 0.0
         notes: list[int] = []
-        self.state = root.inside, notes
+        before = self.state
+        self.enter((root.inside, notes))
         # The same order at both ends: what lies between two readings is then in none of the three.
         # Others get the processor as a system call returns, which is after its number is read.
         waits = self.waits()
         begin = now()
         queued = self.queued()
-        return notes, waits, begin, queued, time.thread_time_ns()
+        return before, notes, waits, begin, queued, time.thread_time_ns()
 
-    def end_detail(self, calls: Calls, state: bool | None, begun: tuple[Any, ...]) -> None:
-        """End a call that is noted in detail and keep it; ``state`` is as it was before."""
+    def end_detail(self, calls: Calls, begun: tuple[Any, ...]) -> None:
+        """End a call that is noted in detail and keep it."""
         end = now()
-        notes, waits, begin, queued, cpu = begun
+        before, notes, waits, begin, queued, cpu = begun
         queued = -1 if queued < 0 else self.queued() - queued
         cpu = time.thread_time_ns() - cpu
         if waits == self.waits() and end - begin - cpu > queued >= 0:
             queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
-        self.state = state
+        self.enter(before)
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
         self.note_detail((calls.root.index, begin, end, cpu, queued), notes)
         self.note(begin, end, calls)
@@ -440,12 +458,13 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         function = getattr(autograd, name)
-        setattr(autograd, name, phase(recorder, "backward", function, _constant(name)))
+        made = phase(recorder, "backward", function, _constant(name), compiling=compiling)
+        setattr(autograd, name, made)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
 
     def profile_hook_step(function: Any) -> Any:
-        return phase(recorder, "step", hook(function), _class_of_first, is_open=True)
+        return phase(recorder, "step", hook(function), _class_of_first, True, compiling)
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
     os.register_at_fork(after_in_child=recorder.reset)
@@ -486,10 +505,13 @@ WATCHED = {
 def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     """Return what takes the place of ``Module.__call__``.
 
-    Every call of every module comes here, so what is short is written out, and what torch's own
-    function does is done in its place where it is the one that is known.
+    Every call of every module comes here, with caches that the model's own work has filled: each
+    object and each function of C that is touched costs 0.2 to 1 µs. So what passes through or is
+    counted is written out, and what torch's own function does is done in its place where it is the
+    one that is known. All else is in ``noted``.
     """
     threads_get, home, inside = recorder.threads.get, recorder.home, recorder.inside
+    counted, latest = recorder.calls.get, recorder.latest
     alive = sys.modules["threading"]._active
     code = getattr(call, "__code__", None)
     is_known = code is not None and code.co_names == ("_compiled_call_impl", "_call_impl")
@@ -498,18 +520,38 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         __tracebackhide__ = True  # pytest prints the frames of an error on standard output
         if compiling():  # torch.compile reads this as True, and sees only the line below
             return call(self, *args, **kwargs)
-        if inside[0]:
-            if is_known:
-                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
-            return call(self, *args, **kwargs)
+        mode = inside[0]
+        if not mode:
+            if mode is None or len(alive) != 1:
+                thread = threads_get(get_ident())
+                if thread is None or thread.state is not False:
+                    return noted(self, args, kwargs)
+            else:
+                calls = latest[0]
+                if calls is None or calls.ref() is not self:
+                    calls = latest[0] = counted(id(self))
+                if calls is None or not calls.left:
+                    return noted(self, args, kwargs)
+                calls.left = calls.file[calls.byte] = calls.left - 1
+                inside[0] = True
+                try:
+                    if is_known:
+                        return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+                    return call(self, *args, **kwargs)
+                finally:
+                    inside[0] = False
+        if is_known:
+            return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
+        return call(self, *args, **kwargs)
+
+    def noted(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        __tracebackhide__ = True
         is_alone = len(alive) == 1
         thread = home[0] if is_alone else threads_get(get_ident())
         if thread is None:
             thread = recorder.thread()
         state = thread.state
         if state is False:
-            if is_known:
-                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return call(self, *args, **kwargs)
         if state is not None and state is not True:
             index = state[0].get(id(self))
@@ -526,9 +568,9 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         calls = thread.calls.get(id(self))
         if calls is None:
             calls = thread.calls[id(self)] = Calls(recorder.root(self))
-        left, begin = calls.left, 0
-        if left and state is None:
-            calls.left = calls.room[calls.at] = left - 1
+        begin = 0
+        if calls.left and state is None:
+            calls.left = calls.file[calls.byte] = calls.left - 1
         else:
             if thread.tid != get_ident():  # one that Python did not start, and has not seen before
                 recorder.thread()
@@ -540,12 +582,13 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
                 try:
                     return call(self, *args, **kwargs)
                 finally:
-                    thread.end_detail(calls, state, begun)
+                    thread.end_detail(calls, begun)
             begin = now()
+        mode = inside[0]
         if is_alone:
             inside[0] = True
         else:
-            thread.state = False
+            thread.enter(False)
         try:
             if is_known:
                 return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
@@ -553,13 +596,18 @@ def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
         finally:
             end = now() if begin else 0
             if is_alone:
-                inside[0] = False
+                inside[0] = mode
             else:
-                thread.state = state
+                thread.enter(state)
             if begin:
                 thread.note(begin, end, calls)
 
     return like(__call__, call)
+
+
+def _compiling() -> bool:
+    compiler = sys.modules.get("torch.compiler")
+    return compiler is not None and bool(compiler.is_dynamo_compiling())
 
 
 def phase(
@@ -568,6 +616,7 @@ def phase(
     function: Any,
     name: Callable[[tuple[Any, ...]], str],
     is_open: bool = False,
+    compiling: Callable[[], bool] = _compiling,
 ) -> Any:
     """Return a function whose calls are noted, unless another call is under way in the thread.
 
@@ -577,8 +626,7 @@ def phase(
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        compiler = sys.modules.get("torch.compiler")
-        if inside[0] or (compiler is not None and compiler.is_dynamo_compiling()):
+        if inside[0] or compiling():
             return function(*args, **kwargs)
         thread = threads_get(get_ident()) or recorder.thread()
         state = thread.state
@@ -588,25 +636,26 @@ def phase(
         calls = thread.calls.get(key)
         if calls is None:
             calls = thread.calls[key] = Calls(recorder.phase(kind, key))
-        left, begin = calls.left, 0
+        begin = 0
         begun: tuple[Any, ...] | None = None
-        if left and state is None:
-            calls.left = calls.room[calls.at] = left - 1
+        if calls.left and state is None:
+            calls.left = calls.file[calls.byte] = calls.left - 1
         elif calls.root.is_due():
             begun = thread.begin_detail(calls.root)
         else:
             begin = now()
         if is_open or begun is None:
-            thread.state = is_open
+            thread.enter(is_open)
         try:
             return function(*args, **kwargs)
         finally:
             end = now() if begin else 0
-            thread.state = state
             if begun is not None:
-                thread.end_detail(calls, state, begun)
-            elif begin:
-                thread.note(begin, end, calls)
+                thread.end_detail(calls, begun)
+            else:
+                thread.enter(state)
+                if begin:
+                    thread.note(begin, end, calls)
 
     return like(observed, function)
 
