@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, median
 
 from frameworktax.analysis.estimates import difference
@@ -20,18 +21,13 @@ Blocks = Mapping[tuple[Hashable, int], float]
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """Return the non-decreasing sequence nearest in squares, by pooling adjacent violators.
+    """Return the non-decreasing sequence nearest in squares."""
+    if all(earlier < later for earlier, later in pairwise(values)):
+        return [float(value) for value in values]  # as most are: scipy's call costs ten times more
+    from scipy.optimize import isotonic_regression  # 0.2 s of import, for curves alone
 
-    scipy has it too, for 0.2 s of import and ten times the time of a curve of few points.
-    """
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        total, count = float(value), 1
-        while pools and pools[-1][0] / pools[-1][1] >= total / count:
-            before, more = pools.pop()
-            total, count = before + total, more + count
-        pools.append((total, count))
-    return [total / count for total, count in pools for _ in range(count)]
+    nearest: list[float] = isotonic_regression(values).x.tolist()
+    return nearest
 
 
 def free_batch(
