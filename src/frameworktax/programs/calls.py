@@ -46,8 +46,8 @@ now = time.perf_counter_ns
 DETAIL = 0.005
 """Share of the time in calls that notes in detail may cost."""
 BASE_NS, MODULE_NS = 25_000, 1_500
-"""What detail is taken to cost a call, and for each module called in it: as in a loop. Between calls
-of a program the caches are the model's, and it costs several times that; rows do as well."""
+"""What detail is taken to cost a call, and for each module called in it: as in a loop. Between
+calls of a program the caches are the model's, and it costs several times that; rows do as well."""
 FIRST = 2
 """Calls of each module that are noted in detail whatever it costs."""
 ROWS, ROW_NS = 0.005, 4_000
