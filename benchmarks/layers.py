@@ -1,7 +1,7 @@
 """Known answers of layers: a spin in one of six comes back as that layer's, equal layers are equal.
 
-Six equal blocks of two small products; the third spins for a known processor time, which it also
-reads from its thread's clock. Each spin is sampled for two seconds, in rounds. The Python that the
+Six equal blocks of two small products, which all read their thread's clock twice; the third spins in
+between for a known processor time. Each spin is sampled for two seconds, in rounds. The Python that the
 layer has beyond the mean of the others, times the processor time of the calls that were sampled, is
 held against the spins in the very same calls: a host that is faster a second later changes neither.
 Also: how often a layer without a spin is within its 95 % interval, as documents have it, of what
@@ -66,18 +66,18 @@ class Layer(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.spin_ns = self.spun_ns = 0
+        self.spin_ns = 0
+        self.spun: list[int] = []  # an attribute would be set by Python code of Module
         self.first, self.second = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Spin by itself, then call what is inside."""
-        if self.spin_ns:
-            begin = now = time.thread_time_ns()
-            while now < begin + self.spin_ns:
-                for _ in range(STEPS):
-                    pass
-                now = time.thread_time_ns()
-            self.spun_ns += now - begin
+        """Spin by itself, for no time in most layers, then call what is inside."""
+        begin = now = time.thread_time_ns()
+        while now < begin + self.spin_ns:
+            for _ in range(STEPS):
+                pass
+            now = time.thread_time_ns()
+        self.spun.append(now - begin)
         return x + self.second(torch.relu(self.first(x)))
 
 
@@ -109,26 +109,28 @@ def sampled(
 ) -> tuple[list[Estimate], list[Estimate]]:
     """Return the share of each layer, with what is inside it, of samples; and of Python in it.
 
-    Of the samples in the model, those in the operating system left out: a hypervisor's ticks.
+    Layers are compared without samples in the operating system, which are a hypervisor's ticks. The
+    Python is of all samples in the model: it is held against processor time, which has all in it.
     """
     found = attribute_modules(call, model, duration_ns=DURATION_NS)
     whole: list[Counter[str]] = []
     python: list[Counter[str]] = []
+    every: list[int] = []
     for stretch in found["ticks"]:
         whole.append(Counter())
         python.append(Counter())
+        every.append(sum(count for index, *_, count in stretch if index >= 0))
         for index, _, line, count in stretch:
             if index >= 0 and line != "system":
                 path = found["modules"][index]["path"].partition(".")[0]
                 whole[-1][path] += count
                 python[-1][path] += count * (line == "python")
-    totals = [counts.total() for counts in whole]
     shares, of_python = (
         [
             share_interval([counts[str(at)] for counts in kind], totals, "samples")
             for at in range(LAYERS)
         ]
-        for kind in (whole, python)
+        for kind, totals in ((whole, [counts.total() for counts in whole]), (python, every))
     )
     return shares, of_python
 
@@ -168,13 +170,15 @@ def known_answers(rounds: int) -> Row:
     for _ in range(rounds):
         for spin in SPINS_US:
             spinning.spin_ns = spin * 1000
-            spinning.spun_ns = call.made = call.took_ns = 0
+            for layer in model:
+                layer.spun.clear()
+            call.made = call.took_ns = 0
             shares, python = sampled(model, call)
             rest_of_python = [share.value for at, share in enumerate(python) if at != SPINNING]
             beyond = python[SPINNING].value - fmean(rest_of_python)
             others = [share for at, share in enumerate(shares) if at != SPINNING]
             back[spin].append(beyond * call.took_ns / call.made / 1e3)
-            spun[spin].append(spinning.spun_ns / call.made / 1e3)
+            spun[spin].append(sum(spinning.spun) / call.made / 1e3)
             by_clock = clocked(model, call)
             del by_clock[SPINNING]
             places.append([one / fmean(by_clock) for one in by_clock])
