@@ -1,12 +1,12 @@
 """Known answers of layers: a spin in one of six comes back as that layer's, equal layers are equal.
 
-Six equal blocks of two small products, which all read their thread's clock twice; the third spins in
-between for a known processor time. Each spin is sampled for two seconds, in rounds. The Python that the
-layer has beyond the mean of the others, times the processor time of the calls that were sampled, is
-held against the spins in the very same calls: a host that is faster a second later changes neither.
-Also: how often a layer without a spin is within its 95 % interval, as documents have it, of what
-the layers' own clocks say in a run without samples; how equal the layers truly are; and how much
-longer a call takes while its modules read the clock.
+Six equal blocks of two small products, which all read their thread's clock twice; the third spins
+in between for a known processor time. Each spin is sampled for two seconds, in rounds. The Python
+that the layer has beyond the mean of the others, times the processor time of the calls that were
+sampled, is held against the spins in the very same calls: a host that is faster a second later
+changes neither. Also: how often a layer without a spin is within its 95 % interval, as documents
+have it, of what the layers' own clocks say in a run without samples; how equal the layers truly
+are; and how much longer a call takes while its modules read the clock.
 
 Then, on four models, beside torch.profiler: which share of a call each says a layer has by itself,
 and how much more processor time a call takes under each. Last, sessions with and without layers, in
