@@ -14,11 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # Linux alone counts for a thread
-    getrusage = None  # type: ignore[assignment]  # a function where there is one
-
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _opened = threading.local()
 
@@ -41,9 +36,19 @@ def queued_ns(path: Path = SCHEDSTAT) -> int | None:
         return None
 
 
-def waits() -> int | None:
-    """Return how often the calling thread gave its processor up to wait; None if not known."""
-    return None if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # Linux alone counts for a thread
+
+    def waits() -> int | None:
+        """Return None: how often a thread waited is not known here."""
+        return None
+
+else:
+
+    def waits() -> int | None:
+        """Return how often the calling thread gave its processor up to wait; None if not known."""
+        return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 Queue = tuple[int | None, int | None]

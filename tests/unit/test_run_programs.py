@@ -272,6 +272,30 @@ def test_modules_whose_calls_are_counted_are_inner_ones_inside_of_other_calls(wa
     assert len(thread.rows) < 3000 and len(thread.counted)
 
 
+def test_each_of_two_short_calls_in_a_closure_has_a_row(watched):
+    torch, clock, read = watched
+    net = timed(torch, clock, 0.001)
+
+    class Sgd(torch.optim.Optimizer):
+        def step(self, closure):
+            closure()
+
+    Sgd.step = torch.optim.Optimizer.profile_hook_step(Sgd.step)
+
+    def rows():
+        found = read()
+        (root,) = (root for root, about in found.roots.items() if about["kind"] == "module")
+        (thread,) = found.threads.values()
+        return int((thread.rows[:, 2] == root).sum())
+
+    for _ in range(50):
+        net()
+    before = rows()
+    assert before < 50  # the next ones are counted
+    Sgd().step(lambda: (net(), net()))
+    assert rows() == before + 2
+
+
 def test_a_program_goes_on_without_room_for_notes(watched, monkeypatch):
     torch, clock, read = watched
     net = timed(torch, clock, 1)

@@ -70,6 +70,18 @@ def test_time_in_the_queue_is_told_apart():
     )
 
 
+def test_what_others_take_between_two_readings_of_clocks_is_in_none_of_them():
+    class Interrupted(FakeClock):
+        def _cpu(self):
+            read = super()._cpu()
+            self.others(1_000)
+            return read
+
+    clock = Interrupted()
+    run = sample(lambda: clock.work(300), Counting(), stretches=1, duration_ns=1, clock=clock)
+    assert (run.stretches[0].wall_ns, run.stretches[0].queued_ns) == (300, 0)
+
+
 @pytest.mark.parametrize(("waited_ns", "others_ns"), [(0, 500), (100, 200)])
 def test_what_a_hypervisor_takes_of_a_thread_that_never_waits_is_time_of_others(
     waited_ns, others_ns

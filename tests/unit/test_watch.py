@@ -192,31 +192,22 @@ def test_sampled_time_goes_to_the_line_and_the_label_set_of_the_call(recorder, c
     assert seen.ratios == [("2", 0.25)]  # 600 samples; the 200 of batch 1 are too few
 
 
-def test_waiting_is_tax_and_the_time_of_other_processes_is_in_no_line(recorder, clock, seen):
+@pytest.mark.parametrize(("others", "wait_ms"), [("others", 4), ("stolen", 0)])
+def test_waiting_is_tax_and_the_time_of_others_is_in_no_line(
+    recorder, clock, seen, others, wait_ms
+):
     for _ in range(50):
         caller = recorder.enter("call", ([0],), {})
         clock.work(4 * MS)
         recorder._callers[0].sampler.pause()  # no ticks off the processor
-        clock.wait(4 * MS)
-        clock.others(8 * MS)
+        if wait_ms:
+            clock.wait(wait_ms * MS)
+        getattr(clock, others)(8 * MS)
         recorder._callers[0].sampler.on = clock.now_ns
         recorder.leave(caller)
     recorder.flush()
-    assert seen.seconds["1", "wait"] == pytest.approx(0.2)
-    assert sum(seen.seconds.values()) == pytest.approx(0.4)
-
-
-def test_what_a_hypervisor_takes_is_in_no_line(recorder, clock, seen):
-    for _ in range(50):
-        caller = recorder.enter("call", ([0],), {})
-        clock.work(4 * MS)
-        recorder._callers[0].sampler.pause()  # no ticks off the processor
-        clock.stolen(4 * MS)
-        recorder._callers[0].sampler.on = clock.now_ns
-        recorder.leave(caller)
-    recorder.flush()
-    assert seen.seconds["1", "wait"] == 0
-    assert sum(seen.seconds.values()) == pytest.approx(0.2)
+    assert seen.seconds["1", "wait"] == pytest.approx(0.05 * wait_ms)
+    assert sum(seen.seconds.values()) == pytest.approx(0.05 * (4 + wait_ms))
 
 
 def test_without_kernel_samples_missing_ticks_are_system_time(clock):

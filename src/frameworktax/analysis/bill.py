@@ -33,9 +33,8 @@ SAMPLING = "program-counter-sampling"
 TWIN = "width-shrunk-twin"
 DEVICE = "device-profile"
 MISJUDGED = 0.02
-"""Share of the samples that machine code may place otherwise than symbols, copies apart: 0.018
-at most in the models that its rules were written on, 0.016 in those held out
-(``benchmarks/stripped.py``)."""
+"""Share of the samples that machine code may place otherwise than symbols, copies apart: more than
+in any of the models of ``benchmarks/stripped.py``."""
 MAX_INFLATION = 0.05
 """Difference of sampled and timed calls of a process above which its shares carry a warning."""
 HOST_LINES = ("dispatch", "python", "allocator", "runtime", "threading", "system", "launch")

@@ -278,7 +278,7 @@ def _measurements(
         device = gpus.get((records.session, device_of(point.platform)))
         bound = _regime(records, bill, slope, device) if bill is not None else None
         m = _measurement(records, bill, bound, twin, eager, until)
-        vars(m).clear()  # the defaults of what is computed later
+        vars(m).clear()  # slots hold what was given; here are defaults of what is computed later
         vars(m).update(records=records, bill=bill, slope=slope)
         found.append((family, m))
     return found

@@ -164,8 +164,8 @@ def sample(
                     settled_wall += wall() - now
                     settled_cpu += cpu() - cpu_mark
             end = wall() if settle else now
-            cpu_end = cpu()
             queue_end = clock.queue()
+            cpu_end = cpu()
             sampler.stop()
             wall_ns = end - begin - settled_wall
             cpu_ns = cpu_end - cpu_begin - settled_cpu

@@ -33,7 +33,17 @@ from importlib.machinery import PathFinder
 try:
     from resource import RUSAGE_THREAD, getrusage
 except ImportError:  # Linux alone counts for a thread, and has a queue to read
-    getrusage = None  # type: ignore[assignment]  # a function where there is one
+
+    def waits() -> int:
+        """Return −1: how often a thread waited is not known here."""
+        return -1
+
+else:
+
+    def waits() -> int:
+        """Return how often this thread gave its processor up to wait; −1 if not known."""
+        return getrusage(RUSAGE_THREAD).ru_nvcsw
+
 
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
@@ -327,10 +337,6 @@ class Thread:
         except (OSError, IndexError, ValueError):
             return -1
 
-    def waits(self) -> int:
-        """Return how often this thread gave its processor up to wait; −1 if not known."""
-        return -1 if getrusage is None else getrusage(RUSAGE_THREAD).ru_nvcsw
-
     def __del__(self) -> None:
         if self.schedstat >= 0:
             os.close(self.schedstat)
@@ -420,18 +426,18 @@ class Thread:
         self.enter((root.inside, notes))
         # The same order at both ends: what lies between two readings is then in none of the three.
         # Others get the processor as a system call returns, which is after its number is read.
-        waits = self.waits()
+        waited = waits()
         begin = now()
         queued = self.queued()
-        return before, notes, waits, begin, queued, time.thread_time_ns()
+        return before, notes, waited, begin, queued, time.thread_time_ns()
 
     def end_detail(self, calls: Calls, begun: tuple[Any, ...]) -> None:
         """End a call that is noted in detail and keep it."""
         end = now()
-        before, notes, waits, begin, queued, cpu = begun
+        before, notes, waited, begin, queued, cpu = begun
         queued = -1 if queued < 0 else self.queued() - queued
         cpu = time.thread_time_ns() - cpu
-        if waits == self.waits() and end - begin - cpu > queued >= 0:
+        if waited == waits() and end - begin - cpu > queued >= 0:
             queued = end - begin - cpu  # others had the processor: see ``clock.others_ns``
         self.enter(before)
         calls.root.cost = BASE_NS + MODULE_NS * len(notes) // 4
@@ -506,8 +512,8 @@ WATCHED = {
 def module_call(recorder: Recorder, call: Any, compiling: Any) -> Any:
     """Return what takes the place of ``Module.__call__``.
 
-    Every call of every module comes here, with caches that the model's own work has filled: each
-    object and each function of C that is touched costs 0.2 to 1 µs. So what passes through or is
+    Every call of every module comes here, with caches that the model's own work has filled, so that
+    each object and each function of C that is touched costs. So what passes through or is
     counted is written out, and what torch's own function does is done in its place where it is the
     one that is known. All else is in ``noted``.
     """

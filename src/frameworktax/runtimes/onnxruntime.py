@@ -43,8 +43,9 @@ QUIET = 3
 """ONNX Runtime's log level *error*."""
 OPSET = 17
 COPIED_BYTES = 1 << 17
-"""Inputs up to this size together are copied into a session's own memory: measured in turn, that
-takes less than to hand them over at 1 and at 32 KB, and more at 768 KB."""
+"""Inputs up to this size together are copied into a session's own memory, which takes less than to
+name and check them; large ones are handed over. ``benchmarks/refund.py --dispatch`` shows what a
+call costs."""
 BATCH = "batch"
 LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED"}
 LEVELS |= {"bare": "ORT_DISABLE_ALL"}
