@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import best_sampler
+from frameworktax.attribution import usable_sampler
 from frameworktax.errors import FrameworktaxError
 from frameworktax.host.cache import atomic_path
 from frameworktax.measure.process import Worker
@@ -178,7 +178,7 @@ def say(text: str) -> None:
 
 def environment() -> Row:
     """Return where this runs, the machine's name left out, and how busy others keep it."""
-    found = asdict(host.environment(sampler=best_sampler(), packages=runtimes.distributions()))
+    found = asdict(host.environment(sampler=usable_sampler(), packages=runtimes.distributions()))
     del found["host"]
     load = host.foreign_load(1.0)
     return {**found, "foreign_load": load.foreign if load else None}

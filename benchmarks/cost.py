@@ -39,7 +39,7 @@ from common import (
 )
 from floor import floor, tell_floor
 from frameworktax import host, models, runtimes, stats
-from frameworktax.attribution import available_samplers, best_sampler
+from frameworktax.attribution import probe
 from frameworktax.attribution.sampler import Sampler, open_sampler
 from frameworktax.measure import timing
 from frameworktax.measure.plan import DEFAULT_BUDGET_S
@@ -134,9 +134,8 @@ def sampled_blocks(workload: Workload, rounds: int) -> Row:
     that are shorter shows a whole tick or none.
     """
     os.sched_setaffinity(0, host.pick_cpus(1))
-    method = best_sampler()
-    if method is None:
-        raise BenchmarkError("; ".join(why for _, _, why in available_samplers()))
+    if (refused := probe()) is not None:
+        raise BenchmarkError(refused)
     loaded = runtimes.get("eager").load(models.build(workload, "cpu"), Target(), Path())
     call = loaded.bind(workload.batch)
     calls = timing.calls_for(timing.warm_up(call).call_ns, BLOCK_NS)
@@ -146,14 +145,14 @@ def sampled_blocks(workload: Workload, rounds: int) -> Row:
     found: Row = {
         f"{what}_{side}_ns": [] for what in ("means", "medians") for side in ("on", "off")
     }
-    with open_sampler(method, 50 * BLOCK_NS) as active:
+    with open_sampler(50 * BLOCK_NS) as active:
         for _ in range(rounds):
             for side in shuffle.sample(("on", "off"), 2):
                 with Sampling(active) if side == "on" else nullcontext():
                     block = timing.time_block(call, calls=calls)
                 found[f"means_{side}_ns"].append(block.pipelined_ns / block.pipelined_calls)
                 found[f"medians_{side}_ns"].append(float(median(block.latency_ns)))
-        return {"method": method, "period_ns": active.period_ns, **found}
+        return {"method": active.name, "period_ns": active.period_ns, **found}
 
 
 class Sampling:

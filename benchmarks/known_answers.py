@@ -48,7 +48,7 @@ def lines(call: Part, threads: int = 1, sampled_ns: int = SAMPLED_NS) -> tuple[C
 
     Time in the operating system is left out: nothing here calls it, a hypervisor's ticks are there.
     """
-    found = attribute_cpu(call, method="perf-event", threads=threads, duration_ns=sampled_ns)
+    found = attribute_cpu(call, threads=threads, duration_ns=sampled_ns)
     counts = sum(map(Counter, found["samples"]), Counter())
     each = (found["wall_ns"] - found["off_cpu_ns"]) / found["calls"] / counts.total()
     del counts["system"]

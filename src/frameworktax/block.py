@@ -31,6 +31,7 @@ from frameworktax.analysis.bill import from_samples
 from frameworktax.analysis.places import layers
 from frameworktax.analysis.where import where
 from frameworktax.attribution.buckets import itemise
+from frameworktax.attribution.sampler import Sampler
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import UsageError
 from frameworktax.measure import protocol
@@ -38,7 +39,6 @@ from frameworktax.measure.inline_profiler import (
     RING_NS,
     Ended,
     InlineProfiler,
-    PausableSampler,
     hidden,
     perf_event_sampler,
 )
@@ -164,7 +164,7 @@ class Block:
         name: str,
         *,
         clock: Clock = REAL,
-        sampler: Callable[[], PausableSampler] = perf_event_sampler,
+        sampler: Callable[[], Sampler] = perf_event_sampler,
         module: Any = None,
     ) -> None:
         self.name = name

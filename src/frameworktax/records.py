@@ -367,8 +367,8 @@ EVERY_THREAD = "perf-event of every thread"
 class Attribution:
     """Where the time of a point goes, from a run of its own; never a source of latency.
 
-    On a CPU (``perf-event``, ``py-spy``): ``samples`` holds, per stretch of the run,
-    program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
+    On a CPU (``perf-event``; ``py-spy`` in older stores): ``samples`` holds, per stretch of the
+    run, program-counter samples by bucket of ``BILL``; ``detail`` the same for parts of the kernel
     (``gemm``, ``packing``, ``vectorised`` …); ``top`` the leaders as (bucket, library, symbol,
     samples). A process is sampled in one round or in several. ``off_cpu_ns`` is wall time minus
     CPU time of the calling thread, ``queued_ns`` the part of it in which the thread was ready and

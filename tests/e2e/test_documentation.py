@@ -40,7 +40,6 @@ OTHERS = {
     "--frameworktax-inconclusive": "pytest",
     "--frameworktax-update": "pytest",
     "--hypothesis-profile": "pytest",
-    "--native": "py-spy",
     "--nonblocking": "py-spy",
     "--rate": "py-spy",
     "--strict": "mypy",

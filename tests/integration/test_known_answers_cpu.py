@@ -18,7 +18,7 @@ import native_code
 import pytest
 from attempts import attempted, in_attempts
 
-from frameworktax.attribution import attribute_cpu, available_samplers, machine_code, perf_event
+from frameworktax.attribution import attribute_cpu, machine_code, perf_event, probe
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
 from frameworktax.attribution.sampler import sample
@@ -26,7 +26,7 @@ from frameworktax.attribution.sampler import sample
 pytestmark = [
     pytest.mark.timing,
     pytest.mark.skipif(
-        not available_samplers()[0][1], reason=f"perf-event: {available_samplers()[0][2]}"
+        probe() is not None, reason=f"perf-event: {probe()}"
     ),
 ]
 
@@ -125,7 +125,7 @@ def per_call(call, spent, **more):
     for known in spent:
         spent[known] = 0
     while ran < 2500 * MS:
-        record = attribute_cpu(call, method="perf-event", duration_ns=500 * MS, **more)
+        record = attribute_cpu(call, duration_ns=500 * MS, **more)
         calls += record["calls"]
         ran += record["wall_ns"] - record["off_cpu_ns"]
         for stretch in record["samples"]:
@@ -318,7 +318,7 @@ def test_a_copy_belongs_to_what_called_it():
     content, part = bytes(1 << 22), torch.randn(1 << 20)
 
     def line(call):
-        record = attribute_cpu(call, stretches=1, duration_ns=300_000_000, method="perf-event")
+        record = attribute_cpu(call, stretches=1, duration_ns=300_000_000)
         copied = Counter()
         for bucket, _, symbol, count in record["top"]:
             copied[bucket] += count * (symbol in ("memcpy", "memmove"))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from attempts import in_attempts
 
-from frameworktax.attribution import available_samplers, call_stacks, operators
+from frameworktax.attribution import call_stacks, operators, probe
 from frameworktax.attribution.layers import OUTSIDE, ModuleClock, attribute_modules, joined
 from frameworktax.attribution.operators import attribute_operators
 from frameworktax.attribution.symbols import JIT, Leaf
@@ -165,10 +165,10 @@ def test_what_runs_outside_python_is_one_layer(clock):
 
 
 needs_samples = pytest.mark.skipif(
-    not available_samplers()[0][1], reason="perf_event_open is not allowed here"
+    probe() is not None, reason="perf_event_open is not allowed here"
 )
 needs_stacks = pytest.mark.skipif(
-    not available_samplers()[0][1] or call_stacks.missing() is not None,
+    probe() is not None or call_stacks.missing() is not None,
     reason="stacks cannot be sampled here",
 )
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from frameworktax.attribution import available_samplers, layers
+from frameworktax.attribution import layers, probe
 from frameworktax.attribution.layers import attribute_lines, by_line
 from frameworktax.attribution.symbols import JIT, Leaf
 from frameworktax.errors import WorkerError
@@ -17,7 +17,7 @@ KERNEL, OUTSIDE = Leaf(JIT, ""), ("", 0, "")
 A, B = ("a.py", 1, "f"), ("b.py", 2, "g")
 
 needs_samples = pytest.mark.skipif(
-    not available_samplers()[0][1], reason="perf_event_open is not allowed here"
+    probe() is not None, reason="perf_event_open is not allowed here"
 )
 
 

@@ -186,7 +186,7 @@ def test_yama_decides_about_functions_of_python(tmp_path, monkeypatch, scope, us
     (tmp_path / "proc/sys/kernel/yama/ptrace_scope").write_text(f"{scope}\n")
     monkeypatch.setattr(py_spy, "_executable", lambda: "py-spy")
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    reason = py_spy.probe(tmp_path, attaches=True)
+    reason = py_spy.probe(tmp_path)
     assert (reason is None) == allowed
     if reason:
         assert "kernel.yama.ptrace_scope=0" in reason

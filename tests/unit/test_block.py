@@ -21,7 +21,6 @@ class Scripted:
 
     name = "scripted"
     period_ns = MS
-    counts_cpu_time = True
 
     def __init__(self, clock):
         self.clock = clock

@@ -263,12 +263,11 @@ GOOD = Environment(
     governor="performance", turbo=False, libraries=dict.fromkeys(inventory.EXTRAS, "1.0"),
 )  # fmt: skip
 QUIET = machine.Load(0.01, 0.0)
-SAMPLERS = [("perf-event", True, ""), ("py-spy", False, "not installed")]
 
 
-def findings(root, samplers=SAMPLERS, load=QUIET, which=str, processes=lambda: None, **changes):
+def findings(root, refused=None, load=QUIET, which=str, processes=lambda: None, **changes):
     found = dataclasses.replace(GOOD, **changes)
-    checks = doctor(samplers, root, found=found, load=load, which=which, processes=processes)
+    checks = doctor(refused, root, found=found, load=load, which=which, processes=processes)
     return {check.code: check for check in checks}
 
 
@@ -290,7 +289,7 @@ def test_each_fault_is_found_with_its_remedy(tree):
     gpu = {"index": 0, "name": "G", "persistence_mode": "Disabled"}
     checks = findings(
         root,
-        samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
+        refused="kernel.perf_event_paranoid is 4",
         load=machine.Load(0.3, 0.05),
         which=lambda name: None,
         affinity=(0,),
@@ -362,7 +361,7 @@ def test_each_hint_is_a_command_below_its_findings(tree):
     gpu = {"index": 0, "name": "G\nrm -rf /", "persistence_mode": "Disabled"}
     lines = hinted(
         root,
-        samplers=[("perf-event", False, "kernel.perf_event_paranoid is 4")],
+        refused="kernel.perf_event_paranoid is 4",
         load=machine.Load(0.3, 0.05),
         which=lambda name: name if name == "dnf" else None,
         governor="powersave",
@@ -389,16 +388,13 @@ def test_each_hint_is_a_command_below_its_findings(tree):
 
 
 def test_a_container_that_may_not_sample_is_started_anew(tree):
-    blocked = [("perf-event", False, "blocked"), ("py-spy", False, "ptrace")]
-    root = {**MEMINFO, "proc/sys/kernel/perf_event_paranoid": "2\n",
-            "proc/sys/kernel/yama/ptrace_scope": "1\n"}  # fmt: skip
-    inside = commands(hinted(tree(root), samplers=blocked, virtualization="KVM, container"))
+    root = {**MEMINFO, "proc/sys/kernel/perf_event_paranoid": "2\n"}
+    inside = commands(hinted(tree(root), refused="blocked", virtualization="KVM, container"))
     assert inside[0].startswith("docker run --cap-add PERFMON")
-    assert inside[1] == "sudo sysctl kernel.yama.ptrace_scope=0"
-    outside = commands(hinted(tree(root), samplers=blocked))
+    outside = commands(hinted(tree(root), refused="blocked"))
     assert outside[0] == "sudo sysctl kernel.perf_event_paranoid=2"
     root["proc/sys/kernel/perf_event_paranoid"] = "4\n"
-    inside = commands(hinted(tree(root), samplers=blocked, virtualization="container"))
+    inside = commands(hinted(tree(root), refused="blocked", virtualization="container"))
     assert inside[0] == "sudo sysctl kernel.perf_event_paranoid=2"
 
 
@@ -412,15 +408,10 @@ def test_the_switches_of_the_processor_are_hinted(tree):
     ]
 
 
-def test_py_spy_alone_is_a_warning(tree):
-    samplers = [("perf-event", False, "no"), ("py-spy", True, "")]
-    assert findings(tree(MEMINFO), samplers=samplers)["sampler"].status == "warning"
-
-
 def test_the_host_imports_nothing_heavy():
     code = (
         "import sys; from frameworktax import host; from frameworktax.attribution import "
-        "available_samplers; available_samplers(); "
+        "probe; probe(); "
         "print(*{m.split('.')[0] for m in sys.modules})"
     )
     result = subprocess.run(

@@ -55,9 +55,9 @@ def made(tree, lines):  # noqa: F811 - that fixture
     }
     intel = tree({**groups, **low, **kernel, **card, no_turbo: "0\n"})
     found = findings(
-        intel, samplers=[("perf-event", False, "not installed")], load=machine.Load(0.3, 0.05),
+        intel, refused="not installed", load=machine.Load(0.3, 0.05),
         which=lambda name: None, affinity=(0,), governor="powersave", turbo=True,
-        threads_per_core=2, libraries={"py-spy": "1"}, gpus=(gpu,),
+        threads_per_core=2, libraries={}, gpus=(gpu,),
         processes=lambda: 2,
     )  # fmt: skip
     (intel / no_turbo).unlink()
@@ -69,8 +69,7 @@ def made(tree, lines):  # noqa: F811 - that fixture
             **{f"sys/fs/cgroup/{name}": text for name, text in memory.items()},
         }
     )
-    rough = [("perf-event", False, "no"), ("py-spy", True, "")]
-    others = findings(amd, samplers=rough, load=None, turbo=True)
+    others = findings(amd, load=None, turbo=True)
     return [c for c in (*found.values(), *others.values()) if c.status != "ok"]
 
 

@@ -87,7 +87,7 @@ class Ran:
         self.patch("frameworktax.runtimes.get", runtime)
         if self.at_once:
             self.patch(measuring, "ThreadPoolExecutor", AtOnce)
-        self.patch(measuring, "best_sampler", lambda: "perf-event")
+        self.patch(measuring, "usable_sampler", lambda: "perf-event")
         points = tuple(
             Point(
                 workload=Workload(model="own.py:build", batch=batch),

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from frameworktax.attribution import perf_event, py_spy
+from frameworktax.attribution import perf_event, sampler
 from frameworktax.attribution.perf_event import (
     ON,
     PREEMPTED,
@@ -15,8 +15,7 @@ from frameworktax.attribution.perf_event import (
     records,
     refusal,
 )
-from frameworktax.attribution.symbols import JIT, Leaf
-from frameworktax.errors import UsageError, WorkerError
+from frameworktax.errors import WorkerError
 
 
 def sample_record(address, mode):
@@ -115,37 +114,11 @@ def test_kernel_samples_are_asked_for_first_then_given_up(monkeypatch):
     assert asked == [True, False]
 
 
-def test_py_spy_leaves_of_one_thread_are_read():
-    text = (
-        "thread (8341): MainThread;<module> (a b.py:12);mkl_sgemm (libtorch_cpu.so) 650\n"
-        "thread (8341): MainThread;<module> (a b.py:12);x (libtorch_cpu.so);0x7f12 (libc.so.6) 2\n"
-        "thread (8341): MainThread;forward (torch/nn/linear.py:125) 7\n"
-        "thread (8341): MainThread;f (a.py:1);0x7f99 (?) 4\n"
-        "thread (9): worker;f (a.py:1) 100\n"
-        "thread (8341): MainThread;g (b.py:1);mkl_sgemm (libtorch_cpu.so) 50\n"
-    )
-    assert py_spy.parse_raw(text, 8341) == {
-        Leaf("libtorch_cpu.so", "mkl_sgemm"): 700,
-        Leaf("libc.so.6", ""): 2,
-        Leaf("python", "forward"): 7,
-        Leaf(JIT, ""): 4,
-    }
-
-
-def test_the_first_sampler_that_works_is_taken_and_reasons_are_kept(monkeypatch):
-    from frameworktax.attribution import sampler
-
-    def refuse(method, stretch_ns, threads):
-        raise OSError(errno.EPERM, f"no {method} today")
+def test_where_no_sampler_is_allowed_the_reason_is_kept(monkeypatch):
+    def refuse(stretch_ns, threads):
+        raise perf_event.RefusedError(errno.EPERM, "no perf-event today")
 
     monkeypatch.setattr(sampler, "open_sampler", refuse)
-    with pytest.raises(WorkerError, match=r"perf-event: no perf-event today; py-spy: .*") as e:
+    with pytest.raises(WorkerError, match="no perf-event today") as caught:
         sampler.attribute_cpu(lambda: None)
-    assert e.value.status == "unavailable"
-
-
-def test_an_unknown_sampler_is_wrong_use():
-    from frameworktax.attribution import attribute_cpu
-
-    with pytest.raises(UsageError, match="choose perf-event, py-spy"):
-        attribute_cpu(lambda: None, method="vtune")
+    assert caught.value.status == "unavailable"

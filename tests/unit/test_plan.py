@@ -79,7 +79,7 @@ def test_no_share(text):
 
 
 def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
-    monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", True, "")])
+    monkeypatch.setattr(plan, "probe", lambda: None)
     points = points_for(Workload(model="mlp"), batches=[1], runtimes=["onnxruntime", "eager"])
     plan.refuse_places(points, "module")
     with pytest.raises(UsageError, match=r"onnxruntime .*works in eager, inference-mode"):
@@ -96,7 +96,7 @@ def test_by_what_a_runtime_cannot_be_broken_down(monkeypatch):
     with pytest.raises(UsageError, match="by line on cuda:0; give module or operator"):
         plan.refuse_places(device, "line")
     plan.refuse_places([replace(points[1], platform="cuda:0")], "operator")
-    monkeypatch.setattr(plan, "available_samplers", lambda: [("perf-event", False, "why not")])
+    monkeypatch.setattr(plan, "probe", lambda: "why not")
     plan.refuse_places([replace(points[1], platform="cuda:0")], "module")
     with pytest.raises(UsageError, match="perf-event: why not"):
         plan.refuse_places(points, "module")

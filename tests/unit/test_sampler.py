@@ -6,14 +6,8 @@ from random import Random
 
 import pytest
 
-from frameworktax.attribution.sampler import (
-    Ticks,
-    drawn_period_ns,
-    sample,
-    separates_kernels,
-)
+from frameworktax.attribution.sampler import Ticks, drawn_period_ns, sample
 from frameworktax.clock import Clock, others_ns
-from frameworktax.errors import WorkerError
 from frameworktax.testing import FakeClock
 
 
@@ -22,7 +16,6 @@ class Counting:
 
     name = "counting"
     period_ns = 1_000
-    counts_cpu_time = True
 
     def __init__(self):
         self.events = []
@@ -36,8 +29,6 @@ class Counting:
     def ticks(self):
         return [Ticks(Counter(), 0)] * self.events.count("stop")
 
-
-class Pausing(Counting):
     def pause(self):
         self.events.append("pause")
 
@@ -127,7 +118,7 @@ def test_a_thread_waits_when_it_sleeps_and_not_when_it_computes():
 
 
 def test_the_wait_for_a_device_is_left_out():
-    clock, sampler = FakeClock(), Pausing()
+    clock, sampler = FakeClock(), Counting()
     run = sample(
         lambda: clock.work(300),
         sampler,
@@ -140,18 +131,6 @@ def test_the_wait_for_a_device_is_left_out():
     assert (stretch.calls, stretch.wall_ns, stretch.cpu_ns) == (2, 600, 600)
     assert run.latency_ns == 300
     assert sampler.events == ["start", *["pause", "resume"] * 2, "stop"]
-
-
-def test_a_sampler_that_cannot_pause_is_refused_for_a_device():
-    with pytest.raises(WorkerError, match="perf-event"):
-        sample(lambda: None, Counting(), settle=lambda: None, clock=FakeClock())
-
-
-def test_without_symbols_addresses_are_needed():
-    assert separates_kernels("perf-event", has_symbols=False) is True
-    assert separates_kernels("py-spy", has_symbols=False) is False
-    assert separates_kernels("py-spy", has_symbols=True) is True
-    assert separates_kernels(None, has_symbols=True) is False
 
 
 def test_a_call_in_step_with_the_sampler_is_seen_as_it_is():

@@ -41,7 +41,6 @@ class Scripted:
 
     name = "scripted"
     period_ns = MS
-    counts_cpu_time = True
     kernel = True
 
     def __init__(self, clock):

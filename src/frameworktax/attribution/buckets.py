@@ -169,8 +169,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
     """Return a sampled run as the fields of ``records.Attribution``.
 
     Notes are (code, text) pairs. Shares of a bucket are its samples over all samples of the
-    stretch; ``off_cpu_ns`` is wall minus CPU time of the thread, signed, and None where the
-    sampler itself stops the thread.
+    stretch; ``off_cpu_ns`` is wall minus CPU time of the thread, signed.
     """
     samples: list[dict[str, int]] = []
     detail: Counter[str] = Counter()
@@ -188,17 +187,13 @@ def itemise(run: SampleRun) -> dict[str, Any]:
                 detail[part] += count
         if stretch.ticks.system is not None:
             buckets["system"] += stretch.ticks.system
-        elif run.counts_cpu_time:
+        else:
             buckets["system"] += system_ticks(stretch, run.period_ns)
         samples.append(dict(buckets))
     if any(stretch.ticks.system is None for stretch in run.stretches):
         notes.append(
             ("system-from-missing-ticks", "kernel-mode samples are not allowed here; time in the "
              "operating system is CPU time minus the ticks seen in user mode")
-            if run.counts_cpu_time
-            else ("sampler-pauses-process", f"{run.method} pauses the process for every sample and "
-                  "does not see the operating system: on calls under 1 ms its kernel share was "
-                  "0.1 too low; allow perf_event_open for true shares")
         )  # fmt: skip
     total = sum(sum(stretch.values()) for stretch in samples)
     if sum(count for (_, leaf), count in leaders.items() if _by_code(leaf)) > _NOTED * total:
@@ -214,7 +209,6 @@ def itemise(run: SampleRun) -> dict[str, Any]:
             "intervals reach to where it is none"
         )
         notes.append(("unplaced", text))
-    off_cpu_ns = sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches)
     queued = [stretch.queued_ns for stretch in run.stretches]
     known = [ns for ns in queued if ns is not None]
     lost = sum(stretch.ticks.lost for stretch in run.stretches)
@@ -224,7 +218,7 @@ def itemise(run: SampleRun) -> dict[str, Any]:
         "wall_ns": sum(stretch.wall_ns for stretch in run.stretches),
         "latency_ns": run.latency_ns,
         "period_ns": run.period_ns,
-        "off_cpu_ns": off_cpu_ns if run.counts_cpu_time else None,
+        "off_cpu_ns": sum(stretch.wall_ns - stretch.cpu_ns for stretch in run.stretches),
         "queued_ns": sum(known) if len(known) == len(queued) else None,
         "samples": tuple(samples),
         "detail": dict(detail),

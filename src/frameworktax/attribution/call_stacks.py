@@ -23,7 +23,7 @@ from mmap import mmap
 from typing import NamedTuple
 
 from frameworktax.attribution.perf_event import MODE_KERNEL, MODE_MASK, SAMPLE, Event, records
-from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.sampler import METHOD, Ticks
 from frameworktax.attribution.symbols import Resolver
 
 STACK_BYTES = 65_400
@@ -68,8 +68,7 @@ class StackSampler(Event):
         stretches: the records of each stretch as they came.
     """
 
-    name = "perf-event"
-    counts_cpu_time = True
+    name = METHOD
 
     def __init__(self, period_ns: int) -> None:
         # As large a ring as there may be.

@@ -171,7 +171,6 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
     """
 
     name = EVERY_THREAD
-    counts_cpu_time = True
 
     def __init__(self, stretch_ns: int, *, period_ns: int = PERIOD_NS) -> None:
         self.period_ns = period_ns
@@ -187,16 +186,24 @@ class EveryThreadSampler(AbstractContextManager["EveryThreadSampler"]):
     def start(self) -> None:
         """Begin a stretch."""
         self._find()
-        for event in self._events.values():
-            event.resume()
+        self.resume()
         self._queued_ns = {thread: _queued_ns(thread) for thread in self._events}
         self._begin_ns = time.perf_counter_ns()
+
+    def resume(self) -> None:
+        """Take samples again."""
+        for event in self._events.values():
+            event.resume()
+
+    def pause(self) -> None:
+        """Take no samples from here."""
+        for event in self._events.values():
+            event.pause()
 
     def stop(self) -> None:
         """End a stretch and empty the rings."""
         end_ns = time.perf_counter_ns()
-        for event in self._events.values():
-            event.pause()
+        self.pause()
         seen: _Seen = []
         for thread in sorted(self._events, key=lambda thread: thread != self._caller):
             event, since = self._events[thread], self._queued_ns[thread]

@@ -37,7 +37,13 @@ import numpy as np
 
 from frameworktax.attribution.buckets import classify
 from frameworktax.attribution.perf_event import PerfEventSampler
-from frameworktax.attribution.sampler import Call, SampleRun, drawn_period_ns, sample
+from frameworktax.attribution.sampler import (
+    Call,
+    SampleRun,
+    drawn_period_ns,
+    refused_as_unavailable,
+    sample,
+)
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import WorkerError
 
@@ -265,15 +271,6 @@ def _by_module(modules: ModuleClock, sampler: PerfEventSampler) -> dict[str, Any
         for seen in (joined(modules, ticks) for ticks in sampler.timed())
     )
     return {"modules": called, "ticks": ticks}
-
-
-@contextmanager
-def refused_as_unavailable() -> Iterator[None]:
-    """Raise the refusal of a sampler as a WorkerError."""
-    try:
-        yield
-    except OSError as error:
-        raise WorkerError("unavailable", f"{error.strerror or error}") from error
 
 
 def places(method: str, run: SampleRun, **found: Any) -> dict[str, Any]:

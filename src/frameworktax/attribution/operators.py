@@ -49,9 +49,8 @@ from frameworktax.attribution.layers import (
     modules_called,
     places,
     refuse_compiled,
-    refused_as_unavailable,
 )
-from frameworktax.attribution.sampler import Call, sample
+from frameworktax.attribution.sampler import Call, refused_as_unavailable, sample
 from frameworktax.attribution.symbols import DAMAGED, KERNEL, Leaf, Resolver, SymbolTable, demangle
 from frameworktax.errors import WorkerError
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakSet, finalize
 
-from frameworktax.attribution.sampler import Ticks
+from frameworktax.attribution.sampler import METHOD, Ticks
 from frameworktax.attribution.symbols import KERNEL, Leaf, Resolver
 
 T = TypeVar("T")
@@ -416,8 +416,7 @@ class Event(Ring):
 class PerfEventSampler(Event):
     """Samples of the thread that made it, in stretches; arguments are those of ``Event``."""
 
-    name = "perf-event"
-    counts_cpu_time = True
+    name = METHOD
 
     def __init__(self, stretch_ns: int, **more: Any) -> None:
         super().__init__(stretch_ns, min_pages=8, stack_bytes=TOP_BYTES, **more)

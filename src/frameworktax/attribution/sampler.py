@@ -1,9 +1,5 @@
 """Where a call spends the thread's time: runs it while its program counter is sampled.
 
-Ways to sample, best first: ``perf-event`` (the kernel's own, no tool needed) and ``py-spy`` (a
-wheel; pauses the process for every sample, and does not see the operating system).
-``attribute_cpu`` takes the first that works and names it.
-
 A run is cut into stretches, so that the spread between them gives an interval. Samples are read
 and resolved between and after the stretches, never while calls run.
 """
@@ -12,19 +8,19 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from random import Random, SystemRandom
 from statistics import median
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.clock import REAL, Clock, others_ns
-from frameworktax.errors import UsageError, WorkerError
+from frameworktax.errors import WorkerError
 
-METHODS = ("perf-event", "py-spy")
-"""Names of the samplers, best first."""
+METHOD = "perf-event"
+"""The sampler's name in records; older ones have others."""
 
 PERIOD_SPREAD = 0.15
 """How far from the middle a period is drawn: over 0.1 ms either way, a short call's own time."""
@@ -40,7 +36,8 @@ class Ticks:
 
     Attributes:
         leaves: user-mode ticks by where they were.
-        system: ticks inside the operating system; None where the sampler cannot see them.
+        system: ticks inside the operating system; None where the sampler cannot see them, which
+            are then those that are missing against the CPU time.
         lost: ticks that were due and have no record.
         ran_ns: time in which a thread of the process ran; None where one thread alone is seen.
         queued_ns: time in which none ran and one would have; None as ``ran_ns``.
@@ -58,28 +55,21 @@ class Sampler(AbstractContextManager["Sampler"], Protocol):
 
     name: str
     period_ns: int
-    counts_cpu_time: bool
-    """Whether ticks follow the thread's CPU time exactly, so that missing ones mean something."""
 
     def start(self) -> None:
         """Begin a stretch."""
+
+    def pause(self) -> None:
+        """Take no samples from here; part of a stretch is left out."""
+
+    def resume(self) -> None:
+        """Take samples again."""
 
     def stop(self) -> None:
         """End a stretch and set its samples aside."""
 
     def ticks(self) -> list[Ticks]:
         """Return what was seen, a stretch each; symbols are resolved here."""
-
-
-@runtime_checkable
-class Pausable(Protocol):
-    """A sampler that can leave part of a stretch out."""
-
-    def pause(self) -> None:
-        """Take no samples from here."""
-
-    def resume(self) -> None:
-        """Take samples again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +94,6 @@ class SampleRun:
     period_ns: int
     stretches: tuple[Stretch, ...]
     latency_ns: int
-    counts_cpu_time: bool = True
 
     @property
     def calls(self) -> int:
@@ -131,9 +120,6 @@ def sample(
     longer than ``duration_ns / stretches`` make fewer stretches: the run ends once the duration
     is over and ``min_calls`` were made.
     """
-    if settle is not None and not isinstance(sampler, Pausable):
-        text = f"{sampler.name} cannot leave out the wait for a device; allow perf-event"
-        raise WorkerError("unavailable", text)
     stretch_ns = duration_ns // stretches
     latencies: list[int] = []
     clocks: list[tuple[int, int, int, int | None]] = []
@@ -156,7 +142,7 @@ def sample(
                 call()
                 now = wall()
                 latencies.append(now - call_begin)
-                if settle is not None and isinstance(sampler, Pausable):
+                if settle is not None:
                     cpu_mark = cpu()
                     sampler.pause()
                     settle()
@@ -179,7 +165,6 @@ def sample(
         sampler.period_ns,
         tuple(_stretch(seen, *times) for seen, times in zip(sampler.ticks(), clocks, strict=True)),
         int(median(latencies)),
-        sampler.counts_cpu_time,
     )
 
 
@@ -190,29 +175,11 @@ def _stretch(seen: Ticks, calls: int, wall_ns: int, cpu_ns: int, queued_ns: int 
     return Stretch(seen, calls, wall_ns, seen.ran_ns, seen.queued_ns)
 
 
-def available_samplers() -> list[tuple[str, bool, str]]:
-    """Return (name, usable, why not and what helps) of each way to sample, best first.
+def usable_sampler() -> str | None:
+    """Return the sampler's name, None where this host does not allow it."""
+    from frameworktax.attribution.perf_event import probe
 
-    Imports no engine and takes milliseconds.
-    """
-    from frameworktax.attribution import perf_event, py_spy
-
-    probes = (perf_event.probe, py_spy.probe)
-    reasons = [(name, probe()) for name, probe in zip(METHODS, probes, strict=True)]
-    return [(name, reason is None, reason or "") for name, reason in reasons]
-
-
-def best_sampler() -> str | None:
-    """Return the name of the best way to sample that this host allows, None for none."""
-    return next((name for name, usable, _ in available_samplers() if usable), None)
-
-
-def separates_kernels(sampler: str | None, *, has_symbols: bool) -> bool:
-    """Return whether samples tell kernels from the rest of a runtime.
-
-    By its symbols; without them by addresses. Where no machine code is read, that is a bound.
-    """
-    return sampler is not None if has_symbols else sampler == "perf-event"
+    return METHOD if probe() is None else None
 
 
 def drawn_period_ns(period_ns: int, random: Random = _RANDOM) -> int:
@@ -225,32 +192,22 @@ def drawn_period_ns(period_ns: int, random: Random = _RANDOM) -> int:
     return round(period_ns * random.uniform(1 - PERIOD_SPREAD, 1 + PERIOD_SPREAD))
 
 
-def open_sampler(method: str, stretch_ns: int, threads: int = 1) -> Sampler:
+def open_sampler(stretch_ns: int, threads: int = 1) -> Sampler:
     """Return a sampler of the calling thread, or of every thread where there are several.
 
     Raises:
-        UsageError: no sampler has this name.
         OSError: this host does not allow it.
     """
+    from frameworktax.attribution.every_thread import EveryThreadSampler
     from frameworktax.attribution.perf_event import PERIOD_NS, PerfEventSampler
-    from frameworktax.attribution.py_spy import PySpySampler
 
-    period_ns = drawn_period_ns(PERIOD_NS)
-    if threads > 1:
-        from frameworktax.attribution.every_thread import EveryThreadSampler
-
-        return EveryThreadSampler(stretch_ns, period_ns=period_ns)
-    if method == "perf-event":
-        return PerfEventSampler(stretch_ns, period_ns=period_ns)
-    if method == "py-spy":
-        return PySpySampler()
-    raise UsageError(f"no sampler '{method}'; choose {', '.join(METHODS)}")
+    kind = EveryThreadSampler if threads > 1 else PerfEventSampler
+    return kind(stretch_ns, period_ns=drawn_period_ns(PERIOD_NS))
 
 
 def attribute_cpu(
     call: Call,
     *,
-    method: str | None = None,
     threads: int = 1,
     stretches: int = 5,
     duration_ns: int = 2_000_000_000,
@@ -262,27 +219,29 @@ def attribute_cpu(
 
     Args:
         call: what to run, without arguments.
-        method: one of ``METHODS``; None takes the best that this host allows.
-        threads: of the call; all are sampled where there are several, by ``perf-event`` alone.
+        threads: of the call; all are sampled where there are several.
         stretches: parts of the run, each with its own counts.
         duration_ns: wall time of all stretches together.
         settle: waits for a device after each call, left out of the samples.
 
     Raises:
-        WorkerError: no way to sample works here (status ``unavailable``); says why for each.
+        WorkerError: this host allows no sampling (status ``unavailable``).
     """
     from frameworktax.attribution.buckets import itemise
 
-    refused = []
-    usable = METHODS if threads == 1 else METHODS[:1]
-    for name in usable if method is None else (method,):
-        try:
-            with open_sampler(name, duration_ns // stretches, threads) as sampler:
-                run = sample(
-                    call, sampler, stretches=stretches, duration_ns=duration_ns, settle=settle
-                )
-        except OSError as error:
-            refused.append(f"{name}: {error.strerror or error}")
-        else:
-            return itemise(run)
-    raise WorkerError("unavailable", f"no sampler works here ({'; '.join(refused)})")
+    with (
+        refused_as_unavailable(),
+        open_sampler(duration_ns // stretches, threads) as sampler,
+    ):
+        return itemise(
+            sample(call, sampler, stretches=stretches, duration_ns=duration_ns, settle=settle)
+        )
+
+
+@contextmanager
+def refused_as_unavailable() -> Iterator[None]:
+    """Raise the refusal of a sampler as a WorkerError."""
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError("unavailable", f"{error.strerror or error}") from error

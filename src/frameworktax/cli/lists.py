@@ -211,9 +211,9 @@ def doctor(
         )
         return
     from frameworktax import host
-    from frameworktax.attribution import available_samplers
+    from frameworktax.attribution import probe
 
-    checks = host.doctor(available_samplers())
+    checks = host.doctor(probe())
     if fix_hints and not as_json:
         print("\n".join(host.hints(checks) or ["# nothing to do: this machine is fit to measure"]))
         return

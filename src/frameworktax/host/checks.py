@@ -158,30 +158,16 @@ def _system(found: Environment, load: Load | None, root: Path) -> Iterator[Check
         yield _ok("memory", text)
 
 
-def _sampler(
-    found: Environment, samplers: Sequence[tuple[str, bool, str]], root: Path
-) -> Iterator[Check]:
-    usable = [name for name, ok, _ in samplers if ok]
-    why = "; ".join(f"{name}: {reason}" for name, ok, reason in samplers if not ok)
-    if usable and usable[0] != "py-spy":
-        yield _ok("sampler", usable[0])
-        return
+def _sampler(found: Environment, refused: str | None, root: Path) -> Check:
+    if refused is None:
+        return _ok("sampler", "perf-event")
     # What lets perf_event_open work: the kernel's word, or the container's.
     level = machine.read_int(root, "proc/sys/kernel/perf_event_paranoid")
     command = PARANOID
     if level is not None and level <= 2 and "container" in (found.virtualization or ""):
         command = "docker run --cap-add PERFMON --security-opt seccomp=unconfined IMAGE"
-    if usable:
-        text = f"py-spy, whose shares are rough ({why})"
-        yield _warning("sampler", text, command, command)
-        return
-    text = f"kernel time cannot be sampled ({why or 'not asked'})"
-    yield Check("sampler", "missing", text, command, command)
-    scope = machine.read_int(root, "proc/sys/kernel/yama/ptrace_scope")
-    if scope and "py-spy" in found.libraries:  # the last way to sample
-        command = "sudo sysctl kernel.yama.ptrace_scope=0"
-        text = f"kernel.yama.ptrace_scope is {scope}: py-spy may not read other processes"
-        yield _warning("ptrace", text, command, command)
+    text = f"kernel time cannot be sampled ({refused})"
+    return Check("sampler", "missing", text, command, command)
 
 
 def _software(found: Environment, which: Callable[[str], str | None]) -> Iterator[Check]:
@@ -200,7 +186,7 @@ def _software(found: Environment, which: Callable[[str], str | None]) -> Iterato
             version = found.libraries.get("onnxruntime-gpu")
         if version is not None:
             yield _ok(f"library-{name}", f"{name} {version}")
-        elif name != "py-spy":  # the last resort of sampling: not missed where perf works
+        elif name != "py-spy":  # for the functions in attach alone
             remedy = f"pip install 'frameworktax[{extra}]'"
             yield Check(f"library-{name}", "missing", f"{name} is not installed", remedy, remedy)
 
@@ -260,7 +246,7 @@ def _sharing(
 
 
 def doctor(
-    samplers: Sequence[tuple[str, bool, str]],
+    refused: str | None,
     root: Path = ROOT,
     *,
     found: Environment | None = None,
@@ -271,7 +257,7 @@ def doctor(
     """Return what speaks for and against measuring on this machine.
 
     Args:
-        samplers: what ``attribution.available_samplers()`` says; the host knows no samplers.
+        refused: why kernel time cannot be sampled, by ``attribution.probe``; None if it can.
         root: where ``/proc`` and ``/sys`` are looked for.
         found: the machine, if it was looked at already.
         load: the load by others, if it was measured already; otherwise it is now, in 0.2 s.
@@ -285,7 +271,7 @@ def doctor(
         _load(found, load, root),
         *_clock(found, root),
         *_system(found, load, root),
-        *_sampler(found, samplers, root),
+        _sampler(found, refused, root),
         *_software(found, which),
         *_gpus(found, root, processes),
     ]

@@ -197,7 +197,7 @@ def environment(
 
     Args:
         root: where ``/proc`` and ``/sys`` are looked for.
-        sampler: name of the sampler this host allows, from ``attribution.available_samplers``.
+        sampler: name of the sampler this host allows, from ``attribution.usable_sampler``.
         packages: see ``libraries``.
     """
     cores, threads_per_core = cpu_count(root)

@@ -660,7 +660,7 @@ def parts_ns(stretch: Stretch, sampler: PerfEventSampler) -> dict[str, int]:
 
     Time in which other processes had the processor is in no line, as in ``ft.tax``.
     """
-    run = SampleRun(sampler.name, sampler.period_ns, (stretch,), 0, sampler.counts_cpu_time)
+    run = SampleRun(sampler.name, sampler.period_ns, (stretch,), 0)
     parts = {line: count * sampler.period_ns for line, count in itemise(run)["samples"][0].items()}
     parts["wait"] = stretch.wall_ns - stretch.cpu_ns - (stretch.queued_ns or 0)
     return parts

@@ -9,16 +9,9 @@ import threading
 from array import array
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from frameworktax.attribution.sampler import (
-    Pausable,
-    Sampler,
-    SampleRun,
-    Stretch,
-    Ticks,
-    open_sampler,
-)
+from frameworktax.attribution.sampler import Sampler, SampleRun, Stretch, Ticks, open_sampler
 from frameworktax.clock import Clock, Queue, others_ns
 
 if TYPE_CHECKING:
@@ -32,16 +25,12 @@ RING_NS = 2_000_000_000
 """The longest run whose samples the ring buffer holds; what is lost of a longer one is counted."""
 
 
-class PausableSampler(Sampler, Pausable, Protocol):
-    """A sampler that can leave out what lies between runs of the block."""
-
-
 @dataclass
 class InlineProfiler:
     """The runs of the block in one thread."""
 
     clock: Clock
-    sampler: PausableSampler | None
+    sampler: Sampler | None
     refused: str | None
     coin: random.Random = field(default_factory=lambda: random.Random(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -150,7 +139,6 @@ class InlineProfiler:
                     for seen, clocks in zip(ticks, self.stretches, strict=True)
                 ),
                 latency_ns=round(median(self.sampled)),
-                counts_cpu_time=self.sampler.counts_cpu_time,
             )
 
     def close(self) -> None:
@@ -212,11 +200,9 @@ def _together(a: Stretch, b: Stretch) -> Stretch:
     )
 
 
-def perf_event_sampler() -> PausableSampler:
-    """Return a sampler of this thread that can pause; raises OSError where that is not allowed."""
-    sampler = open_sampler("perf-event", RING_NS)
-    assert isinstance(sampler, Pausable)
-    return sampler
+def perf_event_sampler() -> Sampler:
+    """Return a sampler of this thread; raises OSError where that is not allowed."""
+    return open_sampler(RING_NS)
 
 
 def hidden() -> str | None:

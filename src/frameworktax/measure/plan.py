@@ -10,7 +10,7 @@ from typing import Any
 
 from frameworktax import host, models
 from frameworktax import runtimes as registry
-from frameworktax.attribution import available_samplers, call_stacks
+from frameworktax.attribution import call_stacks, probe
 from frameworktax.errors import UsageError, nearest
 from frameworktax.models import ragged
 from frameworktax.models.user import Live, send
@@ -273,9 +273,8 @@ def refuse_places(points: Sequence[Point], by: str) -> None:
     """
     names = list(dict.fromkeys(point.runtime for point in points))
     target = Target(device_of(points[0].platform))
-    sampler, usable, reason = available_samplers()[0]
-    if not (usable or target.is_cuda):
-        raise UsageError(f"--by needs the sampler {sampler}: {reason}")
+    if not target.is_cuda and (refused := probe()):
+        raise UsageError(f"--by needs perf-event: {refused}")
     if by == "operator" and not target.is_cuda and (unread := call_stacks.missing()):
         raise UsageError(f"--by operator: {unread}; give module or line")
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from frameworktax import host, runtimes, store
-from frameworktax.attribution import best_sampler
+from frameworktax.attribution import usable_sampler
 from frameworktax.clock import Clock
 from frameworktax.errors import WorkerError
 from frameworktax.measure import parity
@@ -68,7 +68,7 @@ def open_shard(
 
 def this_environment() -> Environment:
     """Return what this host is, and its load now."""
-    return host.environment(sampler=best_sampler(), packages=runtimes.distributions())
+    return host.environment(sampler=usable_sampler(), packages=runtimes.distributions())
 
 
 def without_end(shard: Path, points: Iterable[Point]) -> list[Point]:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from frameworktax.attribution import METHODS, separates_kernels
 from frameworktax.errors import WorkerError
 from frameworktax.measure import schedule
 from frameworktax.measure.process import AnyWorker, P, Step
@@ -38,8 +37,6 @@ JOINED_S = 10.0
 CALIBRATOR_NS = 30_000_000
 """What the calibrator takes in a round; 8 ms of it were as noisy as the host."""
 STRETCHES = 5
-PLACING = METHODS[0]
-"""The sampler that carries times, by which a sample is given to a layer."""
 DEVICE_CALLS = 10
 DEVICE_SHARE = 0.5
 """Share of the time budget that is kept for asking devices."""
@@ -345,10 +342,8 @@ class Rounds:
     # --- where the time goes --------------------------------------------------------------------
 
     def _is_samplable(self, run: PointRun) -> bool:
-        if not (run.series.is_compared and run.is_samplable) or run.worker is None:
-            return False
-        has_symbols = run.series.runtime.has_symbols
-        return separates_kernels(self._bench.sampler, has_symbols=has_symbols)
+        is_asked = run.series.is_compared and run.is_samplable and run.worker is not None
+        return is_asked and self._bench.sampler is not None
 
     def _unprofiled(self) -> Runs:
         """Return one run of each point that no device was asked about, the telling ones first."""
@@ -383,7 +378,7 @@ class Rounds:
         return [
             (run, by, duration_ns)
             for series, batch, by, duration_ns in asked
-            if series.target.is_cuda or self._bench.sampler == PLACING
+            if series.target.is_cuda or self._bench.sampler is not None
             for process in sorted(series.workers)[: 1 if series.target.is_cuda else None]
             if (run := series.runs.get((batch, process))) is not None
             and by not in run.placed

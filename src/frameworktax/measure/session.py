@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host
-from frameworktax.attribution import best_sampler
+from frameworktax.attribution import usable_sampler
 from frameworktax.clock import REAL, Clock
 from frameworktax.errors import NothingMeasuredError, StoreError, UsageError, WorkerError
 from frameworktax.host.cache import VARIABLE as CACHE_VARIABLE
@@ -95,7 +95,7 @@ class MeasuringSession:
             effort=EffortClock(clock),
             clock=clock,
             scratch=self._scratch,
-            sampler=best_sampler(),
+            sampler=usable_sampler(),
         )
         self._reporter, self._recorder = self._bench.reporter, self._bench.recorder
         self._gate, self._effort = self._bench.gate, self._bench.effort

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from frameworktax import host
-from frameworktax.attribution import separates_kernels
 from frameworktax.errors import StoreError, WorkerError
 from frameworktax.measure import orphans, timing
 from frameworktax.measure.process import AnyWorker
@@ -423,9 +422,8 @@ class Setup:
                 continue
             if series.target.is_cuda or series.is_floor:
                 continue
-            has_symbols = series.runtime.has_symbols
-            needed = not separates_kernels(self._bench.sampler, has_symbols=has_symbols)
-            is_auto = self._plan.twin == "auto" and (needed or series.is_eager)
+            is_needed = self._bench.sampler is None or series.is_eager
+            is_auto = self._plan.twin == "auto" and is_needed
             if self._plan.twin == "all" or is_auto:
                 points = tuple(
                     replace(p, workload=replace(p.workload, twin=True))

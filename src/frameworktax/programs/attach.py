@@ -361,7 +361,7 @@ class Observation:
             return all(one.sampler.is_ended for one in self._processes.values())
 
     def _record_functions(self, until: contextlib.ExitStack) -> None:
-        self._missing = probe(attaches=True)
+        self._missing = probe()
         if self._missing is None:
             try:
                 self._recording = until.enter_context(
