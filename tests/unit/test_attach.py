@@ -438,7 +438,7 @@ def test_a_recording_that_is_left_is_killed(machine, fake_py_spy):
 
 
 def test_each_process_has_its_own_functions_most_time_first(machine, fake_py_spy, monkeypatch):
-    monkeypatch.setattr(attach, "probe", lambda attaches: None)
+    monkeypatch.setattr(attach, "probe", lambda: None)
     child = PID + 10
     machine.process(name="python3.12")
     machine.write(task__1__children=f"{child} ")

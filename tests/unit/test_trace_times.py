@@ -31,8 +31,8 @@ def test_a_float_above_the_border_is_left_to_the_text():
 
 
 def test_what_is_no_time_is_told():
-    ns, good = kineto.from_text([b"1e3", b'"7"', b"null", b"", b"-2.5", b"1.2.3", b"9" * 40, b"4"])
-    assert good.tolist() == [True, False, False, False, True, False, False, True]
+    ns, good = kineto.from_text([b"1e3", b"nan", b"-2.5", b"9" * 40, b"4"])
+    assert good.tolist() == [True, False, True, False, True]
     assert ns[good].tolist() == [1_000_000, -2_500, 4_000]
     assert kineto.from_numbers([float("nan"), 1.0, float("inf")])[1].tolist() == [
         False,
