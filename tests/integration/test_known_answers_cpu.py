@@ -25,9 +25,7 @@ from frameworktax.attribution.sampler import sample
 
 pytestmark = [
     pytest.mark.timing,
-    pytest.mark.skipif(
-        probe() is not None, reason=f"perf-event: {probe()}"
-    ),
+    pytest.mark.skipif(probe() is not None, reason=f"perf-event: {probe()}"),
 ]
 
 ROUNDS = 3

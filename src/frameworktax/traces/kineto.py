@@ -3,7 +3,7 @@
 What cannot be used is counted and reported; only a file without events is an error. msgspec
 decodes typed fields and skips the rest: 0.37 s for 82 MB where orjson takes 1.1 s, ijson's yajl
 0.8 s and json 1.6 s, and it never builds what is skipped. Of events that it refuses together it is
-found out which ones cannot be read. Flows, metadata and overhead rows (pytorch#193392) are left out.
+found which cannot be read. Flows, metadata and overhead rows (pytorch#193392) are left out.
 
 The file is cut into pieces of whole events as it comes in, in bounded memory. A piece is guessed
 from the last ``}, {`` of a buffer and proven by decoding it: what lies between two brackets decodes
