@@ -158,23 +158,23 @@ def test_threads_note_their_own_calls(watched):
 
 def test_detail_keeps_to_its_share_of_the_time(watched):
     torch, clock, read = watched
-    net = timed(torch, clock, 1)
+    net = timed(torch, clock, 4)
     for _ in range(1000):
         net()
     (thread,) = read().threads.values()
     assert len(thread.rows) == 1000
-    most = calls.FIRST + 1000 * MS * calls.DETAIL / calls.BASE_NS
+    most = calls.FIRST + 4000 * MS * calls.DETAIL / calls.BASE_NS
     assert most / 2 < len(thread.details) <= most
 
 
 def test_many_calls_fill_chunk_after_chunk(watched):
     torch, clock, read = watched
-    net = timed(torch, clock, 1)
+    net = timed(torch, clock, 4)
     for _ in range(2 * calls.CHUNK_WORDS):
         net()
     (thread,) = read().threads.values()
     assert len(thread.rows) == 2 * calls.CHUNK_WORDS and not len(thread.counted)
-    assert (thread.rows[:, 1] - thread.rows[:, 0] == MS).all()
+    assert (thread.rows[:, 1] - thread.rows[:, 0] == 4 * MS).all()
 
 
 def test_every_thread_has_its_number_of_calls_whatever_has_a_row(watched):
@@ -536,52 +536,6 @@ def test_calls_without_detail_are_the_latency_where_there_are_enough(watched, de
     thread.rows[:detailed, 1] += 2 * MS
     (section,) = program_of(found, {})
     assert (section.kinds[0].detailed, section.kinds[0].p50_ns) == (detailed, p50_ms * MS)
-
-
-def test_a_thread_for_each_call_is_as_one_thread_that_makes_them_all(watched):
-    torch, clock, read = watched
-    net = timed(torch, clock, 6, timed(torch, clock, 4))
-    for _ in range(40):
-        net()
-    found = read()
-    (tid,) = found.threads
-    alone = found.threads.pop(tid)
-    alone.details = [
-        one._replace(cpu_ns=one.end_ns - one.begin_ns, queued_ns=0) for one in alone.details
-    ]
-    found.threads[tid] = alone
-    caught = [
-        (begin + at * MS + MS // 2, KERNEL_LEAF if at % 10 >= 6 else PYTHON_LEAF)
-        for begin in alone.rows[:, 0].tolist()
-        for at in range(10)
-    ]
-    (one,) = program_of(found, {tid: caught})
-
-    found.threads, samples = {}, {}
-    for number, row in enumerate(alone.rows):
-        move = number * 3 * MS - int(row[0])  # the next one begins while three of them run
-        found.threads[tid + 1 + number] = observed.ThreadNotes(
-            rows=row[None] + np.array([move, move, 0]),
-            details=[d.moved(move) for d in alone.details if d.begin_ns == row[0]],
-        )
-        samples[tid + 1 + number] = [
-            (time_ns + move, leaf) for time_ns, leaf in caught[10 * number : 10 * number + 10]
-        ]
-        samples[tid + 1 + number].append((1_000 * MS, PYTHON_LEAF))  # before it ends
-    (many,) = program_of(found, samples)
-    assert [part.time_ns for part in many.between] == [39]  # an ns from one to the next
-    assert many.cpu_ns == 40 * 11 * MS
-    assert (many.tid, many.name, many.kinds) == (None, "40 threads", one.kinds)
-    assert len(many.kinds[0].layers) > 1 and many.kinds[0].tax_share.value == pytest.approx(0.6)
-    assert many.wall_ns == 40 * 10 * MS + 39
-
-    # What another thread computes meanwhile is said of these as of one.
-    helper = {tid + 100: [(at * MS, KERNEL_LEAF) for at in range(120)]}
-    sections = program_of(found, samples | helper)
-    assert [len(section.kinds) for section in sections] == [1, 0]
-    assert sections[0].kinds[0].tax_share is None and "60%" in sections[0].kinds[0].reason
-    later = {tid + 100: [(at * MS, KERNEL_LEAF) for at in range(130, 250)]}
-    assert program_of(found, samples | later)[0].kinds == one.kinds
 
 
 def test_time_in_a_closure_is_not_the_steps(watched):

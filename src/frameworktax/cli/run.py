@@ -29,7 +29,7 @@ def run_command(
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own.")
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False,
-    by: Annotated[str, typer.Option(help="Break calls down by module, line or none.")] = "module",
+    by: Annotated[str, typer.Option(help="Break calls down by module or none.")] = "module",
     skip_first: Annotated[
         int, typer.Option(min=0, help="Calls of each kind to leave out: warming up, compiling.")
     ] = 0,

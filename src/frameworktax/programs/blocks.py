@@ -10,7 +10,6 @@ from typing import TypeVar
 from frameworktax.analysis.where import OUTSIDE, Where, where
 from frameworktax.errors import flat
 from frameworktax.programs.document import Function, Process, Program, Section
-from frameworktax.records import SourceLine
 from frameworktax.report.blocks import (
     Block,
     Cell,
@@ -26,12 +25,10 @@ from frameworktax.report.blocks import (
 )
 from frameworktax.report.run_blocks import environment_blocks, place_table, share_cell
 from frameworktax.report.words import (
-    has_interval,
     label,
     lines_of,
     milliseconds,
     percent,
-    plus_minus,
     time_text,
 )
 
@@ -43,7 +40,6 @@ CALLING = 4
 """Threads with calls, and modules whose layers are shown, that a terminal shows."""
 FEW = 50
 """Samples placed in layers below which a terminal does not show them."""
-LINES = 8
 BUSIEST = 6
 BUSY = 0.01
 """Share of the program's processor time from which a thread without calls is named."""
@@ -242,18 +238,13 @@ def _calling(sections: Sequence[Section]) -> list[Block]:
                 layered += not is_few
                 fold = folded or is_few or layered > CALLING
                 found.append(place_table(kind.name, list(map(_named, places)), folded=fold))
-            if kind.lines:
-                found.append(_lines(f"Lines of Python: {kind.name}", kind.lines, folded))
         found.append(_between(section, suffix, folded))
-        if section.lines:
-            found.append(_lines(f"Lines of Python between calls{suffix}", section.lines, folded))
     return found
 
 
 def _title(section: Section) -> str:
-    """Return how a thread, or many that are one section, is called."""
     name = f" ({section.name})" if section.name else ""
-    main = section.tid in (section.pid, None)
+    main = section.tid == section.pid
     return f"Process {section.pid}" + ("" if main else f", thread {section.tid}") + name
 
 
@@ -312,25 +303,6 @@ def _between(section: Section, suffix: str, folded: bool) -> Table:
         ["where", right("number"), right("p50, ms"), right("time"), right("share")],
         rows,
         hint=f"of {time_text(section.wall_ns)} from the first call to the last{begin}",
-        folded=folded,
-    )
-
-
-def _lines(name: str, lines: Sequence[SourceLine], folded: bool) -> Table:
-    return table(
-        name,
-        ["line", "function", right("ms")],
-        [
-            (
-                Cell(f"{one.file}:{one.line}".rpartition("/")[2], exact=f"{one.file}:{one.line}"),
-                one.function.rpartition(".")[2],
-                Cell(
-                    milliseconds(one.time_ns.value),
-                    note=plus_minus(one.time_ns) if has_interval(one.time_ns) else "",
-                ),
-            )
-            for one in lines[:LINES]
-        ],
         folded=folded,
     )
 

@@ -26,7 +26,7 @@ import os
 import sys
 import time
 from _random import Random
-from _thread import _local, allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import _local, allocate_lock, get_ident, get_native_id
 from array import array
 from importlib.machinery import PathFinder
 
@@ -48,19 +48,19 @@ else:
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import FrameType
     from typing import Any
 
 now = time.perf_counter_ns
 
 DETAIL = 0.005
 """Share of the time in calls that notes in detail may cost."""
-BASE_NS, MODULE_NS = 25_000, 1_500
-"""What detail is taken to cost a call, and for each module called in it: as in a loop. Between
-calls of a program the caches are the model's, and it costs several times that; rows do as well."""
+BASE_NS, MODULE_NS = 75_000, 5_000
+"""What detail is taken to cost a call, and for each module called in it: in a program, whose model
+fills the caches between two calls. In a loop it costs a third of that."""
 FIRST = 2
 """Calls of each module that are noted in detail whatever it costs."""
-ROWS, ROW_NS = 0.005, 4_000
+ROWS, ROW_NS = 0.005, 15_000
 """Share of a thread's time that rows may cost, and what one is taken to cost. What it all comes to
 is measured by ``benchmarks/run_cost.py``."""
 STRETCH, MOST_COUNTED = 8, 128
@@ -69,7 +69,7 @@ many are left is one byte."""
 CHUNK_WORDS = 1 << 13
 MOST_WORDS = 1 << 26
 """Of one process; further calls are not noted, and the file says so."""
-LIGHT, DETAILED, LINES, COUNTED = 1, 2, 3, 4
+LIGHT, DETAILED, COUNTED = 1, 2, 3
 """Kinds of chunks; each begins with its length in words, kind and thread."""
 HEAD = 3
 COUNTED_WORDS, LEFT = 6, 3
@@ -77,8 +77,6 @@ COUNTED_WORDS, LEFT = 6, 3
 LOW_BYTE = 0 if sys.byteorder == "little" else 7
 MOST_BYTES, MOST_INPUTS = 1 << 26, 64
 """Values of inputs that a process keeps, and calls that they are of."""
-LINES_S = 0.025
-"""Time between two looks at which lines the threads are at."""
 OWN = __file__.rpartition("/programs/")[0]
 
 
@@ -118,7 +116,6 @@ class Recorder:
         self.kept: set[tuple[int, str]] = set()
         self.kept_bytes = 0
         self.full = False
-        self.looker: Looker | None = None
 
     # --- files ---
 
@@ -176,8 +173,6 @@ class Recorder:
             known["process"] = processes.current_process().name
         with self.lock:
             self.say(known)
-        if self.by == "line" and self.looker is None:
-            self.looker = Looker(self)
         return made
 
     def root(self, module: Any) -> Root:
@@ -465,7 +460,11 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
     autograd = torch.autograd
     for name in ("backward", "grad"):  # Tensor.backward calls autograd.backward by its name
         function = getattr(autograd, name)
-        made = phase(recorder, "backward", function, _constant(name), compiling=compiling)
+
+        def named(args: tuple[Any, ...], name: str = name) -> str:
+            return name
+
+        made = phase(recorder, "backward", function, named, compiling=compiling)
         setattr(autograd, name, made)
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
@@ -475,10 +474,6 @@ def watch_torch(recorder: Recorder, torch: Any) -> None:
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
     os.register_at_fork(after_in_child=recorder.reset)
-
-
-def _constant(name: str) -> Callable[[tuple[Any, ...]], str]:
-    return lambda args: name
 
 
 def _class_of_first(args: tuple[Any, ...]) -> str:
@@ -711,14 +706,12 @@ def device(module: Any) -> str | None:
 def caller() -> str:
     """Return file:line of the program that calls a module, empty where there is none."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and passed(frame.f_code.co_filename):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(("<", OWN)) and "/site-packages/torch/" not in file:
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-
-
-def passed(file: str) -> bool:
-    """Return whether frames of a file are not the program's."""
-    return file.startswith(("<", OWN)) or "/site-packages/torch/" in file
+    return ""
 
 
 def shapes(value: Any, keep: Callable[[Any], dict[str, Any]] | None = None) -> Any:
@@ -782,54 +775,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-class Looker:
-    """A thread that notes, some 40 times a second, which line each other thread is at.
-
-    It takes the interpreter's lock for it, so that a thread which keeps the lock in a long call
-    into C is seen where that call has returned. It is asleep while the process forks.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.places: dict[tuple[str, int, str], int] = {}
-        self.rows, self.at = memoryview(b""), 0
-        start_new_thread(self.run, ())
-
-    def run(self) -> None:
-        """Look until the process ends or forks."""
-        own, recorder = get_ident(), self.recorder
-        recorder.say({"observer": get_native_id()})
-        while recorder.looker is self:
-            time.sleep(LINES_S)
-            for tid, innermost in sys._current_frames().items():
-                if tid == own:
-                    continue
-                frame: FrameType | None = innermost
-                while frame is not None and passed(frame.f_code.co_filename):
-                    frame = frame.f_back
-                if frame is not None:
-                    self.keep(tid, frame.f_code, frame.f_lineno)
-
-    def keep(self, tid: int, code: CodeType, line: int) -> None:
-        """Keep where a thread is now."""
-        threads = sys.modules["threading"]._active
-        native = getattr(threads.get(tid), "native_id", None) or 0
-        key = (code.co_filename, line, getattr(code, "co_qualname", code.co_name))
-        if key not in self.places:
-            self.places[key] = 1 + len(self.places)
-            self.recorder.say({"place": self.places[key], "at": key})
-        if self.at + 3 > len(self.rows):
-            try:
-                self.rows = self.recorder.chunk(LINES)
-            except Full:
-                return
-            self.at = HEAD
-        self.rows[self.at] = native
-        self.rows[self.at + 1] = now()
-        self.rows[self.at + 2] = self.places[key]
-        self.at += 3
 
 
 # --- start ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from frameworktax.notebook import HtmlRepr
-from frameworktax.records import Environment, Estimate, Layer, Note, SourceLine
+from frameworktax.records import Environment, Estimate, Layer, Note
 from frameworktax.report.json_document import plain
 
 SCHEMA = "frameworktax.program"
@@ -69,7 +69,6 @@ class Kind(HtmlRepr):
     detailed: int = 0
     placed: int = 0
     layers: tuple[Layer, ...] = ()
-    lines: tuple[SourceLine, ...] = ()
     inputs: tuple[tuple[Any, int], ...] = ()
     construction: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -95,7 +94,7 @@ class Section(HtmlRepr):
     """A thread.
 
     Attributes:
-        pid, tid: as the operating system counts; ``tid`` None for many threads together.
+        pid, tid: as the operating system counts; ``tid`` None for those that have ended together.
         name: of the thread, and of the process where it was run.
         wall_ns: between its first call's begin and its last one's end; without calls while it
             was seen.
@@ -108,7 +107,6 @@ class Section(HtmlRepr):
         before_ns: from its begin to the first call.
         kinds: of calls, those that took most time first.
         between: of ``wall_ns``, what belongs to no kind.
-        lines: of Python that the thread was at between calls; without a breakdown.
     """
 
     pid: int
@@ -125,7 +123,6 @@ class Section(HtmlRepr):
     before_ns: int = 0
     kinds: tuple[Kind, ...] = ()
     between: tuple[Part, ...] = ()
-    lines: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def run(command: Sequence[str], folder: Path, *, by: str, inputs: str) -> Ended:
     Args:
         command: what is executed.
         folder: an empty one, which takes the notes of all processes.
-        by: ``module``, ``line`` or ``none``: what is noted of calls in detail.
+        by: ``module`` or ``none``: what is noted of calls in detail.
         inputs: ``shapes`` or ``values`` of what modules are called with are noted; empty for none.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from frameworktax.analysis.bill import from_samples
-from frameworktax.analysis.estimates import duration, percent, product, share_interval
+from frameworktax.analysis.estimates import duration, percent
 from frameworktax.analysis.places import layers
 from frameworktax.attribution.buckets import classify, is_judged, itemise
 from frameworktax.attribution.layers import short_path
@@ -26,13 +26,12 @@ from frameworktax.programs.calls import (
     COUNTED_WORDS,
     DETAILED,
     HEAD,
-    LIGHT,
     Recorder,
     module_call,
 )
 from frameworktax.programs.document import Kind, Part, Section
 from frameworktax.programs.launch import Ended
-from frameworktax.records import Estimate, Module, Note, Places, SourceLine
+from frameworktax.records import Estimate, Module, Note, Places
 from frameworktax.stats import mean_interval
 
 STRETCHES = 20
@@ -47,13 +46,8 @@ TRIALS, INNER = 200, 10
 LIBRARIES = 6
 """That are named of what lies between calls."""
 METHOD = "medians of consecutive calls, one process"
-LINES = "lines seen by a thread of the program"
 COSTLY = 0.03
 """Share of a call from which it is said what noting it takes."""
-MANY = 32
-"""Threads with calls from which all but the main one are one section."""
-JOINED = 0
-"""Stands for the number of threads that are one section."""
 OPEN = ("step", "data")
 """Kinds of calls in which calls of modules are calls of their own."""
 
@@ -71,10 +65,6 @@ class Samples:
     def only(self, which: np.ndarray) -> Samples:
         """Return some of them, by a mask or indices."""
         return replace(self, time_ns=self.time_ns[which], leaf=self.leaf[which])
-
-    def moved(self, ns: int) -> Samples:
-        """Return them as if they had been taken later."""
-        return replace(self, time_ns=self.time_ns + ns)
 
     def by_leaf(self) -> Counter[Leaf]:
         """Return how many there are of each place."""
@@ -185,15 +175,9 @@ def sections(
     """
     found = []
     for process, own in _by_process(processes, samples):
-        # Not those of the program's threads: they compute for themselves.
-        helpers = {t: one for t, one in own.items() if t not in process.threads}
-        calling = [
-            t for t, notes in process.threads.items() if len(notes.rows) and t != process.pid
-        ]
-        if len(calling) > MANY:
-            process, own, helpers = _joined(process, calling, own, helpers, ended.begin_ns)
-        for tid in sorted({*process.threads, *own} - process.observers):
-            others = [one for t, one in helpers.items() if t != tid]
+        for tid in sorted({*process.threads, *own}):
+            # Not those of the program's threads: they compute for themselves.
+            others = [one for t, one in own.items() if t != tid and t not in process.threads]
             thread = _Thread(process, tid, ended, own.get(tid), cost)
             found.append(thread.section(others, skip_first, only))
     return sorted(found, key=lambda s: (-sum(k.wall_ns for k in s.kinds), -s.cpu_ns))
@@ -207,65 +191,6 @@ def _by_process(
     for pid in sorted({*known, *(pid for pid, _ in samples)}):
         own = {tid: one for (number, tid), one in samples.items() if number == pid}
         yield known.get(pid) or ProcessNotes(pid), own
-
-
-def _joined(
-    process: ProcessNotes,
-    calling: Sequence[int],
-    samples: Mapping[int, Samples],
-    helpers: Mapping[int, Samples],
-    begin_ns: int,
-) -> tuple[ProcessNotes, dict[int, Samples], dict[int, Samples]]:
-    """Return a process in which many threads are one: a server may begin one for each request.
-
-    Their times are moved so that each one's first call begins where the last call of the one before
-    ended, from ``begin_ns`` on; samples before and after its calls are moved before that.
-    ``helpers`` are what others computed meanwhile, moved alike.
-    """
-    notes = ThreadNotes()
-    own: list[Samples] = []
-    beside: list[Samples] = []
-    computed: dict[int, list[Samples]] = {tid: [] for tid in helpers}
-    rows, counted, looks, at = [], [], [], begin_ns
-    for tid in calling:
-        thread, seen = process.threads[tid], samples.get(tid)
-        begin, end = thread.span()
-        move = at - begin
-        at += end - begin + 1
-        rows.append(thread.rows + np.array([move, move, 0]))
-        counted.append(thread.counted + np.array([move, move, 0, 0]))
-        notes.details += [detail.moved(move) for detail in thread.details]
-        if seen is not None:
-            during = (seen.time_ns >= begin) & (seen.time_ns <= end)
-            own.append(seen.only(during).moved(move))
-            outside = seen.only(~during)
-            beside.append(replace(outside, time_ns=np.full(len(outside.leaf), begin_ns - 1)))
-        for helper, one in helpers.items():
-            during = (one.time_ns >= begin) & (one.time_ns <= end)
-            computed[helper].append(one.only(during).moved(move))
-        mine = process.looks[process.looks[:, 0] == tid]
-        looks.append(np.column_stack((np.full(len(mine), JOINED), mine[:, 1] + move, mine[:, 2])))
-    notes.rows, notes.counted = np.concatenate(rows), np.concatenate(counted)
-    others = process.threads.keys() - set(calling)
-    kept = process.looks[~np.isin(process.looks[:, 0], calling)]
-    together = replace(
-        process,
-        threads={tid: process.threads[tid] for tid in others} | {JOINED: notes},
-        names=process.names | {JOINED: f"{len(calling)} threads"},
-        looks=np.concatenate([kept, *looks]),
-    )
-    left = {tid: one for tid, one in samples.items() if tid not in calling}
-    return (
-        together,
-        left | ({JOINED: _one_after_another([*beside, *own])} if own else {}),
-        {tid: _one_after_another(parts) for tid, parts in computed.items()},
-    )
-
-
-def _one_after_another(parts: Sequence[Samples]) -> Samples:
-    """Return samples of one process in one; none begin before the ones ahead of them end."""
-    times, leaves = ([getattr(one, name) for one in parts] for name in ("time_ns", "leaf"))
-    return replace(parts[0], time_ns=np.concatenate(times), leaf=np.concatenate(leaves))
 
 
 class _Thread:
@@ -285,8 +210,6 @@ class _Thread:
         none = np.empty(0, np.int64)
         self.samples = samples or Samples(none, none, [], ended.period_ns, ended.sees_kernel)
         self.rows = self.notes.rows[np.argsort(self.notes.rows[:, 0], kind="stable")]
-        looks = process.looks[process.looks[:, 0] == tid]
-        self.looks = looks[np.argsort(looks[:, 1], kind="stable")]
 
     def section(self, others: Sequence[Samples], skip_first: int, only: Any) -> Section:
         rows = self.rows
@@ -295,7 +218,6 @@ class _Thread:
         wall = rows[:, 1] - rows[:, 0]
         wall[is_open] -= _inside(rows[is_open], rows[~is_open])
         sampled = _calls_at(rows, is_open, self.samples.time_ns)
-        looked = _calls_at(rows, is_open, self.looks[:, 1])
         names = self._names()
         wall_ns, begin_ns = self._span()
         left_ns = wall_ns
@@ -315,7 +237,6 @@ class _Thread:
                         calls,
                         self.samples.only(mine),
                         np.searchsorted(which, sampled[mine]),
-                        self.looks[np.isin(looked, which)],
                         others,
                         skip_first,
                     )
@@ -324,19 +245,17 @@ class _Thread:
         counted = self.notes.counted[:, :2]
         at_ns = self.samples.time_ns
         beside = (sampled < 0) & (at_ns >= begin_ns) & (at_ns <= begin_ns + wall_ns)
-        between, known_ns = looked < 0, None
+        known_ns = None
         if len(counted):
             unclear = _merged(counted)
             beside &= _owner(unclear, at_ns) < 0
-            between &= _owner(unclear, self.looks[:, 1]) < 0
             known_ns = wall_ns - int(np.diff(_merged(np.concatenate((rows[:, :2], counted)))).sum())
-        looks = self.looks[between]
         seen = self.ended.samples
         name = self.process.names.get(self.tid) or (seen.names.get(self.tid, "") if seen else "")
         process = "" if self.process.name == "MainProcess" else self.process.name
         return Section(
             pid=self.process.pid,
-            tid=None if self.tid == JOINED else self.tid,
+            tid=self.tid,
             parent=seen.parents.get(self.process.pid) if seen else None,
             name=", ".join(part for part in (process, name) if part),
             wall_ns=wall_ns,
@@ -344,9 +263,6 @@ class _Thread:
             before_ns=begin_ns - self._began() if len(rows) else 0,
             kinds=tuple(sorted(kinds, key=lambda kind: -kind.wall_ns)),
             between=_between(self.samples.only(beside), wall_ns, left_ns, known_ns),
-            lines=self._lines(
-                looks[looks[:, 1] >= begin_ns], Estimate(value=left_ns, low=left_ns, high=left_ns)
-            ),
         )
 
     # --- a kind of calls ---
@@ -358,7 +274,6 @@ class _Thread:
         calls: _Calls,
         samples: Samples,
         call_of: np.ndarray,
-        looks: np.ndarray,
         others: Sequence[Samples],
         skip_first: int,
     ) -> Kind:
@@ -415,7 +330,6 @@ class _Thread:
             p99_ns=p99,
             samples=len(samples.time_ns),
             detailed=len(details),
-            lines=self._lines(looks[looks[:, 1] >= first_ns], latency),
         )
         if self.ended.samples is None:
             return replace(known, reason=self.ended.refused)
@@ -487,25 +401,6 @@ class _Thread:
             seen[name] += 1
             found[root] = name if seen[name] == 1 else f"{name} #{seen[name]}"
         return found
-
-    def _lines(self, looks: np.ndarray, whole: Estimate) -> tuple[SourceLine, ...]:
-        """Return the share of a time that each line was seen at, most first."""
-        if not len(looks):
-            return ()
-        stretch = np.arange(len(looks)) * STRETCHES // len(looks)
-        totals = np.bincount(stretch, minlength=STRETCHES)
-        used = totals > 0
-        found = []
-        for place, _ in Counter(looks[:, 2].tolist()).most_common(2 * STRETCHES):
-            file, line, function = self.process.places[place]
-            parts = np.bincount(stretch[looks[:, 2] == place], minlength=STRETCHES)
-            share = share_interval(parts[used].tolist(), totals[used].tolist(), LINES)
-            time_ns = product(whole, share, LINES)
-            file = short_path(file)
-            found.append(
-                SourceLine(file=file, line=line, function=function, time_ns=time_ns, bill_ns={})
-            )
-        return tuple(found)
 
     # --- the thread ---
 
@@ -825,12 +720,6 @@ class Detail(NamedTuple):
     queued_ns: int
     notes: np.ndarray
 
-    def moved(self, ns: int) -> Detail:
-        """Return it as if it had been later."""
-        notes = self.notes.copy()
-        notes[::2] += ns
-        return self._replace(begin_ns=self.begin_ns + ns, end_ns=self.end_ns + ns, notes=notes)
-
 
 @dataclass
 class ThreadNotes:
@@ -864,8 +753,6 @@ class ProcessNotes:
         threads: by the operating system's number.
         names: of threads; ``name`` of the process where multiprocessing started it.
         roots: what is called, by number.
-        looks: shape (looks, 3) with thread, time and place, from ``--by line``.
-        places: file, line and function by number.
         inputs: (root, text of what it was given) → how often.
         values: the same → the first such call, with its values.
         full: why calls are missing, None if none are.
@@ -875,10 +762,7 @@ class ProcessNotes:
     threads: dict[int, ThreadNotes] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     name: str = ""
-    observers: set[int] = field(default_factory=set)
     roots: dict[int, dict[str, Any]] = field(default_factory=dict)
-    looks: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64))
-    places: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     inputs: Counter[tuple[int, str]] = field(default_factory=Counter)
     values: dict[tuple[int, str], Any] = field(default_factory=dict)
     full: str | None = None
@@ -903,7 +787,6 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
     if not path.exists():
         return found
     rows: dict[int, list[np.ndarray]] = defaultdict(list)
-    looks = [found.looks]
     for kind, tid, words in _chunks(np.fromfile(path, np.int64)):
         thread = found.threads.setdefault(tid, ThreadNotes())
         if kind == DETAILED:
@@ -913,14 +796,9 @@ def _read(folder: Path, pid: int) -> ProcessNotes:
             thread.counted = np.concatenate((thread.counted, _counted(words)))
             continue
         triples = words[: len(words) // 3 * 3].reshape(-1, 3)
-        whole = triples[triples[:, 2] > 0]
-        if kind == LIGHT:
-            rows[tid].append(whole)
-        else:
-            looks.append(whole)
+        rows[tid].append(triples[triples[:, 2] > 0])
     for tid, parts in rows.items():
         found.threads[tid].rows = np.concatenate(parts)
-    found.looks = np.concatenate(looks)
     return found
 
 
@@ -961,15 +839,10 @@ def _name(found: ProcessNotes, known: dict[str, Any]) -> None:
     elif "thread" in known:
         found.names[known["thread"]] = known["name"]
         found.name = known.get("process", found.name)
-    elif "place" in known:
-        file, line, function = known["at"]
-        found.places[known["place"]] = (file, line, function)
     elif "inputs" in known:
         key = known["inputs"], json.dumps(known["seen"])
         found.inputs[key] += 1
         if "values" in known:
             found.values[key] = known["values"]
-    elif "observer" in known:
-        found.observers.add(known["observer"])
     elif "full" in known:
         found.full = known["full"]

@@ -14,7 +14,9 @@ from frameworktax.programs import inputs, launch, observed
 from frameworktax.programs.document import Kind, Program, Section
 from frameworktax.records import Note
 
-BY = ("module", "line", "none")
+BY = ("module", "none")
+MANY = 32
+"""Threads with calls that have a section."""
 
 
 def run_program(
@@ -34,7 +36,7 @@ def run_program(
         program: a script, a program on the path, or a module's name.
         arguments: of the program.
         module: run it as ``python -m`` does.
-        by: ``module`` breaks calls down by layer, ``line`` also looks at lines of Python.
+        by: ``module`` breaks calls down by layer, ``none`` notes nothing inside of them.
         skip_first: calls of each kind that are left out of its numbers.
         only: pattern that names of kinds are searched for.
         record: takes a function that makes the module that pays most with inputs as they were
@@ -72,6 +74,14 @@ def run_program(
     said += [Note("calls-not-noted", f"process {one.pid}: {one.full}") for one in noted if one.full]
     if not any(section.kinds for section in sections):
         said.append(Note("no-calls", _no_calls(noted, only)))
+    calling = [section for section in sections if section.kinds]
+    if len(calling) > MANY:
+        text = (
+            f"{len(calling) - MANY} more threads called modules, and have no section; attach shows "
+            "a program of many threads as a whole"
+        )
+        said.append(Note("threads-left-out", text))
+        sections = calling[:MANY] + [section for section in sections if not section.kinds]
     lost = ended.samples.lost if ended.samples else 0
     if lost:
         said.append(Note("samples-lost", f"{lost} samples were lost"))
@@ -109,12 +119,8 @@ def _headline(name: str, wall_ns: int, sections: Sequence[Section], top: Kind | 
         return f"{name}: no calls of torch modules were seen in {duration(wall_ns)}"
     most = max(calling, key=lambda section: sum(kind.wall_ns for kind in section.kinds))
     calls_ns = sum(kind.wall_ns for kind in most.kinds)
-    text = f"{name}: calls took {duration(calls_ns)}"
-    if most.tid is None:  # of threads that ran side by side: it may be more than the program took
-        text += f" in {most.name}"
-    else:
-        text += f" of {duration(wall_ns)}"
-        text += f" in one of {len(calling)} threads" if len(calling) > 1 else ""
+    text = f"{name}: calls took {duration(calls_ns)} of {duration(wall_ns)}"
+    text += f" in one of {len(calling)} threads" if len(calling) > 1 else ""
     if top is None:
         return text
     if top.tax_share is None:
