@@ -90,8 +90,8 @@ def test_units_by_the_name_of_the_column(tmp_path, header, cell, expected):
     assert m.runtime == "unknown"
 
 
-def test_a_unit_column_and_semicolons_with_decimal_commas(tmp_path):
-    text = "Network;Framework;BS;time;unit\nm;trt;1;2,5;ms\nm;trt;2;3000;us\n"
+def test_semicolons_and_names_of_other_tools(tmp_path):
+    text = "Network;Framework;BS;time ms\nm;trt;1;2.5\nm;trt;2;3\n"
     run = read(written(tmp_path, text))
     assert [m.latency_ns.value for m in run.measurements] == [2_500_000, 3_000_000]
     assert [m.workload.batch for m in run.measurements] == [1, 2]
@@ -158,7 +158,8 @@ def test_kernel_times_on_a_cpu_follow_the_rule_for_cpus(tmp_path):
         ("model,batch,ms\nm,1.5,3\n", "not whole"),
         ("model,batch,ms\nm,0,3\n", "no such number"),
         ("model,ms\na,b,3\n", "3 cells"),
-        ("model,time,unit\nm,3,parsec\n", "no unit 'parsec'"),
+        ("model,time,unit\nm,3,ms\n", "no column is a latency"),
+        ("model;ms\nm;2,5\n", "no such number"),
         ("model,quantity,ms\nm,kernel_time,3\n", "no latencies"),
         ("model,ms\n" + "x" * 200_000 + ",1\n", "no table"),
     ],
@@ -257,7 +258,7 @@ def test_pytest_benchmark_without_rounds_keeps_mean_and_standard_error(tmp_path)
         ('{"machine_info": {}, "benchmarks": []}', "no benchmark"),
         ('{"machine_info": {}, "benchmarks": [{"name": "a", "stats": {}}]}', "no times"),
         ('{"machine_info": {}, "benchmarks": [', "cut short"),
-        ('{"machine_info": ' + "[" * 200_000, "nested too deeply"),
+        ('{"machine_info": ' + "[" * 200_000, "recursion"),
         ('{"machine_info": ' + "1" * 5_000 + "}", "digits"),
     ],
 )

@@ -17,11 +17,10 @@ from frameworktax.attribution.sampler import Stretch, Ticks
 from frameworktax.attribution.symbols import Leaf
 from frameworktax.errors import UsageError
 from frameworktax.integrations import watch as watching
-from frameworktax.integrations.exporters import BOUNDS_S, Labels, OpenTelemetry, Prometheus
+from frameworktax.integrations.exporters import BOUNDS_S, OpenTelemetry, Prometheus
 from frameworktax.integrations.watch import (
     WINDOW_TICKS,
-    Recorder,
-    Tax,
+    Watch,
     batch_labels,
     batch_size,
     parts_ns,
@@ -73,24 +72,20 @@ class Seen:
         self.faults = Counter()
         self.states = []
 
-    def called(self, labels, seconds):
-        self.calls.append((labels.call, labels.batch, seconds))
-
-    def failed(self, labels):
-        self.failures.append((labels.call, labels.batch))
-
-    def sampled(self, labels, part, seconds):
-        assert seconds > 0
-        self.seconds[labels.batch, part] += seconds
-
-    def ratio(self, labels, tax):
-        self.ratios.append((labels.batch, tax))
-
-    def fault(self, model, stage, count):
-        self.faults[stage] += count
-
-    def state(self, model, sampler, reason, *, now):
-        self.states.append((sampler, reason, now))
+    def record(self, name, labels, value):
+        if name == "call.duration":
+            self.calls.append((*labels[1:], value))
+        elif name == "call.errors":
+            self.failures.append(labels[1:])
+        elif name == "sampled.time":
+            assert value > 0
+            self.seconds[labels[2:]] += value
+        elif name == "tax":
+            self.ratios.append((labels[2], value))
+        elif name == "watch.faults":
+            self.faults[labels[1]] += value
+        else:
+            self.states.append((*labels[1:], value))
 
 
 class Broken:
@@ -135,7 +130,7 @@ def recorder(clock, seen, made):
         made.append(Scripted(clock))
         return made[-1]
 
-    recorder = Recorder(
+    recorder = Watch(
         "m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=sampler, place=lambda _: PLACES
     )
     yield recorder
@@ -215,24 +210,25 @@ def test_without_kernel_samples_missing_ticks_are_system_time(clock):
     assert parts_ns(stretch, sampler) == {"kernel": 6 * MS, "system": 4 * MS, "wait": 1 * MS}
 
 
-def test_a_negative_difference_is_taken_off_what_comes_next(seen):
-    tax, labels = Tax(), Labels("m", "call", "1")
+def test_a_negative_difference_is_taken_off_what_comes_next(recorder, seen):
+    labels = ("m", "call", "1")
     stretch = Stretch(Ticks(Counter({KERNEL: 1}), None), 1, MS, MS, 0)
     for system in (3, -2, 1, 4):
-        tax.export(seen, labels, {"kernel": MS, "system": system * MS}, stretch)
+        recorder._export_stretch(labels, {"kernel": MS, "system": system * MS}, stretch)
     assert seen.seconds["1", "system"] == pytest.approx(0.006)  # 3 - 2 + 1 + 4
 
 
-def test_the_ratio_is_of_all_samples_of_its_window(seen):
-    tax, labels = Tax(), Labels("m", "call", "1")
+def test_the_ratio_is_of_all_samples_of_its_window(recorder, seen):
+    labels = ("m", "call", "1")
     for kernel in (3, 1):
         stretch = Stretch(Ticks(Counter({KERNEL: WINDOW_TICKS // 2}), 0), 1, MS, MS, 0)
-        tax.export(seen, labels, {"kernel": kernel * MS, "python": (4 - kernel) * MS}, stretch)
+        parts = {"kernel": kernel * MS, "python": (4 - kernel) * MS}
+        recorder._export_stretch(labels, parts, stretch)
     assert seen.ratios == [("1", 0.5)]
 
 
 def test_one_call_in_twenty_is_sampled(clock, seen, made):
-    recorder = Recorder("m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock))
+    recorder = Watch("m", seen, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock))
     for _ in range(4000):
         call(recorder, clock, MS)
     assert 130 < len(recorder._callers[0].sampled) < 270  # 200 ± 5 standard deviations
@@ -317,7 +313,7 @@ def test_a_failing_sampler_leaves_the_latency(clock, seen, made, monkeypatch, br
         raise OSError(broken)
 
     monkeypatch.setattr(Scripted, broken, fails)
-    recorder = Recorder(
+    recorder = Watch(
         "m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=lambda: Scripted(clock)
     )
     for _ in range(3):
@@ -340,11 +336,11 @@ def test_without_a_sampler_there_is_latency_and_the_reason(clock, seen):
     def refused():
         raise RefusedError(1, "kernel.perf_event_paranoid is 3")
 
-    recorder = Recorder("m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=refused)
+    recorder = Watch("m", seen, sample=1, interval_s=HOUR_S, clock=clock, sampler=refused)
     call(recorder, clock, MS)
     recorder.flush()
     assert recorder.reason == "kernel.perf_event_paranoid is 3"
-    assert seen.states == [("none", "kernel.perf_event_paranoid is 3", True)]
+    assert seen.states == [("none", "kernel.perf_event_paranoid is 3", 1)]
     assert len(seen.calls) == 1
     assert not seen.seconds
     assert not recorder.faults  # a refusal is no fault
@@ -356,7 +352,7 @@ def test_kernels_on_a_gpu_are_the_reason_why_there_is_no_tax(recorder, clock, se
     call(recorder, clock, 4 * MS)
     monkeypatch.setattr(watching, "hidden", lambda: "kernels run on a GPU")
     recorder.flush()
-    assert seen.states == [("none", "kernels run on a GPU", True)]
+    assert seen.states == [("none", "kernels run on a GPU", 1)]
     assert not seen.seconds
 
 
@@ -390,7 +386,7 @@ def test_stop_exports_the_rest_and_leaves_the_model_as_it_was(watched, seen):
         assert type(model) is not Doubler
         assert isinstance(model, Doubler)
         model([1])
-        thread = one._recorder._thread
+        thread = one._thread
         assert thread.is_alive()
     assert type(model) is Doubler
     assert len(seen.calls) == 1
@@ -404,7 +400,7 @@ def test_a_watch_ends_with_its_model(watched, seen):
     model = Doubler()
     one = watched(model, exporter=seen)
     model([1])
-    thread = one._recorder._thread
+    thread = one._thread
     del model
     gc.collect()
     thread.join(timeout=600)
@@ -486,14 +482,16 @@ def test_a_call_under_way_keeps_its_ring_until_it_ends(recorder, clock, made):
 @pytest.mark.timeout(120)  # it would wait for itself
 def test_an_exporter_may_fork(clock):
     class Forking(Seen):
-        def called(self, labels, seconds):
+        def record(self, name, labels, value):
+            if name != "call.duration":
+                return
             child = os.fork()
             if not child:
                 os._exit(0)
             self.calls.append(os.waitpid(child, 0)[1])
 
     forking = Forking()
-    recorder = Recorder("m", forking, sample=0, interval_s=HOUR_S, clock=clock)
+    recorder = Watch("m", forking, sample=0, interval_s=HOUR_S, clock=clock)
     call(recorder, clock, MS)
     recorder.flush()
     assert forking.calls == [0]
@@ -505,13 +503,13 @@ def test_an_exporter_may_fork(clock):
 
 
 def drive(exporter):
-    labels = Labels("m", "call", "3-4")
-    exporter.called(labels, 0.003)
-    exporter.failed(labels)
-    exporter.sampled(labels, "kernel", 0.5)
-    exporter.ratio(labels, 0.25)
-    exporter.fault("m", "export", 2)
-    exporter.state("m", "none", "why", now=True)
+    labels = ("m", "call", "3-4")
+    exporter.record("call.duration", labels, 0.003)
+    exporter.record("call.errors", labels, 1)
+    exporter.record("sampled.time", (*labels, "kernel"), 0.5)
+    exporter.record("tax", labels, 0.25)
+    exporter.record("watch.faults", ("m", "export"), 2)
+    exporter.record("watch.info", ("m", "none", "why"), 1)
 
 
 NAMES = {

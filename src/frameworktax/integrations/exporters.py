@@ -10,7 +10,7 @@ OpenMetrics Compatibility".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -21,45 +21,64 @@ BOUNDS_S = (
     *(1.0, 2.5, 10.0),
 )
 """Upper ends of the latency buckets."""
-
-DURATION = "Latency of a call of the model, until it returns."
-ERRORS = "Calls of the model that ended with an exception."
-SAMPLED = (
-    "Time of sampled calls by line of the breakdown; the framework tax is all lines but kernel."
-)
-RATIO = "Share of the framework tax in the last 400 or more samples."
-FAULTS = "Faults of the watch itself, by stage; the calls were not affected."
-INFO = "1 for the sampler in use, with the reason why there is none."
+LABELS = ("model", "call", "batch")
+"""What a call is known by."""
+SUFFIXES = {"s": "_seconds", "1": "_ratio"}
+"""Of a unit's metrics in Prometheus."""
 
 
-class Labels(NamedTuple):
-    """What a call is known by."""
+class Metric(NamedTuple):
+    """What is exported: ``kind`` is ``histogram``, ``counter`` or ``gauge``."""
 
-    model: str
-    call: str
-    batch: str
+    kind: str
+    unit: str
+    labels: Sequence[str]
+    text: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "call.duration": Metric(
+        "histogram", "s", LABELS, "Latency of a call of the model, until it returns."
+    ),
+    "call.errors": Metric(
+        "counter", "{call}", LABELS, "Calls of the model that ended with an exception."
+    ),
+    "sampled.time": Metric(
+        "counter",
+        "s",
+        (*LABELS, "part"),
+        "Time of sampled calls by line of the breakdown; the framework tax is all lines but "
+        "kernel.",
+    ),
+    "tax": Metric(
+        "gauge", "1", LABELS, "Share of the framework tax in the last 400 or more samples."
+    ),
+    "watch.faults": Metric(
+        "counter",
+        "{fault}",
+        ("model", "stage"),
+        "Faults of the watch itself, by stage; the calls were not affected.",
+    ),
+    "watch.info": Metric(
+        "gauge",
+        "",
+        ("model", "sampler", "reason"),
+        "1 for the sampler in use, with the reason why there is none.",
+    ),
+}
 
 
 class Exporter(Protocol):
     """Takes the numbers of a watch, in the watch's own thread; what it raises is counted."""
 
-    def called(self, labels: Labels, seconds: float) -> None:
-        """Record a call."""
+    def record(self, name: str, labels: Sequence[str], value: float) -> None:
+        """Observe a value of a histogram, add it to a counter, or set a gauge to it.
 
-    def failed(self, labels: Labels) -> None:
-        """Record a call that ended with an exception."""
-
-    def sampled(self, labels: Labels, part: str, seconds: float) -> None:
-        """Add time of sampled calls to a line of the breakdown."""
-
-    def ratio(self, labels: Labels, tax: float) -> None:
-        """Set the share of the tax in the last window."""
-
-    def fault(self, model: str, stage: str, count: int) -> None:
-        """Add faults of the watch."""
-
-    def state(self, model: str, sampler: str, reason: str, *, now: bool) -> None:
-        """Say whether this is how the model is sampled now."""
+        Args:
+            name: of one of ``METRICS``.
+            labels: values of its labels, in their order.
+            value: in its unit.
+        """
 
 
 class Prometheus:
@@ -75,51 +94,26 @@ class Prometheus:
     def __init__(self, registry: Any = None) -> None:
         with needs("prometheus-client is not installed", "prometheus"):
             from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-        where: Any = {"registry": REGISTRY if registry is None else registry}
-        each = Labels._fields
-        self._duration = Histogram(
-            "frameworktax_call_duration_seconds", DURATION, each, buckets=BOUNDS_S, **where
-        )
-        self._errors = Counter("frameworktax_call_errors_total", ERRORS, each, **where)
-        self._sampled = Counter(
-            "frameworktax_sampled_time_seconds_total", SAMPLED, (*each, "part"), **where
-        )
-        newest: Any = {"multiprocess_mode": "livemostrecent", **where}
-        self._ratio = Gauge("frameworktax_tax_ratio", RATIO, each, **newest)
-        self._faults = Counter(
-            "frameworktax_watch_faults_total", FAULTS, ("model", "stage"), **where
-        )
-        self._info = Gauge(
-            "frameworktax_watch_info", INFO, ("model", "sampler", "reason"), **newest
-        )
-        self._durations: dict[Labels, Callable[[float], None]] = {}
+        kinds: dict[str, tuple[Any, str, dict[str, Any]]] = {
+            "histogram": (Histogram, "observe", {"buckets": BOUNDS_S}),
+            "counter": (Counter, "inc", {}),
+            "gauge": (Gauge, "set", {"multiprocess_mode": "livemostrecent"}),
+        }
+        self._metrics = {}
+        for name, (kind, unit, labels, text) in METRICS.items():
+            made, verb, options = kinds[kind]
+            full = f"frameworktax_{name.replace('.', '_')}{SUFFIXES.get(unit, '')}"
+            where = REGISTRY if registry is None else registry
+            self._metrics[name] = made(full, text, labels, registry=where, **options), verb
+        self._children: dict[tuple[str, Sequence[str]], Callable[[float], None]] = {}
 
-    def called(self, labels: Labels, seconds: float) -> None:
-        """Record a call."""
-        observe = self._durations.get(labels)
-        if observe is None:
-            observe = self._durations[labels] = self._duration.labels(*labels).observe
-        observe(seconds)
-
-    def failed(self, labels: Labels) -> None:
-        """Record a call that ended with an exception."""
-        self._errors.labels(*labels).inc()
-
-    def sampled(self, labels: Labels, part: str, seconds: float) -> None:
-        """Add time of sampled calls to a line of the breakdown."""
-        self._sampled.labels(*labels, part).inc(seconds)
-
-    def ratio(self, labels: Labels, tax: float) -> None:
-        """Set the share of the tax in the last window."""
-        self._ratio.labels(*labels).set(tax)
-
-    def fault(self, model: str, stage: str, count: int) -> None:
-        """Add faults of the watch."""
-        self._faults.labels(model, stage).inc(count)
-
-    def state(self, model: str, sampler: str, reason: str, *, now: bool) -> None:
-        """Say whether this is how the model is sampled now."""
-        self._info.labels(model, sampler, reason).set(int(now))
+    def record(self, name: str, labels: Sequence[str], value: float) -> None:
+        """Observe, add or set a value."""
+        record = self._children.get((name, labels))
+        if record is None:
+            metric, verb = self._metrics[name]
+            record = self._children[name, labels] = getattr(metric.labels(*labels), verb)
+        record(value)
 
 
 class OpenTelemetry:
@@ -138,41 +132,19 @@ class OpenTelemetry:
         from frameworktax.version import __version__
 
         meter = (provider or get_meter_provider()).get_meter("frameworktax", __version__)
-        self._duration = meter.create_histogram(
-            "frameworktax.call.duration",
-            "s",
-            DURATION,
-            explicit_bucket_boundaries_advisory=BOUNDS_S,
-        )
-        self._errors = meter.create_counter("frameworktax.call.errors", "{call}", ERRORS)
-        self._sampled = meter.create_counter("frameworktax.sampled.time", "s", SAMPLED)
-        self._ratio = meter.create_gauge("frameworktax.tax", "1", RATIO)
-        self._faults = meter.create_counter("frameworktax.watch.faults", "{fault}", FAULTS)
-        self._info = meter.create_gauge("frameworktax.watch.info", "", INFO)
+        verbs = {"histogram": "record", "counter": "add", "gauge": "set"}
+        self._record = {}
+        for name, (kind, unit, _, text) in METRICS.items():
+            options = (
+                {"explicit_bucket_boundaries_advisory": BOUNDS_S} if kind == "histogram" else {}
+            )
+            make = getattr(meter, f"create_{kind}")
+            made = make(f"frameworktax.{name}", unit, text, **options)
+            self._record[name] = getattr(made, verbs[kind])
 
-    def called(self, labels: Labels, seconds: float) -> None:
-        """Record a call."""
-        self._duration.record(seconds, labels._asdict())
-
-    def failed(self, labels: Labels) -> None:
-        """Record a call that ended with an exception."""
-        self._errors.add(1, labels._asdict())
-
-    def sampled(self, labels: Labels, part: str, seconds: float) -> None:
-        """Add time of sampled calls to a line of the breakdown."""
-        self._sampled.add(seconds, {**labels._asdict(), "part": part})
-
-    def ratio(self, labels: Labels, tax: float) -> None:
-        """Set the share of the tax in the last window."""
-        self._ratio.set(tax, labels._asdict())
-
-    def fault(self, model: str, stage: str, count: int) -> None:
-        """Add faults of the watch."""
-        self._faults.add(count, {"model": model, "stage": stage})
-
-    def state(self, model: str, sampler: str, reason: str, *, now: bool) -> None:
-        """Say whether this is how the model is sampled now."""
-        self._info.set(int(now), {"model": model, "sampler": sampler, "reason": reason})
+    def record(self, name: str, labels: Sequence[str], value: float) -> None:
+        """Observe, add or set a value."""
+        self._record[name](value, dict(zip(METRICS[name].labels, labels, strict=True)))
 
 
 EXPORTERS: Mapping[str, Callable[[], Exporter]] = {

@@ -43,7 +43,7 @@ from frameworktax.attribution.sampler import SampleRun, Stretch, Ticks
 from frameworktax.attribution.symbols import Leaf, Resolver, read_tables
 from frameworktax.clock import REAL, Clock, Queue, others_ns
 from frameworktax.errors import UsageError
-from frameworktax.integrations.exporters import EXPORTERS, Exporter, Labels
+from frameworktax.integrations.exporters import EXPORTERS, Exporter
 from frameworktax.measure.inline_profiler import hidden
 
 INTERVAL_S = 5.0
@@ -98,7 +98,7 @@ def watch(
         if exporter not in EXPORTERS:
             raise UsageError(f"no exporter '{exporter}'; choose {', '.join(EXPORTERS)}")
         exporter = EXPORTERS[exporter]()
-    recorder = Recorder(
+    made = Watch(
         cls.__name__ if name is None else name,
         exporter,
         size=batch_size if batch is None else lambda args, kwargs: batch(*args, **kwargs),
@@ -107,8 +107,8 @@ def watch(
         interval_s=interval_s,
     )
     try:
-        watched = _watched_class(cls, calls, recorder)
-        reference = weakref.ref(model)
+        watched = _watched_class(cls, calls, made)
+        made.model = weakref.ref(model)
         model.__class__ = watched
     except TypeError as error:
         raise UsageError(
@@ -117,61 +117,18 @@ def watch(
         ) from error
     if sample and probe() is None:
         read_tables()  # takes a second: now, not in the first minute of serving
-    ends = weakref.finalize(model, recorder.end)
-    return Watch(reference, cls, watched, recorder, ends)
+    weakref.finalize(model, made.end)
+    return made
 
 
-class Watch:
-    """A model under watch; a context manager that ends with ``stop``."""
-
-    def __init__(
-        self,
-        model: weakref.ref[Any],
-        original: type,
-        watched: type,
-        recorder: Recorder,
-        ends: Callable[[], Any],
-    ) -> None:
-        self._model, self._original, self._watched = model, original, watched
-        self._recorder, self._ends = recorder, ends
-
-    @property
-    def faults(self) -> Mapping[str, int]:
-        """Faults of the watch itself by stage: call, batch, sampler, ring, buffer, export."""
-        return dict(self._recorder.faults)
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no tax, None where there is or no call was made yet."""
-        return self._recorder.reason
-
-    def flush(self) -> None:
-        """Export now what has been seen since the last time."""
-        self._recorder.flush()
-
-    def stop(self) -> None:
-        """Export what is left, give back samplers and the thread, and leave the model as it was."""
-        model = self._model()
-        if model is not None and type(model) is self._watched:
-            model.__class__ = self._original
-        self._ends()
-        self._recorder.join()
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-
-def _watched_class(cls: type, calls: Sequence[str], recorder: Recorder) -> type:
+def _watched_class(cls: type, calls: Sequence[str], recorder: Watch) -> type:
     """Return a subclass of ``cls`` with the same layout whose ``calls`` are recorded."""
     namespace: dict[str, Any] = {
         "__slots__": (),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "_frameworktax_watched": True,
+        "_frameworktax_watched": recorder,
     }
     for call in calls:
         method = getattr(cls, call, None)
@@ -197,7 +154,7 @@ def _watched_class(cls: type, calls: Sequence[str], recorder: Recorder) -> type:
     return watched
 
 
-def _recorded(method: Callable[..., Any], call: str, recorder: Recorder) -> Callable[..., Any]:
+def _recorded(method: Callable[..., Any], call: str, recorder: Watch) -> Callable[..., Any]:
     compiling = _compiling()
 
     @wraps(method)
@@ -273,13 +230,15 @@ class Caller:
 
 
 @dataclass(eq=False, repr=False)
-class Recorder:
-    """All calls of one watched model in this process.
+class Watch:
+    """The calls of one watched model in this process; a context manager that ends with ``stop``.
 
-    It knows the model by name only, so that the model can end.
+    Attributes:
+        faults: of the watch itself by stage: call, batch, sampler, ring, buffer, export.
+        model: weakly, so that it can end.
     """
 
-    model: str
+    name: str
     exporter: Exporter
     size: Callable[[tuple[Any, ...], Mapping[str, Any]], int | None] = batch_size
     max_batch: int = MAX_BATCH
@@ -289,15 +248,15 @@ class Recorder:
     sampler: Callable[[], PerfEventSampler] = RING_SAMPLER
     place: Callable[[Iterable[int]], Mapping[int, Leaf]] = field(default_factory=lambda: Places())
     ended: bool = field(default=False, init=False)
+    model: weakref.ref[Any] | None = field(default=None, init=False)
+    faults: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
-        self.faults: Counter[str] = Counter()
         self._labels: dict[tuple[str, int], Labels] = {}
         self._batches = batch_labels(self.max_batch)
-        self._tax = Tax()
         self._refused = None if self.sample else "not asked for: sample=0"
         self._begin()
-        _RECORDERS.add(self)
+        _WATCHES.add(self)
 
     def _begin(self) -> None:
         """Begin with no thread and no call: here, and again in a forked child."""
@@ -308,11 +267,26 @@ class Recorder:
         self._said: tuple[str, str] | None = None
         self._requests: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._tax.begin()
+        self._owed: defaultdict[tuple[Labels, str], float] = defaultdict(float)
+        self._windows: dict[Labels, tuple[int, int, int]] = {}
+
+    def stop(self) -> None:
+        """Export what is left, give back samplers and the thread, and leave the model as it was."""
+        model = self.model() if self.model is not None else None
+        if getattr(type(model), "_frameworktax_watched", None) is self:
+            model.__class__ = type(model).__bases__[0]
+        self.end()
+        self.join()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
 
     @property
     def reason(self) -> str | None:
-        """Why there is no tax, None where there is."""
+        """Why there is no tax, None where there is or no call was made yet."""
         sampled = any(caller.sampler is not None for caller in self._callers)
         return hidden() or (None if sampled else self._refused)
 
@@ -368,7 +342,7 @@ class Recorder:
         labels = self._labels.get((call, at))
         if labels is None:
             batch = "unknown" if at < 0 else self._batches[at]
-            labels = self._labels[call, at] = Labels(self.model, call, batch)
+            labels = self._labels[call, at] = (self.name, call, batch)
         return labels
 
     def _join(self) -> Caller:
@@ -453,7 +427,7 @@ class Recorder:
 
     def _fault(self, stage: str, error: Exception | str, count: int = 1) -> None:
         if not self.faults[stage]:
-            log.warning("watch of %s: fault in %s (said once): %s", self.model, stage, error)
+            log.warning("watch of %s: fault in %s (said once): %s", self.name, stage, error)
         self.faults[stage] += count
 
     # --- what happens in the thread of the watch -------------------------------------------------
@@ -477,7 +451,7 @@ class Recorder:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        _RECORDERS.discard(self)
+        _WATCHES.discard(self)
 
     def flush(self) -> None:
         """Export what every thread has seen since the last time; never raises an ``Exception``."""
@@ -522,9 +496,9 @@ class Recorder:
         for kind, wall_ns, failed in calls:
             labels = self._labels_of(kind)
             if failed:
-                self.exporter.failed(labels)
+                self.exporter.record("call.errors", labels, 1)
             else:
-                self.exporter.called(labels, wall_ns / 1e9)
+                self.exporter.record("call.duration", labels, wall_ns / 1e9)
 
     def _export_samples(self, caller: Caller) -> None:
         sampler = caller.sampler
@@ -546,19 +520,40 @@ class Recorder:
         labels_of = [self._labels_of(call.kind) for call in sampled]
         for labels, stretch in stretches(sampled, labels_of, drained, where, kernel=sampler.kernel):
             parts = parts_ns(stretch, sampler)
-            self._portion(partial(self._tax.export, self.exporter, labels, parts, stretch))
+            self._portion(partial(self._export_stretch, labels, parts, stretch))
+
+    def _export_stretch(self, labels: Labels, parts: Mapping[str, int], stretch: Stretch) -> None:
+        """Add a stretch to the counters, and to the window of the tax ratio.
+
+        A counter never falls, but a stretch's part can be below zero (system time that is a
+        difference of two counts): that is owed, and taken off what comes next.
+        """
+        for part, ns in parts.items():
+            owed = self._owed[labels, part] + ns
+            self._owed[labels, part] = min(owed, 0.0)  # what is above zero is exported
+            if owed > 0:
+                self.exporter.record("sampled.time", (*labels, part), owed / 1e9)
+        ticks, all_ns, kernel_ns = self._windows.pop(labels, (0, 0, 0))
+        ticks += sum(stretch.ticks.leaves.values()) + (stretch.ticks.system or 0)
+        all_ns += sum(parts.values())
+        kernel_ns += parts.get("kernel", 0)
+        if ticks < WINDOW_TICKS:
+            self._windows[labels] = ticks, all_ns, kernel_ns
+        else:
+            self.exporter.record("tax", labels, 1 - kernel_ns / all_ns)
 
     def _export_state(self) -> None:
         for stage, count in tuple(self.faults.items()):
             if count > self._exported[stage]:
-                self.exporter.fault(self.model, stage, count - self._exported[stage])
+                added = count - self._exported[stage]
+                self.exporter.record("watch.faults", (self.name, stage), added)
                 self._exported[stage] = count
         reason = self.reason
         said = ("none" if reason else "perf-event", reason or "")
         if said != self._said:
             if self._said is not None:
-                self.exporter.state(self.model, *self._said, now=False)
-            self.exporter.state(self.model, *said, now=True)
+                self.exporter.record("watch.info", (self.name, *self._said), 0)
+            self.exporter.record("watch.info", (self.name, *said), 1)
             self._said = said
 
     def forked(self) -> None:
@@ -570,7 +565,7 @@ class Recorder:
 
 # --- forks ----------------------------------------------------------------------------------------
 
-_RECORDERS: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_WATCHES: weakref.WeakSet[Watch] = weakref.WeakSet()
 _EXPORTING = threading.RLock()
 """Held while an exporter is called, and by a fork: else the child could inherit a lock of the
 exporter's that nothing in it ever releases."""
@@ -578,8 +573,8 @@ exporter's that nothing in it ever releases."""
 
 def _after_in_child() -> None:
     _EXPORTING.release()
-    for recorder in list(_RECORDERS):
-        recorder.forked()
+    for one in list(_WATCHES):
+        one.forked()
 
 
 os.register_at_fork(
@@ -598,6 +593,8 @@ REST_S = 0.002
 WINDOW_TICKS = 400
 """Samples that a tax ratio is of: its standard error is at most 2.5 points."""
 Kind = tuple[str, int | None]
+Labels = tuple[str, str, str]
+"""Values of ``exporters.LABELS``: model, call and batch."""
 
 
 @dataclass(slots=True)
@@ -664,40 +661,6 @@ def parts_ns(stretch: Stretch, sampler: PerfEventSampler) -> dict[str, int]:
     parts = {line: count * sampler.period_ns for line, count in itemise(run)["samples"][0].items()}
     parts["wait"] = stretch.wall_ns - stretch.cpu_ns - (stretch.queued_ns or 0)
     return parts
-
-
-class Tax:
-    """Where sampled time went, by label set, as a counter and as a ratio over a window."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget everything."""
-        self._owed: defaultdict[tuple[Labels, str], float] = defaultdict(float)
-        self._windows: dict[Labels, tuple[int, int, int]] = {}
-
-    def export(
-        self, exporter: Exporter, labels: Labels, parts: Mapping[str, int], stretch: Stretch
-    ) -> None:
-        """Add a stretch.
-
-        A counter never falls, but a stretch's part can be below zero (system time that is a
-        difference of two counts): that is owed, and taken off what comes next.
-        """
-        for part, ns in parts.items():
-            owed = self._owed[labels, part] + ns
-            self._owed[labels, part] = min(owed, 0.0)
-            if owed > 0:
-                exporter.sampled(labels, part, owed / 1e9)
-        ticks, all_ns, kernel_ns = self._windows.pop(labels, (0, 0, 0))
-        ticks += sum(stretch.ticks.leaves.values()) + (stretch.ticks.system or 0)
-        all_ns += sum(parts.values())
-        kernel_ns += parts.get("kernel", 0)
-        if ticks < WINDOW_TICKS:
-            self._windows[labels] = ticks, all_ns, kernel_ns
-        else:
-            exporter.ratio(labels, 1 - kernel_ns / all_ns)
 
 
 class Places:
