@@ -82,7 +82,8 @@ def test_a_forked_child_begins_with_numbers_and_samplers_of_its_own(registry):
                     net(x)
                 watched.flush()
                 threads = [t.name for t in threading.enumerate()]
-                said = f"{calls(registry)} {dict(watched.faults)} {threads.count('frameworktax-watch')}"
+                ours = threads.count("frameworktax-watch")
+                said = f"{calls(registry)} {dict(watched.faults)} {ours}"
                 watched.stop()
                 os.write(writing, said.encode())
             os._exit(0)
