@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -40,19 +38,6 @@ def needs(package: str) -> None:
 
 
 # --- torchvision and timm -------------------------------------------------------------------------
-
-
-def test_torchvision_beside_any_torch() -> None:
-    """In a process of its own: a second declaration would be an error, and so would none."""
-    needs("torchvision")
-    code = (
-        "from frameworktax.models.torchvision_operators import declare\n"
-        "declare(); declare()\n"
-        "import torchvision\n"
-        "print(len(torchvision.models.list_models()) > 100)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -199,10 +199,6 @@ def test_aot_inductor_compiles_once_for_batch_1_and_once_for_all_others(
     assert [shape[0] for (shape,) in compiled] == [1, 2]
 
 
-def test_null_imports_nothing(tmp_path: Path) -> None:
-    assert fresh("null", [tmp_path]) == [[], [[]]]
-
-
 @pytest.mark.parametrize("name", ["torchscript-frozen", "onnxruntime", "openvino"])
 def test_what_only_exports_statically_is_exported_for_each_batch(name: str, tmp_path: Path) -> None:
     runtime = runnable(name)

@@ -298,16 +298,6 @@ def test_only_what_can_be_delivered_is_called_so():
             runtimes.get(name)
 
 
-def test_a_deployment_on_a_device_is_waited_for(deploy, monkeypatch):
-    import torch
-
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    loaded = runtimes.get("deployed").load(None, Target("cuda:0"), deploy / "model")
-    loaded.synchronize()
-    assert waited == ["cuda:0"]
-
-
 # --- sizes between the shapes ---------------------------------------------------------------------
 
 PADDING = Padding(inputs=((0, 1), (0, 1)), outputs=((0, 1), (0, None)), batch=True, length=True)

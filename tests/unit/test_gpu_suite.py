@@ -274,13 +274,6 @@ def test_without_what_it_needs_the_suite_says_so_and_measures_nothing(
     assert not (tmp_path / "gpu/summary.json").exists()
 
 
-def test_another_python_is_asked_for_where_torch_is_missing(monkeypatch):
-    monkeypatch.setattr(gpu_suite, "has", lambda name: name not in ("torch", "msgspec"))
-    said = gpu_suite.unusable()
-    assert "torch, msgspec missing; install torch" in said
-    assert "make gpu PYTHON=" in said
-
-
 def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
     tmp_path, monkeypatch, capsys
 ):
@@ -296,12 +289,6 @@ def test_a_torch_that_reaches_no_device_is_said_before_any_part_begins(
     assert gpu_suite.main(words) == 1
     assert "torch cannot use the GPU: exit 1: RuntimeError" in capsys.readouterr().err
     assert ran == ["torch"]
-
-
-def test_a_cache_that_cannot_be_made_is_said_before_any_part_begins(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("FRAMEWORKTAX_CACHE", str(tmp_path / "file" / "cache"))
-    assert "name another folder in FRAMEWORKTAX_CACHE" in gpu_suite.unfit(needs_gpu=False)
 
 
 # --- archive and wheels ---------------------------------------------------------------------------

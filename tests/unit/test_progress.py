@@ -1,18 +1,11 @@
 """Progress of sessions and studies: a picture on a terminal, few lines in a log."""
 
 import io
-import threading
 
 import pytest
 from rich.console import Console
 
-from frameworktax.cli.progress import (
-    DRAW_SHARE,
-    LOG_EVERY_S,
-    ProgressView,
-    briefly,
-    drawable,
-)
+from frameworktax.cli.progress import DRAW_SHARE, LOG_EVERY_S, ProgressView, drawable
 from frameworktax.records import Point, Workload
 from frameworktax.report.growing import WAITING
 from frameworktax.report.words import plus_minus
@@ -40,22 +33,6 @@ def log(width=80, kind=ProgressView, **more):
     console = Console(file=out, width=width)
     view = kind(console, clock=clock, **more)
     return view, out, clock
-
-
-# --- names ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "short"),
-    [
-        (NAMES, "bert-base and 6 more (2 of 2)"),
-        ("bert-base", "bert-base"),
-        ("a.py:build, b", "a.py:build and 1 more"),
-        ("gpt2 (1 of 3)", "gpt2 (1 of 3)"),
-    ],
-)
-def test_long_lists_are_shortened(names, short):
-    assert briefly(names) == short
 
 
 # --- in a log ---------------------------------------------------------------------------------
@@ -97,36 +74,10 @@ def test_a_log_has_the_end_of_a_session():
     assert out.getvalue().splitlines()[-1] == "  30 of 40 points measured, 5 failed, 5 left"
 
 
-def test_many_sessions_side_by_side_have_few_lines():
-    view, out, clock = log()
-    view.counts({"open": 1000})
-    for number in range(1, 101):
-        view.session(number, 100, f"model-{number}", 600.0)
-    for _ in range(99):
-        clock.now += 1.0
-        view.ended()
-    assert len(out.getvalue().splitlines()) <= 1 + 1 + 99 / LOG_EVERY_S
-
-
 def test_what_is_said_stays_whole_and_means_nothing_to_the_terminal():
     view, out, _ = log(width=40)
     view.say("[bold]" + "x" * 100)
     assert out.getvalue() == "[bold]" + "x" * 100 + "\n"
-
-
-def test_verbose_prints_every_phase_and_every_result():
-    view, out, _ = log(width=200, verbose=True)
-    view.counts({"open": 4})
-    view.session(1, 1, "bert-mini", 60.0)
-    view.asked(ASKED, 0.03)
-    view.phase("setting up")
-    view.phase("measuring")
-    for point in ASKED:
-        view.measured(point, PROCESSES)
-    lines = out.getvalue().splitlines()
-    assert [line.split(";")[0].strip() for line in lines[1:2]] == ["setting up"]
-    assert sum(line.strip().startswith("measuring") for line in lines) == 1
-    assert [line.split(":")[0].strip() for line in lines[3:]] == list(RUNTIMES)
 
 
 # --- on a terminal ----------------------------------------------------------------------------
@@ -163,11 +114,6 @@ def test_the_picture_says_what_runs_what_is_done_and_what_was_found():
     view.counts({"measured": 14, "open": 36, "given-up": 1})
     view.ended()
     assert "14 of 51 points measured, 1 failed, 36 left; about 14 min left" in shown(view)
-
-
-@pytest.mark.parametrize("width", [30, 60, 120])
-def test_the_picture_keeps_to_its_columns(width):
-    assert max(map(len, shown(picture(), width))) <= width
 
 
 def test_nodes_of_a_cluster_have_a_line_each_until_they_are_done():
@@ -226,13 +172,6 @@ def test_it_draws_and_leaves_nothing_behind():
     assert text.rindex("a line that stays") < text.rindex("measuring")
 
 
-def test_without_colour_there_is_none():
-    out = Terminal()
-    console = Console(file=out, force_terminal=True, width=80, no_color=True)
-    console.print(picture().picture())
-    assert "38;" not in out.getvalue() and "\x1b[3" not in out.getvalue()
-
-
 @pytest.mark.parametrize(
     ("file", "terminal", "draws"),
     [(io.StringIO, False, False), (io.StringIO, True, False), (Terminal, True, True)],
@@ -260,15 +199,6 @@ def test_the_bar_of_one_session_in_a_log():
         "measuring: 70 of 90, round 2; about 40 s left",
         "measuring: 60 of 90, round 3; about 30 s left",
     ]
-
-
-def test_the_bar_draws_what_is_next():
-    out, clock = Terminal(), Clock()
-    console = Console(file=out, force_terminal=True, width=100)
-    with ProgressView(console, 60.0, clock=clock) as bar:
-        bar.phase("measuring")
-        go_on(bar, clock, 1)
-    assert "onnxruntime, batch 8" in out.getvalue()
 
 
 def test_a_session_alone_takes_over_its_estimate_and_one_of_a_study_does_not():
@@ -374,12 +304,3 @@ def test_a_log_has_a_line_for_each_runtime_once_all_its_batches_have_values():
     half = plus_minus(process_interval(PROCESSES))
     assert line == f"  eager: 1.00 ms {half} at batch 1, 4.00 ms at batch 8"
     assert len(out.getvalue().splitlines()) == 2
-
-
-def test_no_thread_refreshes_the_table():
-    out = Terminal()
-    console = Console(file=out, force_terminal=True, width=100)
-    before = threading.active_count()
-    with ProgressView(console, 60.0) as view:
-        view.measured(ASKED[0], PROCESSES)
-        assert threading.active_count() <= before  # others may end

@@ -1,19 +1,16 @@
 """Properties that hold for every input: intervals, union, isotonic curve, free batch."""
 
-import itertools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frameworktax.analysis.curves import free_batch, free_batch_interval, isotonic
-from frameworktax.analysis.estimates import difference, median_interval, product, quotient
-from frameworktax.analysis.regime import elasticities, flat_to
+from frameworktax.analysis.curves import free_batch, free_batch_interval
+from frameworktax.analysis.estimates import difference, product, quotient
+from frameworktax.analysis.regime import flat_to
 from frameworktax.records import Estimate
-from frameworktax.stats import mean_interval, process_interval, ratio_interval
-from frameworktax.traces import intervals
+from frameworktax.stats import process_interval, ratio_interval
 
 TIMES = st.floats(1e2, 1e9)
 FEW = settings(max_examples=50, deadline=None)
@@ -36,13 +33,6 @@ def test_an_interval_scales_with_its_unit(blocks, factor):
             getattr(here, name) * factor, rel=1e-6, abs=1e-9 * scale
         )
     assert here.low <= here.value <= here.high
-
-
-@FEW
-@given(st.lists(TIMES, min_size=2, max_size=20))
-def test_more_confidence_is_a_wider_interval(values):
-    narrow, wide = (mean_interval(values, "m", confidence=c) for c in (0.8, 0.99))
-    assert wide.low <= narrow.low <= narrow.value <= narrow.high <= wide.high
 
 
 PAIRS = st.dictionaries(
@@ -71,13 +61,6 @@ def test_what_the_host_does_to_a_round_moves_no_ratio(pairs, drift):
     assert math.log(there.high) == pytest.approx(math.log(here.high), rel=1e-6, abs=1e-9)
 
 
-@FEW
-@given(st.lists(TIMES, min_size=6, max_size=40))
-def test_a_median_lies_between_its_order_statistics(values):
-    found = median_interval(values, "m")
-    assert min(values) <= found.low <= found.value <= found.high <= max(values)
-
-
 ESTIMATES = st.builds(
     lambda value, down, up: Estimate(value=value, low=value * (1 - down), high=value * (1 + up)),
     st.floats(1, 1e6),
@@ -95,32 +78,7 @@ def test_arithmetic_of_intervals_keeps_the_value_inside_and_never_narrows(a, b):
     assert width.high - width.low >= max(a.high - a.low, b.high - b.low) / 2 - 1e-6
 
 
-SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=25)
-
-
-@FEW
-@given(SPANS, st.randoms())
-def test_a_union_is_what_a_line_of_cells_says(spans, random):
-    covered = {t for begin, length in spans for t in range(begin, begin + length)}
-    shuffled = random.sample(spans, len(spans))
-    for order in (spans, shuffled, spans + shuffled):  # in any order, twice the same
-        start = np.array([b for b, _ in order], dtype=np.int64)
-        end = np.array([b + n for b, n in order], dtype=np.int64)
-        assert intervals.union_ns(start, end) == len(covered)
-
-
 CURVES = st.lists(TIMES, min_size=2, max_size=len(BATCHES))
-
-
-@FEW
-@given(CURVES)
-def test_the_isotonic_curve_rises_keeps_the_mean_and_is_its_own(values):
-    curve = isotonic(values)
-    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(curve))
-    assert sum(curve) == pytest.approx(sum(values))
-    assert isotonic(curve) == pytest.approx(curve)
-    if values == sorted(values):
-        assert curve == pytest.approx(values, rel=1e-14)
 
 
 @FEW
@@ -153,10 +111,3 @@ def test_the_interval_of_a_free_batch_holds_it(noise):
     ]
     found, _ = free_batch_interval(BATCHES[:4], columns)
     assert 1 <= found.low <= found.value <= found.high <= 8
-
-
-@FEW
-@given(st.floats(-1, 3), st.floats(1, 1e6))
-def test_the_elasticity_of_a_power_is_its_exponent(power, scale):
-    latency = [scale * n**power for n in BATCHES]
-    assert elasticities(BATCHES, latency) == pytest.approx([power] * len(BATCHES), abs=1e-6)

@@ -35,7 +35,6 @@ from frameworktax.measure.worker import Server
 from frameworktax.records import (
     Attribution,
     Block,
-    Calibration,
     Environment,
     Outcome,
     Point,
@@ -441,11 +440,6 @@ def test_a_batch_may_take_longer_to_warm_up_on_a_device(tmp_path):
     assert limits == [30.0, 5.0]
     there.runtime = SimpleNamespace(compiles=True)  # each batch size anew
     assert Setup._bind_limit_s(setup, there, 8) == setup._plan.setup_limit_s
-
-
-def test_no_calibrator_no_calibration(tmp_path):
-    records, _ = run(tmp_path, [[100]])
-    assert not [r for r in records if isinstance(r, Calibration)]
 
 
 def test_rounds_left_follow_from_the_width_of_the_interval():

@@ -276,14 +276,6 @@ def test_label_values_are_bounded():
     assert len(batch_labels(1024)) == 12
 
 
-def test_a_million_batch_sizes_are_few_label_sets(recorder, seen):
-    for size in range(0, 1_000_000, 499):
-        recorder.leave(recorder.enter("call", (Tensor(size),), {}))
-    recorder.flush()
-    assert len(set(recorder._labels.values())) <= 13
-    assert ("call", "unknown") in {(name, batch) for name, batch, _ in seen.calls}  # size 0
-
-
 # --- faults ------------------------------------------------------------------------------------
 
 
