@@ -26,6 +26,13 @@ class Ran:
     def json(self) -> dict:
         return json.loads(self.out)
 
+    def refused(self, *words: str) -> None:
+        """Wrong use is one line with these words, what to do among them, and exit code 2."""
+        assert (self.code, self.out) == (2, ""), self.err
+        assert "Traceback" not in self.err
+        (line,) = [x for x in self.err.splitlines() if x.startswith("frameworktax: ")]
+        assert [word for word in words if word not in line] == [], line
+
 
 @dataclass
 class Shell:

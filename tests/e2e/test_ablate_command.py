@@ -3,7 +3,6 @@
 import json
 
 import ladder_records as made
-import pytest
 
 
 def test_a_store_is_redrawn_in_every_form(here):
@@ -15,18 +14,3 @@ def test_a_store_is_redrawn_in_every_form(here):
     assert (here.folder / "r.md").read_text().startswith("# bert-mini, batch 1, length 128")
     assert "<svg" in (here.folder / "f.svg").read_text()
     assert json.loads((here.folder / "d.json").read_text())["best"] == "basic"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["bert-base", "--paths", "onnx"], "no path 'onnx', did you mean 'onnxruntime'?"),
-        (["onnx:m.onnx"], "onnx:m.onnx is no torch module"),
-        (["mlp", "--figure", "r.gif"], "cannot write 'r.gif'; choose .svg, .png, .pdf"),
-        (["mlp", "--redraw", "--store", "absent"], "absent"),
-    ],
-)
-def test_wrong_use_is_one_line(here, words, said):
-    ran = here("ablate", *words)
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err and ran.err.count("\n") == 1

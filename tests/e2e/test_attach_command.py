@@ -46,25 +46,6 @@ def wait_until_attached(process):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "PID"),
-        (["nginx"], "pgrep"),
-        (["4000000"], "4000000"),
-        (["1"], "container"),
-        (["4711", "--duration", "soon"], "--duration"),
-        (["4711", "-o", "tax.svg"], ".collapsed"),
-    ],
-)
-def test_wrong_use_is_one_line(here, words, says):
-    ran = here("attach", *words)
-    assert ran.code == 2
-    (line,) = ran.err.splitlines()
-    assert line.startswith("frameworktax: ")
-    assert says in line
-
-
 @needs_perf_event
 def test_a_program_of_the_interpreter_is_all_tax(shell, target):
     ran = shell(

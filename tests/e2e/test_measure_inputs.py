@@ -59,27 +59,3 @@ def test_generating_with_times_of_tokens_and_runtimes_that_cannot(shell):
         assert (found[name]["status"], found[name]["latency_ns"]) == ("unavailable", None)
         assert word in found[name]["reason"]
     assert "first token" in out and "each further" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["bert-tiny", "--phase", "generate"], ["bert-tiny", "gpt2"]),
-        (["bert-tiny", "--input", "ragged:5"], ["ragged:MEAN,SD"]),
-        (["bert-tiny", "--input", "ragged:300,5"], ["--length"]),
-        (["bert-tiny", "--channels-last"], ["images"]),
-        (["gpt2", "--phase", "generate", "--length", "1020"], ["1024", "--new-tokens"]),
-        (["own.py:build", "--input", "ragged", "--runtimes", "eager"], ["padding", "Linear"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_wrong_use_is_one_line_with_the_remedy(here, words, says):
-    here.write(
-        "own.py", "import torch\ndef build(): return torch.nn.Linear(8, 8), torch.ones(1, 8)\n"
-    )
-    ran = here("measure", *words, "--time-budget", "10s")
-    lines = [line for line in ran.err.splitlines() if line.startswith("frameworktax: ")]
-    assert (ran.code, ran.out, len(lines)) == (2, "", 1), ran.err
-    assert "Traceback" not in ran.err
-    for word in says:
-        assert word in lines[0]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = [["schema"], ["list", "models"], ["list", "models", "--json"]]
+COMMANDS = [["list", "models"], ["list", "models", "--json"]]
 
 
 def run(words, stdout) -> subprocess.CompletedProcess:

@@ -52,24 +52,10 @@ def test_a_study_is_told_and_drawn_from_a_store(here, store):
     assert "figure-1.svg" in (here.folder / "page.md").read_text()
 
 
-def test_wrong_use_is_one_line(here, store):
-    for words, said in (
-        (("figur-1",), "did you mean 'figure-1'"),
-        (("figure-1", "--scale", "tiny"), "choose full or small"),
-        (("figure-1", "--report", "page.pdf"), "choose .md, .html"),
-    ):
-        ran = here("reproduce", *words)
-        assert ran.code == 2, ran.err
-        assert said in ran.err
-        assert ran.err.count("\n") == 1
+def test_a_store_without_the_study_is_said(here, store):
     ran = here("reproduce", "figure-13", "--redraw", "--store", str(store))
     assert ran.code == 1
     assert "holds no point of figure-13" in ran.err
-
-
-def test_studies_are_listed(here):
-    listed = json.loads(here("list", "studies", "--json").out)
-    assert [row["name"] for row in listed] == list(studies.every_name())
 
 
 @pytest.mark.skipif(

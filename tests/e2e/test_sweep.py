@@ -26,14 +26,6 @@ def own_lock(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
 
 
-def refused(ran, *words):
-    assert ran.code == 2, ran.err
-    assert ran.out == "" and "Traceback" not in ran.err
-    (line,) = [x for x in ran.err.splitlines() if x.startswith("frameworktax: ")]
-    for word in words:
-        assert word in line
-
-
 def test_a_study_is_measured_once_and_said_beforehand(shell, here):
     shell.write("study.toml", STUDY)
     dry = here("sweep", "study.toml", "--dry-run", "--json", "-").json()
@@ -61,20 +53,20 @@ def test_a_study_is_measured_once_and_said_beforehand(shell, here):
 
 def test_wrong_studies(here):
     here.write("study.toml", STUDY.replace("batch", "bacth"))
-    refused(here("sweep", "study.toml"), "study.toml line 8", "did you mean 'batch'")
+    here("sweep", "study.toml").refused("study.toml line 8", "did you mean 'batch'")
     here.write("study.toml", STUDY)
-    refused(here("sweep", "study.toml", "grid.bach=1"), "'grid.bach=1'", "'batch'")
-    refused(here("sweep", "study.toml", "--engine", "lcoal"), "local")
-    refused(here("sweep", "missing.toml"), "frameworktax init missing.toml")
+    here("sweep", "study.toml", "grid.bach=1").refused("'grid.bach=1'", "'batch'")
+    here("sweep", "study.toml", "--engine", "lcoal").refused("local")
+    here("sweep", "missing.toml").refused("frameworktax init missing.toml")
     here.write("file", "")
-    refused(here("sweep", "study.toml", "--store", "file/store"), "--store")
+    here("sweep", "study.toml", "--store", "file/store").refused("--store")
 
 
 def test_code_in_a_study_runs_only_where_it_is_allowed(shell, here):
     shell.write("own.py", "open('ran', 'w')\n\ndef build():\n    raise ValueError('no')\n")
     shell.write("study.toml", STUDY.replace('"bert-tiny"', '"own.py:build"'))
     words = ("sweep", "study.toml", "grid.batch=1")
-    refused(here(*words), "own.py:build", str(shell.folder / "own.py"), "--allow-code")
+    here(*words).refused("own.py:build", str(shell.folder / "own.py"), "--allow-code")
     assert here(*words, "--dry-run").code == 0  # which runs nothing
     assert not (shell.folder / "ran").exists()
     ran = shell(*words, "grid.runtimes=null,eager", "~study", "--json", "-",
@@ -107,9 +99,9 @@ def test_init(here):
     ran = here("init")
     assert ran.code == 0 and "--dry-run" in ran.out
     text = (here.folder / "study.toml").read_text()
-    refused(here("init", "study.toml"), "study.toml", "another")
+    here("init", "study.toml").refused("study.toml", "another")
     assert (here.folder / "study.toml").read_text() == text
     assert here("sweep", "study.toml", "--dry-run").code == 0
-    refused(here("init", "new.toml", "--from-optimum-benchmark", "c.yaml"), "docs/studies.md")
+    here("init", "new.toml", "--from-optimum-benchmark", "c.yaml").refused("docs/studies.md")
     assert not (here.folder / "new.toml").exists()
     assert "grid" in here("schema", "study").json()["properties"]
