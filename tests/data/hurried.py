@@ -12,9 +12,12 @@ PROGRAM = ("-c", f"{CODE}from frameworktax.cli import main\nmain()")
 """Words for Python in the place of ``-m frameworktax``."""
 
 
-def hurry(monkeypatch) -> None:
-    """Let sessions of this process not wait."""
-    from frameworktax.measure import rounds
+def hurry(monkeypatch, templates=None) -> None:
+    """Let sessions of this process not wait, and leave these templates to the next one."""
+    from frameworktax.measure import rounds, session
 
     for name in ("SPACING_S", "ALONE_SPACING_S"):
         monkeypatch.setattr(rounds, name, 0.02)
+    if templates is not None:
+        monkeypatch.setattr(session, "Templates", lambda: templates)
+        monkeypatch.setattr(templates, "close", lambda: None)

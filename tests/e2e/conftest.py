@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import hurried
 import pytest
 
 from frameworktax import cli
+from frameworktax.measure.template import Templates
 
 MEASURING = ("measure", "sweep")
 
@@ -77,6 +79,7 @@ class Here(Shell):
         with self.patch.context() as patch:
             for name, value in {"COLUMNS": "80", "NO_COLOR": "1", **variables}.items():
                 patch.setenv(name, value)
+            patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # templates serve one environment
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", ["frameworktax", *words])
             with pytest.raises(SystemExit) as left:
@@ -91,3 +94,21 @@ def here(
 ) -> Here:
     """For commands that measure nothing; those that measure run in a process of their own."""
     return Here(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Templates]]:
+    """Return a folder, and templates that import torch once for all sessions in it."""
+    templates = Templates()
+    yield tmp_path_factory.mktemp("sessions"), templates
+    templates.close()
+
+
+@pytest.fixture
+def measuring(
+    here: Here, kept: tuple[Path, Templates], monkeypatch: pytest.MonkeyPatch
+) -> Here:
+    """The command line in this process, for short sessions; all in one folder."""
+    here.folder, templates = kept
+    hurried.hurry(monkeypatch, templates)
+    return here

@@ -26,12 +26,12 @@ def build():
 """
 
 
-def measure(shell, faults: str | dict[int, str], *words: str, budget: str = "300s"):
+def measure(command, faults: str | dict[int, str], *words: str, budget: str = "300s"):
     """Measure a model that runs one fault, or another at each batch size."""
     lines = [faults] if isinstance(faults, str) else by_size(faults)
-    shell.write("own.py", HEAD.replace("        FAULT", "\n".join(f"        {x}" for x in lines)))
+    command.write("own.py", HEAD.replace("        FAULT", "\n".join(f"        {x}" for x in lines)))
     common = ("--runtimes", "eager", "--processes", "1", "--twin", "none", "--until", "50%")
-    return shell("measure", "own.py:build", *common, "--json", "-", "--time-budget", budget, *words)
+    return command("measure", "own.py:build", *common, "--json", "-", "--time-budget", budget, *words)
 
 
 def by_size(faults: dict[int, str]) -> list[str]:
@@ -62,10 +62,10 @@ WRONG = {
 }
 
 
-def test_batches_that_end_the_process_fail_hang_or_cannot_be_compared(shell):
+def test_batches_that_end_the_process_fail_hang_or_cannot_be_compared(measuring):
     """Each becomes a record with its reason, and what is beside it is measured."""
     faults = {batch: fault for batch, (fault, *_) in {**ENDED, **WRONG}.items()} | {10: HANGS}
-    ran = measure(shell, faults, "--batch", "1,2,3,4,5,6,7,8,9,10")
+    ran = measure(measuring, faults, "--batch", "1,2,3,4,5,6,7,8,9,10")
     assert ran.code == 0, ran.err
     found = by_batch(ran)
     for batch in (1, 7, *WRONG):
@@ -80,7 +80,7 @@ def test_batches_that_end_the_process_fail_hang_or_cannot_be_compared(shell):
     assert found[10]["status"] == "timeout" and "not done after" in found[10]["reason"]
 
 
-def test_a_model_that_prints_without_end_and_has_children(shell):
+def test_a_model_that_prints_without_end_and_has_children(measuring):
     """What it prints is not kept, and what it started ends with it, in its group or not."""
     mark, away = (f"86399.{os.getpid()}{which}" for which in "12")  # of this run alone
     fault = (
@@ -88,7 +88,7 @@ def test_a_model_that_prints_without_end_and_has_children(shell):
         f"subprocess.Popen(['sleep', '{mark}']), "
         f"subprocess.Popen(['sleep', '{away}'], start_new_session=True)]))"
     )
-    ran = measure(shell, fault, "--batch", "1")
+    ran = measure(measuring, fault, "--batch", "1")
     found = by_batch(ran)[1]
     assert found["status"] == "ok"
     notes = {n["code"]: n["text"] for n in found["notes"]}

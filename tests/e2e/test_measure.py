@@ -150,6 +150,38 @@ def test_the_terminal_tells_the_verdict_in_80_columns(session):
     assert "\x1b[" not in ran.out
 
 
+TRAP = """
+import os, sys
+with open(os.environ["IMPORTED"], "a") as file:
+    print(__name__, sys.argv, file=file)
+raise ImportError("not in a second run")
+"""
+"""Each of these packages leaves its name and fails, where any process imports it."""
+
+
+def test_what_is_exported_needs_no_model_library_again(session, shell):
+    """In whatever process of a second session."""
+    folder, _, _ = session
+    traps, marks = shell.folder / "traps", shell.folder / "imported"
+    for package in ("torch", "transformers", "torchvision"):
+        (traps / package).mkdir(parents=True)
+        (traps / package / "__init__.py").write_text(TRAP)
+    ran = shell(
+        *ASKED, "--runtimes", "onnxruntime", "--processes", "1", "--until", "90%",
+        *["--time-budget", "1800s", "--json", "run.json"],
+        FRAMEWORKTAX_CACHE=str(folder / "cache"),
+        IMPORTED=str(marks),
+        PYTHONPATH=os.pathsep.join([str(traps), os.environ.get("PYTHONPATH", "")]),
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert not marks.exists(), marks.read_text()
+    found = points(json.loads((shell.folder / "run.json").read_text()))
+    for m in (found["onnxruntime", 1], found["onnxruntime", 2]):
+        assert m["latency_ns"] and m["tax_ns"] and m["operators"]
+        assert m["parity"]["within_tolerance"] is True
+        assert "reference-reused" in {note["code"] for note in m["notes"]}
+
+
 def test_resume_measures_only_what_is_missing(session, shell):
     folder, _, _ = session
     ran = shell(

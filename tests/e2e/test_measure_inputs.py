@@ -4,31 +4,21 @@ import json
 
 import pytest
 
-QUICK = (
-    "--batch",
-    "2",
-    "--processes",
-    "1",
-    "--until",
-    "50%",
-    "--time-budget",
-    "900s",
-    "--twin",
-    "none",
-)
+QUICK = ("--batch", "2", "--processes", "1", "--until", "50%", "--time-budget", "900s")
+QUICK += ("--twin", "none", "--by", "none")
 DECODER = ("gpt2", "--width", "0.1", "--depth", "0.2", "--length", "8", "--phase", "generate")
 
 
-def measured(shell, *words):
-    ran = shell("measure", *words, *QUICK, "--json", "run.json", timeout=1800)
+def measured(command, *words):
+    ran = command("measure", *words, *QUICK, "--json", "run.json")
     assert ran.code == 0, ran.err
-    run = json.loads((shell.folder / "run.json").read_text())
+    run = json.loads((command.folder / "run.json").read_text())
     return ran.out, {m["runtime"]: m for m in run["measurements"]}
 
 
-def test_ragged_input_with_its_padding_tax(shell):
+def test_ragged_input_with_its_padding_tax(measuring):
     out, found = measured(
-        shell, "bert-tiny", "--length", "64", "--input", "ragged:10,4", "--runtimes", "eager,nested"
+        measuring, "bert-tiny", "--length", "64", "--input", "ragged:10,4", "--runtimes", "eager,nested"
     )
     eager, nested = found["eager"], found["nested"]
     assert eager["padding_share"] == pytest.approx(1 - 10 / 64, abs=0.02)
@@ -40,9 +30,9 @@ def test_ragged_input_with_its_padding_tax(shell):
     assert "padding-not-compared" in {note["code"] for note in nested["notes"]}
 
 
-def test_generating_with_times_of_tokens_and_runtimes_that_cannot(shell):
+def test_generating_with_times_of_tokens_and_runtimes_that_cannot(measuring):
     out, found = measured(
-        shell,
+        measuring,
         *DECODER,
         *("--new-tokens", "4", "--runtimes", "eager,inference-mode,inductor,nested"),
     )

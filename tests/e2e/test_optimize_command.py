@@ -8,12 +8,12 @@ import os
 import subprocess
 import sys
 
-import hurried
-import pytest
 import race_plugin
 
+from frameworktax.comparing import measure_again
+
 OPTIONS = ["--batch", "2,4", "-o", "deploy", "--time-budget", "900s", "--until", "90%"]
-OPTIONS += ["--processes", "1"]
+OPTIONS += ["--processes", "1", "--runtimes", "steady,liar,crasher", "--json", "race.json"]
 LOAD = """
 import sys
 import numpy as np
@@ -24,40 +24,16 @@ y = fast(x)["y"]
 assert np.allclose(y, x @ (np.eye(4) + 0.5)), y
 assert not {"torch", "slow_model"} & set(sys.modules)
 """
-AGAIN = """
-from pathlib import Path
-from frameworktax.comparing import measure_again
-found = measure_again(Path("deploy"), gate=0.99, processes=1, until=0.9, time_budget=900).comparison
-assert {p.workload.batch for p in found.points} == {2, 4}, found
-assert all(p.before and p.after for p in found.points), found
-"""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("race")
-    race_plugin.install(place)
-    return place
-
-
-def run(folder, *words, python=()):
+def test_a_race_with_a_liar_and_a_crash(measuring, monkeypatch):
+    folder = measuring.folder
+    race_plugin.install(folder)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-P", *(python or (*hurried.PROGRAM, *words))],
-        cwd=folder,
-        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_a_race_with_a_liar_and_a_crash(folder):
-    model = "slow_model.py:build"
-    ran = run(
-        folder, "optimize", model, *OPTIONS, "--runtimes", "steady,liar,crasher",
-        "--json", "race.json",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.syspath_prepend(str(folder))
+    ran = measuring("optimize", "slow_model.py:build", *OPTIONS)
+    assert ran.code == 0, ran.err
     found = json.loads((folder / "race.json").read_text())
     fate = {(one["runtime"], one["batch"]): one for one in found["candidates"]}
     for batch in (2, 4):
@@ -77,9 +53,11 @@ def test_a_race_with_a_liar_and_a_crash(folder):
     assert "numpy==" in (folder / "deploy/requirements.txt").read_text()
     assert list(folder.glob(".deploy*")) == []
 
-    loaded = run(folder, python=("-c", LOAD))
+    (folder / "slow_model.py").unlink()  # nothing of the model is needed any more
+    words = [sys.executable, "-P", "-c", LOAD]
+    loaded = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert loaded.returncode == 0, loaded.stderr
 
-    (folder / "slow_model.py").unlink()  # nothing of the model is needed any more
-    again = run(folder, python=("-c", hurried.CODE + AGAIN))
-    assert again.returncode == 0, again.stderr
+    again = measure_again(folder / "deploy", gate=0.99, processes=1, until=0.9, time_budget=900)
+    assert {p.workload.batch for p in again.comparison.points} == {2, 4}
+    assert all(p.before and p.after for p in again.comparison.points)

@@ -66,20 +66,27 @@ def started(code):
     return process
 
 
+@pytest.fixture(scope="module")
+def taxed():
+    with started(TAXED) as process:
+        yield process
+        process.stdin.close()
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("way", ["processor", "thread"])
-def test_the_share_is_within_three_points_of_the_programs_own(way):
+def test_the_share_is_within_three_points_of_the_programs_own(taxed, way):
     """Over the same time, the middle of several: one differs by two points (1 σ) by chance."""
 
     def own_share():
-        process.stdin.write("\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
+        taxed.stdin.write("\n")
+        taxed.stdin.flush()
+        return json.loads(taxed.stdout.readline())
 
     def difference():
         own_share()  # begins anew; what it computes for that is not observed
         with Observation(
-            process.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
+            taxed.pid, period_ns=PERIOD_NS, functions=False, processors=way == "processor"
         ) as found:
             if found._per != way:
                 pytest.skip("sampling processors takes privileges")
@@ -96,9 +103,7 @@ def test_the_share_is_within_three_points_of_the_programs_own(way):
             differences.append(difference())
         assert abs(median(differences)) < 0.03, differences
 
-    with started(TAXED) as process:
-        attempted(check, attempts=1)
-        process.stdin.close()
+    attempted(check, attempts=1)
 
 
 def resources(pid):
