@@ -309,7 +309,7 @@ def test_only_transformers_can_be_fused(tmp_path: Path) -> None:
         runtime.prepare(models.build(WORKLOADS["mlp"]), BATCHES, TARGET, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "onnxruntime@0", "openvino"])
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_an_onnx_file_is_taken_as_it_is(name: str, prepared, tmp_path: Path) -> None:
     runtime = runnable(name)
     made = models.build(WORKLOADS["mlp"])
