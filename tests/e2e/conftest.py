@@ -105,9 +105,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Templ
 
 
 @pytest.fixture
-def measuring(
-    here: Here, kept: tuple[Path, Templates], monkeypatch: pytest.MonkeyPatch
-) -> Here:
+def measuring(here: Here, kept: tuple[Path, Templates], monkeypatch: pytest.MonkeyPatch) -> Here:
     """The command line in this process, for short sessions; all in one folder."""
     here.folder, templates = kept
     hurried.hurry(monkeypatch, templates)

@@ -31,7 +31,9 @@ def measure(command, faults: str | dict[int, str], *words: str, budget: str = "3
     lines = [faults] if isinstance(faults, str) else by_size(faults)
     command.write("own.py", HEAD.replace("        FAULT", "\n".join(f"        {x}" for x in lines)))
     common = ("--runtimes", "eager", "--processes", "1", "--twin", "none", "--until", "50%")
-    return command("measure", "own.py:build", *common, "--json", "-", "--time-budget", budget, *words)
+    return command(
+        "measure", "own.py:build", *common, "--json", "-", "--time-budget", budget, *words
+    )
 
 
 def by_size(faults: dict[int, str]) -> list[str]:

@@ -18,7 +18,14 @@ def measured(command, *words):
 
 def test_ragged_input_with_its_padding_tax(measuring):
     out, found = measured(
-        measuring, "bert-tiny", "--length", "64", "--input", "ragged:10,4", "--runtimes", "eager,nested"
+        measuring,
+        "bert-tiny",
+        "--length",
+        "64",
+        "--input",
+        "ragged:10,4",
+        "--runtimes",
+        "eager,nested",
     )
     eager, nested = found["eager"], found["nested"]
     assert eager["padding_share"] == pytest.approx(1 - 10 / 64, abs=0.02)

@@ -1,6 +1,5 @@
 """`frameworktax reproduce` as a user types it, told from stores; measuring is `sweep`'s."""
 
-import json
 from pathlib import Path
 
 import paper_records as made

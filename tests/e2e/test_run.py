@@ -243,7 +243,6 @@ if __name__ == "__main__":
 """
 
 
-
 def test_inputs_that_were_recorded_are_what_build_returns(shell, monkeypatch):
     """The module, made with the arguments that its attributes have, and values as they were."""
     shell.write("net.py", INPUTS)
