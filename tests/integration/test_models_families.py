@@ -22,8 +22,6 @@ LONGER = {
     "bigbird": 768,  # blocks: up to 704 tokens are full attention
     "mamba": 8,
 }
-SIZES = {"swin-tiny": 128}
-"""Smaller images take Swin's last stages another way."""
 FAINT = {"mobilebert": 0.05}
 """Its norms are none, so that outputs stay as small as the embeddings."""
 
@@ -40,7 +38,7 @@ def small(name: str) -> dict:
         least = max(entry.min_length, (entry.default_length or 0) // 8)
         chosen["length"] = LONGER.get(name, LENGTHS.get(entry.family, least))
     if entry.has_image_size:
-        chosen["image_size"] = SIZES.get(name, entry.min_image_size)
+        chosen["image_size"] = entry.min_image_size
     return chosen
 
 
@@ -74,7 +72,8 @@ def test_family(name: str) -> None:
     assert facts["notes"] == []
     # A layer's product is counted in both; attention is in the FLOPs alone.
     assert facts["flops"] >= 2 * facts["macs"]
-    sizes.pop("width")
+    if sizes.pop("width", None) is None:
+        return  # torchvision's own size: no twin
     twin = build(model=name, twin=True, **sizes)
     shrunk = describe(twin, 2)
     assert shrunk["operators"] == facts["operators"], "the twin runs the same operators"
@@ -145,13 +144,15 @@ def test_projections_without_layers_are_counted() -> None:
         (Workload(model="nystromformer", length=100), "up to 64 tokens or a multiple of 64"),
         (Workload(model="wav2vec2", length=100), "lengths of 400 or more, not 100"),
         (Workload(model="inception-v3", image_size=64), "96 pixels a side or more, not 64"),
+        (Workload(model="alexnet", width=0.5), "has no width factor"),
     ],
 )
 def test_sizes_a_family_cannot_take(workload: Workload, said: str) -> None:
     from frameworktax.errors import UsageError
 
     with pytest.raises(UsageError, match=said):
-        build(model=workload.model, length=workload.length, image_size=workload.image_size)
+        models.check(workload)
+        build(model=workload.model, length=workload.length)
 
 
 def test_a_decoder_gets_its_head_to_generate() -> None:

@@ -1,19 +1,19 @@
 """Image models: this project's own, those of torchvision and transformers by name, and any other.
 
 ResNet and MobileNetV2 are defined here, layer for layer as in torchvision 0.28, so that a plain
-torch is enough and depths scale. Parameter counts equal torchvision's, which the tests pin.
-``torchvision:NAME`` and ``timm:NAME`` are any of their models, with random weights, calibrated. Of
-torchvision: classification, segmentation, video and optical flow. Detection models take a list of
-images and return boxes through torchvision's compiled operators; they are refused.
+torch is enough and sizes scale. Parameter counts equal torchvision's, which the tests pin.
+``torchvision:NAME`` and ``timm:NAME`` are any of their models, with random weights, calibrated;
+some of torchvision's have a name in the registry as well. Of torchvision: classification,
+segmentation, video and optical flow. Detection models take a list of images and return boxes
+through torchvision's compiled operators; they are refused.
 
 torch is imported at the top: the registry imports this file only to build a model.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,9 +43,6 @@ BATCHES, BATCH = 4, 8
 SIDE = 64
 """Pixels a side of the images to calibrate on; one size, so that a model's weights do not depend
 on the image size it is measured at. The smallest map of most networks here is then 2 by 2."""
-ANY_SIZE = ("swin-tiny",)
-"""A smaller image takes Swin's last stages another way, without shifted windows: its twin gets the
-full one."""
 
 
 def build(name: str, workload: Workload) -> Model:
@@ -54,23 +51,23 @@ def build(name: str, workload: Workload) -> Model:
     The twin is as narrow as its layers allow, has one class, and looks at the smallest image: what
     the framework costs does not grow with the image, kernels do.
     """
-    row, least = BUILT_IN[name].row, BUILT_IN[name].min_image_size or 0
-    size = least if workload.twin and name not in ANY_SIZE else image_size_of(workload)
-    if "network" in row:
-        module = _convnet(row, workload, least)
-    elif "class" in row:
+    entry = BUILT_IN[name]
+    row, size = entry.row, image_size_of(workload)
+    if workload.twin:
+        size = entry.min_image_size or size
+    if "class" in row:
         module = _of_class(row, workload, size)
     else:
         module = _resnet(row, workload) if "blocks" in row else _mobilenet_v2(workload)
-    calibrate(module, _images(least if "network" in row else SIDE))
+    calibrate(module, _images())
     return model_of(module, normal(3, size, size))
 
 
-def _images(side: int) -> Iterable[Inputs]:
+def _images() -> Iterable[Inputs]:
     """Return seeded batches of noise, shape (batch, 3, side, side)."""
     generator = torch.Generator().manual_seed(SEED)
     for _ in range(BATCHES):
-        yield Inputs((torch.randn(BATCH, 3, side, side, generator=generator, device="cpu"),))
+        yield Inputs((torch.randn(BATCH, 3, SIDE, SIDE, generator=generator, device="cpu"),))
 
 
 def _classes(workload: Workload) -> int:
@@ -202,99 +199,6 @@ def _mobilenet_v2(workload: Workload) -> nn.Module:
     return _with_head(net, nn.Dropout(0.2), nn.Linear(last, _classes(workload)))
 
 
-# --- torchvision's convolutional networks, at any width -------------------------------------------
-
-
-def _convnet(row: Mapping[str, Any], workload: Workload, least: int) -> nn.Module:
-    """Return a network of torchvision's at any width; a twin has one channel where it has many."""
-    import torchvision
-
-    network = getattr(torchvision.models, row["network"])
-    with torch.device("cpu") if row.get("needs_data") else nullcontext():
-        module: nn.Module = network(weights=None, **row.get("settings", {}))
-
-    def width(channels: int) -> int:
-        is_head = channels == CLASSES and not workload.twin
-        return channels if is_head else wide(channels, workload, row.get("channels", 1))
-
-    if workload.twin or workload.width != 1.0:
-        shrink(module, width, torch.zeros(1, 3, least, least))
-    _rouse(module)
-    return module
-
-
-def _rouse(module: nn.Module) -> None:
-    """Draw every convolution and linear map anew so that sizes survive the depth without norms.
-
-    He et al. 2015 (arXiv:1502.01852), by the number of inputs; biases are zero.
-    """
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-
-
-def shrink(module: nn.Module, width: Callable[[int], int], example: torch.Tensor) -> None:
-    """Change every layer's channels in place; weights are new, from torch's current seed.
-
-    Only what each layer gives out is decided; what it takes in is read off the data that reaches
-    it in one forward pass. So concatenations, splits and flattened maps need no special case.
-
-    Args:
-        module: of ``Conv2d``, ``BatchNorm2d``, ``Linear``, and layers without parameters; each is
-            called once in a forward pass.
-        width: channels that a convolution or linear map of the full network gives out → those of
-            the other.
-        example: an input, (batch, channels, height, width); its channels stay.
-    """
-
-    def convolution(layer: Any, args: Any) -> None:
-        inner, outer = int(args[0].shape[1]), width(layer.out_channels)
-        # A depthwise convolution stays one; groups of channels stay as many as divide them.
-        common = math.gcd(inner, outer)
-        groups = max(g for g in range(1, min(layer.groups, common) + 1) if common % g == 0)
-        layer.in_channels, layer.out_channels, layer.groups = inner, outer, groups
-        _renew(layer, "weight", (outer, inner // groups, *layer.kernel_size))
-        _renew(layer, "bias", (outer,))
-        layer.reset_parameters()
-
-    def norm(layer: Any, args: Any) -> None:
-        layer.num_features = int(args[0].shape[1])
-        for name in ("weight", "bias", "running_mean", "running_var"):
-            _renew(layer, name, (layer.num_features,))
-        layer.reset_parameters()
-
-    def linear(layer: Any, args: Any) -> None:
-        layer.in_features, layer.out_features = int(args[0].shape[-1]), width(layer.out_features)
-        _renew(layer, "weight", (layer.out_features, layer.in_features))
-        _renew(layer, "bias", (layer.out_features,))
-        layer.reset_parameters()
-
-    kinds = {nn.Conv2d: convolution, nn.BatchNorm2d: norm, nn.Linear: linear}
-    hooks = [
-        layer.register_forward_pre_hook(kinds[type(layer)])
-        for layer in module.modules()
-        if type(layer) in kinds
-    ]
-    module.eval()
-    try:
-        with torch.no_grad():
-            module(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _renew(layer: nn.Module, name: str, shape: tuple[int, ...]) -> None:
-    old = getattr(layer, name)
-    if old is None:
-        return
-    new = torch.empty(shape, dtype=old.dtype, device=old.device)
-    is_parameter = isinstance(old, nn.Parameter)
-    setattr(layer, name, nn.Parameter(new) if is_parameter else new)
-
-
 # --- vision transformers and what took their shape ------------------------------------------------
 
 
@@ -303,23 +207,20 @@ def _of_class(row: Mapping[str, Any], workload: Workload, size: int) -> nn.Modul
     settings: dict[str, Any] = {**row.get("settings", {}), row["classes"]: _classes(workload)}
     if "shape" in row:
         settings |= scaled(row, workload).named(row.get("names", COMMON))
-    if row.get("image_step"):
         settings["image_size"] = size
-    depths = [deep(depth, workload) for depth in row.get("depths", ())]
-    # Two for the twin: on one channel some layouts coincide and copies fall away.
-    widths = [2 if workload.twin else wide(width, workload) for width in row.get("widths", ())]
+    else:
+        settings["depths"] = [deep(depth, workload) for depth in row["depths"]]
+        # Two for the twin: on one channel some layouts coincide and copies fall away.
+        settings["hidden_sizes"] = [
+            2 if workload.twin else wide(width, workload) for width in row["widths"]
+        ]
     family, _, name = row["class"].partition(".")
     if family != "torchvision":
-        settings |= {"depths": depths, "hidden_sizes": widths} if depths else {}
         return make(row, **settings)
     from torchvision import models
 
-    if name == "ConvNeXt":
-        block = models.convnext.CNBlockConfig
-        settings["block_setting"] = list(map(block, widths, [*widths[1:], None], depths))
-    elif depths:
-        settings["depths"] = depths
-    return getattr(models, name)(**settings)
+    module: nn.Module = getattr(models, name)(**settings)
+    return module
 
 
 # --- any of torchvision's and timm's --------------------------------------------------------------
@@ -329,17 +230,18 @@ FRAMES = 16
 FLOW_SIZE = 128
 """Smallest image of RAFT, whose default of 520 by 960 is none of a square."""
 CALIBRATION_BATCHES, LEAST_BATCH, MOST_BATCH = 2, 4, 32
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 def build_torchvision(name: str, workload: Workload) -> Model:
-    """Build a model of torchvision's in float32 on the CPU.
+    """Build a model of torchvision's, by its name there or in the registry, in float32 on the CPU.
 
     Raises:
         UsageError: no such model, a detection model, or an image size it does not take.
     """
     from torchvision import models
 
-    wanted = name.partition(":")[2]
+    wanted = BUILT_IN[name].row["network"] if name in BUILT_IN else name.partition(":")[2]
     _check_name("torchvision", wanted, models.list_models(), "torchvision.models.list_models()")
     kind = models.get_model_builder(wanted).__module__
     if ".detection" in kind:
@@ -353,6 +255,8 @@ def build_torchvision(name: str, workload: Workload) -> Model:
     with _size_errors(name, workload):
         with torch.device("cpu"):  # some compute their widths with tensors
             module = models.get_model(wanted, weights=None, **_settings(wanted, kind, size))
+        if not any(isinstance(layer, NORMS) for layer in module.modules()):
+            _rouse(module)
         calibrate(module, _other_samples(drawn(*shapes), size))
     return model_of(module, *shapes, has_twin=False)
 
@@ -379,6 +283,18 @@ def build_timm(name: str, workload: Workload) -> Model:
         images = normal(channels, size or height, size or width)
         calibrate(module, _other_samples(drawn(images), size or height))
     return model_of(module, images, has_twin=False)
+
+
+def _rouse(module: nn.Module) -> None:
+    """Draw every convolution and linear map anew so that sizes survive the depth without norms.
+
+    He et al. 2015 (arXiv:1502.01852), by the number of inputs; biases are zero.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _check_name(library: str, name: str, known: list[str], lister: str) -> None:
@@ -434,4 +350,6 @@ def _settings(name: str, kind: str, size: int) -> dict[str, Any]:
         return {"weights_backbone": None}
     if "googlenet" in name or "inception" in name:
         return {"init_weights": False, "aux_logits": False}
+    if name.startswith("vgg"):
+        return {"init_weights": False}
     return {"image_size": size} if name.startswith("vit_") else {}
