@@ -48,8 +48,7 @@ def test_generating_with_times_of_tokens_and_runtimes_that_cannot(measuring):
         assert m["status"] == "ok"
         assert 0 < m["first_token_ns"]["value"] < m["latency_ns"]["value"]
         assert 0 < m["per_token_ns"]["value"] < m["latency_ns"]["value"]
-        notes = {note["code"] for note in found[name]["notes"]}
-        assert {"decoded-by", "first-token-hook"} <= notes
+        assert "decoded-by" in {note["code"] for note in found[name]["notes"]}
     assert found["inference-mode"]["parity"]["within_tolerance"] is True
     assert found["inference-mode"]["parity"]["tolerance"] == 0.0
     for name, word in (("inductor", "static"), ("nested", "forward")):

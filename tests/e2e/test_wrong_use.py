@@ -63,7 +63,7 @@ def run(here, monkeypatch):
         (["own.py:raises"], ["no such weights", "own.py:8"]),
         (["own.py:returns_text"], ["str", "torch.nn.Module"]),
         (["own.py:number"], ["own.py:number is of type int"]),
-        (["own.py:wants"], ["own.py:wants wants arguments", "'size'", "own.py:15"]),
+        (["own.py:wants"], ["own.py:wants wants arguments", "'size'"]),
         (["no_such_package.module:build"], ["no_such_package"]),
         (["mlp", "--runtimes", "onnxruntime@9"], ["'9'", "choose onnxruntime@0, onnxruntime@1"]),
         (["bert-tiny", "--phase", "generate"], ["bert-tiny", "gpt2"]),

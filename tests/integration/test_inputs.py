@@ -210,8 +210,6 @@ def test_the_first_token_comes_within_the_call_after_the_prompt():
             run(ids)
             end = time.perf_counter_ns()
         assert before < start < run.first_token_ns < end
-        if isinstance(run, Greedy):
-            assert 0 < run.hook_cost_ns(ids) < 1_000_000
 
 
 def test_the_hook_counts_the_prompt_out():
@@ -267,7 +265,7 @@ def test_runtimes_say_how_tokens_are_made():
     made = loaded("eager", decoder())
     made.bind(1)
     notes = dict(made.notes())
-    assert "transformers" in notes["decoded-by"] and "µs" in notes["first-token-hook"]
+    assert "transformers" in notes["decoded-by"]
 
 
 # --- memory format and int8 -----------------------------------------------------------------------

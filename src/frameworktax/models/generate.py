@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 Call = Callable[[], Any]
-HOOK_CALLS = 2_000
 LIBRARY = "transformers' generate"
 OWN = "a loop of frameworktax's own over the step, static cache"
 GRAPHS = "two CUDA graphs, of the prompt and of one step, static cache"
@@ -45,10 +44,6 @@ class Decoder:
         self.module = module
         self.first_token_ns = 0
         self._new_tokens = decoding.new_tokens
-
-    def hook_cost_ns(self, input_ids: torch.Tensor) -> int | None:
-        """Return what noting the first token costs a call; None for one reading of the clock."""
-        return None
 
 
 class Greedy(Decoder):
@@ -97,15 +92,6 @@ class Greedy(Decoder):
     def end(self) -> None:
         """Be ready for the next call."""
         self._handed = 0
-
-    def hook_cost_ns(self, input_ids: torch.Tensor) -> int:
-        """Return what noting the first token costs a call, measured here."""
-        tokens, start = input_ids[:, 0], time.perf_counter_ns()
-        for _ in range(HOOK_CALLS):
-            self.put(tokens.cpu())
-        spent = time.perf_counter_ns() - start
-        self.end()
-        return spent * (self._new_tokens + 1) // HOOK_CALLS
 
 
 class Loop(Decoder):

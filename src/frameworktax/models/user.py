@@ -21,7 +21,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +53,6 @@ def build(name: str, workload: Workload) -> Model:
         before = begun()
         function = _function(name)
         after = begun()
-        _check_takes_nothing(name, function)
         try:
             result = function()
         # Broad on purpose, here and below: foreign code may raise anything, and all of it is shown;
@@ -128,22 +127,13 @@ def _function(name: str) -> Callable[[], Any]:
         raise UserModelError(
             f"{name} is of type {type(function).__name__}; write a function to {RETURN}"
         )
+    with suppress(ValueError):  # a builtin without a signature: calling it will show
+        try:
+            inspect.signature(function).bind()
+        except TypeError as error:
+            remedy = "write a function without any, or give them defaults"
+            raise UserModelError(f"{name} wants arguments: {error}; {remedy}") from error
     return function  # type: ignore[no-any-return] # a user's: what it takes is not known
-
-
-def _check_takes_nothing(name: str, function: Callable[[], Any]) -> None:
-    """Raise UserModelError where the function cannot be called without arguments."""
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        code = getattr(function, "__code__", None)
-        at = f" ({_file_of(function)}:{code.co_firstlineno})" if code is not None else ""
-        raise UserModelError(
-            f"{name} wants arguments: {error}{at}; write a function without any, or give them "
-            "defaults"
-        ) from error
-    except ValueError:  # a builtin without a signature: calling it will show
-        pass
 
 
 def _is_file(where: str) -> bool:
@@ -298,89 +288,65 @@ def unpack(model: Any, inputs: Any) -> Live:
         UsageError: there is no example.
         UserModelError: the example cannot be used, or the model is not called with tensors.
     """
-    pipeline, encoder = _is(model, PIPELINE), _is(model, ENCODER)
     if inputs is None:
-        if pipeline or encoder:
-            kind = type(model).__name__
-            raise UsageError(f"a {kind} needs an example: measure(model, 'a sentence')")
-        raise UsageError("a live module needs its example inputs: measure(module, inputs)")
-    if pipeline:
-        return _of_pipeline(model, inputs)
-    return _of_encoder(model, inputs) if encoder else Live(type(model).__name__, model, inputs)
-
-
-def _is(model: Any, name: tuple[str, str]) -> bool:
-    kind = getattr(sys.modules.get(name[0]), name[1], None)
-    return isinstance(kind, type) and isinstance(model, kind)
+        raise UsageError(
+            f"a live {type(model).__name__} needs an example of what it is called with: "
+            "measure(module, inputs), measure(pipeline, 'a sentence')"
+        )
+    for kind, unpacked in ((PIPELINE, _of_pipeline), (ENCODER, _of_encoder)):
+        known = getattr(sys.modules.get(kind[0]), kind[1], None)
+        if isinstance(known, type) and isinstance(model, known):
+            try:
+                return unpacked(model, inputs)
+            except UserModelError:
+                raise
+            except Exception as error:  # foreign code on the caller's example: any error
+                text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                raise UserModelError(
+                    f"{kind[1]} did not take the example ({text}); give what it is called with"
+                ) from error
+    return Live(type(model).__name__, model, inputs)
 
 
 def _of_pipeline(pipeline: Any, example: Any) -> Live:
-    """Run the pipeline once and take what it calls its model with."""
+    """Run the pipeline once and take what it calls its model with, the first time."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     size = {"batch_size": len(example)} if isinstance(example, list) else {}
     hook = pipeline.model.register_forward_pre_hook(
         lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
     )
     try:
-        _tried(pipeline, lambda: pipeline(example, **size))
+        pipeline(example, **size)
     finally:
         hook.remove()
-    if not calls:
+    args, kwargs = calls[0] if calls else ((), {})
+    if "past_key_values" in kwargs:  # it generates: the prompt alone is an input
+        kwargs = {name: kwargs[name] for name in PROMPT if name in kwargs}
+    inputs = _tensors(kwargs)
+    plain = (bool, int, float, str, type(None))
+    others = [k for k, v in kwargs.items() if k not in inputs and not isinstance(v, plain)]
+    if args or others or not inputs:
         raise UserModelError(
-            f"the {pipeline.task} pipeline did not call its model; measure(pipeline.model, inputs)"
+            f"the {pipeline.task} pipeline does not call its model with named tensors alone "
+            f"({', '.join(others) or 'no name'}); measure(pipeline.model, inputs)"
         )
-    args, kwargs = calls[0]
     which = "the forward pass" if len(calls) == 1 else f"the first of {len(calls)} forward passes"
     text = (
         f"measured is {which} of the model in a {pipeline.task} pipeline; what the pipeline does "
         "before and after is not"
     )
-    inputs, name = _tensors(pipeline, args, kwargs), type(pipeline.model).__name__
+    name = type(pipeline.model).__name__
     return Live(name, pipeline.model, inputs, (("model-alone", text),))
 
 
-def _tensors(pipeline: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the named tensors of a call.
-
-    Raises:
-        UserModelError: it has others, or what is not passed on holds some.
-    """
+def _tensors(given: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    if "past_key_values" in kwargs:  # it generates: the prompt alone is an input
-        kwargs = {name: kwargs[name] for name in PROMPT if name in kwargs}
-    found = {k: v.detach().cpu() for k, v in kwargs.items() if isinstance(v, torch.Tensor)}
-    plain = (bool, int, float, str, type(None))
-    others = [name for name, v in kwargs.items() if name not in found and not isinstance(v, plain)]
-    if args or others or not found:
-        what = ", ".join(others) or "arguments without a name"
-        raise UserModelError(
-            f"the {pipeline.task} pipeline calls its model with {what}; "
-            "measure(pipeline.model, inputs) with named tensors"
-        )
-    return found
+    return {k: v.detach().cpu() for k, v in given.items() if isinstance(v, torch.Tensor)}
 
 
 def _of_encoder(encoder: Any, example: Any) -> Live:
-    """Wrap all modules of a sentence encoder as one that takes tensors by name."""
-    import torch
-
-    texts = example if isinstance(example, list) else [example]
-    tokenize = getattr(encoder, "preprocess", None) or encoder.tokenize  # its name before 6.0
-    features = _tried(encoder, lambda: tokenize(texts))
-    inputs = {k: v.detach().cpu() for k, v in features.items() if isinstance(v, torch.Tensor)}
-    if not set(PROMPT) <= inputs.keys() <= {*PROMPT, "token_type_ids"}:
-        raise UserModelError(
-            f"this sentence encoder takes {', '.join(inputs)}; only those of token ids and their "
-            "mask are known: measure a module of your own around it"
-        )
-    text = "measured are the modules of the sentence encoder, pooling too; tokenisation is not"
-    name = type(encoder).__name__
-    return Live(name, _sentences(encoder), inputs, (("model-alone", text),))
-
-
-def _sentences(encoder: Any) -> Any:
-    """Return all modules of a SentenceTransformer as one, from tokens to (batch, width)."""
+    """Wrap all modules of a sentence encoder as one, from named tensors to (batch, width)."""
     import torch
 
     class Sentences(torch.nn.Module):  # type: ignore[misc] # torch is untyped to mypy here
@@ -396,18 +362,15 @@ def _sentences(encoder: Any) -> Any:
                 features["token_type_ids"] = token_type_ids
             return self.encoder(features)["sentence_embedding"]
 
-    return Sentences()
-
-
-def _tried(model: Any, call: Callable[[], Any]) -> Any:
-    """Return what a library's own call gives; whatever it raises is one line."""
-    try:
-        return call()
-    except Exception as error:  # foreign code on the caller's example: any error
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    tokenize = getattr(encoder, "preprocess", None) or encoder.tokenize  # its name before 6.0
+    inputs = _tensors(tokenize(example if isinstance(example, list) else [example]))
+    if not set(PROMPT) <= inputs.keys() <= {*PROMPT, "token_type_ids"}:
         raise UserModelError(
-            f"{type(model).__name__} did not take the example ({text}); give what it is called with"
-        ) from error
+            f"this sentence encoder takes {', '.join(inputs)}; only those of token ids and their "
+            "mask are known: measure a module of your own around it"
+        )
+    text = "measured are the modules of the sentence encoder, pooling too; tokenisation is not"
+    return Live(type(encoder).__name__, Sentences(), inputs, (("model-alone", text),))
 
 
 # --- to the measuring processes -------------------------------------------------------------------

@@ -17,7 +17,6 @@ from frameworktax.models.generate import last_only
 from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.artifacts import ArtifactLoaded
 from frameworktax.runtimes.base import Call
-from frameworktax.runtimes.torch_common import decoding_notes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,4 +152,4 @@ class DecodingLoaded(ArtifactLoaded):
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes of the export, and what decodes."""
         cache = "its keys and values handed on" if self._artifact.cache else "no cache"
-        return super().notes() + decoding_notes(f"{HOW}, {cache}")
+        return [*super().notes(), ("decoded-by", f"decoded by {HOW}, {cache}")]

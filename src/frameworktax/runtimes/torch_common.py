@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from frameworktax.errors import WorkerError
 from frameworktax.host.cache import cache_folder, own_entry
 from frameworktax.models.generate import Decoder
-from frameworktax.models.ragged import IDS
 from frameworktax.runtimes.base import Call, Loaded, Runtime, Target
 
 if TYPE_CHECKING:
@@ -176,14 +175,11 @@ class TorchLoaded(OnTorch):
         self._model, self._target, self._mode, self._notes = model, target, mode, notes
         self._module = module
         self._decoder = module if isinstance(module, Decoder) else None
-        self._hook_ns: int | None = None
 
     def bind(self, batch: int) -> Call:
         """Return a call of the module on this batch; a decoder makes all tokens of it."""
         inputs = self._model.inputs(batch)
         module, args, kwargs, mode = self._module, inputs.args, inputs.kwargs, self._mode
-        if self._decoder is not None and self._hook_ns is None:
-            self._hook_ns = self._decoder.hook_cost_ns(kwargs[IDS])
 
         def call() -> Any:
             with mode():
@@ -202,24 +198,15 @@ class TorchLoaded(OnTorch):
     def notes(self) -> list[tuple[str, str]]:
         """Return the notes given at the start, and what decides the arithmetic on a device.
 
-        Where it decodes, also by what, and what noting the first token costs.
+        Where it decodes, also by what.
         """
         notes = list(self._notes)
         if self._target.is_cuda:
             text = f"cuDNN picks convolutions by its heuristics; {NO_TF32}"
             notes.append(("device-arithmetic", text))
         if self._decoder is not None:
-            notes += decoding_notes(self._decoder.how, self._hook_ns)
+            notes.append(("decoded-by", f"decoded by {self._decoder.how}"))
         return notes
-
-
-def decoding_notes(how: str, hook_ns: int | None = None) -> list[tuple[str, str]]:
-    """Return the notes on what decodes, and on what noting the first token costs a call."""
-    notes = [("decoded-by", f"decoded by {how}")]
-    if hook_ns is not None:
-        text = f"noting the first token takes {hook_ns / 1e3:.1f} µs of each call"
-        notes.append(("first-token-hook", text))
-    return notes
 
 
 # --- the C++ compiler of Inductor ---------------------------------------------------------------
