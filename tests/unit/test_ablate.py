@@ -16,7 +16,6 @@ from frameworktax.ablate import blocks, steps
 from frameworktax.ablate.ladder import base_point, chosen, ladder
 from frameworktax.ablate.steps import build, effect
 from frameworktax.errors import UsageError
-from frameworktax.models import BUILT_IN
 from frameworktax.records import Estimate, LeftOut, Note, Subject
 from frameworktax.report import render_markdown, render_terminal
 from frameworktax.runtimes import variants
@@ -60,13 +59,12 @@ def test_paths():
         chosen(["onnx"])
 
 
-def test_who_may_choose_attention_and_who_takes_images():
+def test_who_may_choose_attention():
     assert steps.may_choose_attention("bert-base")
+    assert steps.may_choose_attention("hf:bert")
     assert steps.may_choose_attention("mine.py:build")
     assert not steps.may_choose_attention("resnet-50")
-    assert steps.takes_images("resnet-50")
-    assert not steps.takes_images("mine.py:build")
-    assert not any(steps.takes_images(n) for n, e in BUILT_IN.items() if e.has_length)
+    assert not steps.may_choose_attention("timm:resnet18")
 
 
 def test_what_a_step_adds_and_what_it_gives_alone(found):
@@ -158,9 +156,6 @@ def test_tables_hold_what_was_found(found):
     assert rows["no Python (traced graph)"][3].startswith("−33 % (−33 to −33)")
     assert rows["constants folded, frozen ≠"][0] == "3.00"
     assert rows["jemalloc"][0] == "–"
-    changes = {r[0].text: [c.text for c in r[1:]] for r in blocks.changes_table(found).rows}
-    assert changes["no Python (traced graph)"][0].startswith("−2.00 (")
-    assert "jemalloc" not in changes
     codes = {note.code for note in blocks.reasons(found).notes}
     assert codes == {"not-measured", "not-alone", "no-difference"}
     out = io.StringIO()

@@ -10,7 +10,7 @@ from frameworktax.ablate.ladder import trunk_of
 from frameworktax.ablate.steps import Ablation, Effect, Step
 from frameworktax.analysis.bill import TWIN
 from frameworktax.errors import UsageError
-from frameworktax.records import Estimate, point_name
+from frameworktax.records import point_name
 from frameworktax.report import vega
 from frameworktax.report.blocks import (
     Block,
@@ -71,16 +71,17 @@ def document(ablation: Ablation) -> dict[str, Any]:
         "platform": ablation.base.rung.point.platform,
         "best": best.rung.name if best else None,
         "steps": [_step(step) for step in ablation.steps],
-        "environment": asdict(ablation.environment) if ablation.environment else None,
+        "environment": asdict(ablation.run.environment) if ablation.run.environment else None,
     }
 
 
 def _step(step: Step) -> dict[str, Any]:
     rung, m = step.rung, step.measured
-    found = m if m is not None and step.reason is None else None
-    known = {name: getattr(found, name) if found else None for name in TIMES}
-    known |= {"added": step.added, "alone": step.alone, "total": step.total}
-    plain = {name: None if one is None else asdict(one) for name, one in known.items()}
+    found = m if step.reason is None else None
+
+    def plain(one: Any) -> dict[str, Any] | None:
+        return None if one is None else asdict(one)
+
     return {
         "name": rung.name,
         "title": rung.title,
@@ -91,14 +92,14 @@ def _step(step: Step) -> dict[str, Any]:
         "channels_last": rung.point.workload.channels_last,
         "status": m.status if m is not None else "left-out",
         "reason": step.reason,
-        **{name: plain[name] for name in TIMES},
+        **{name: plain(getattr(found, name, None)) for name in TIMES},
         "bill_method": found.bill_method if found else None,
         "same_outputs": m.parity.within_tolerance if m is not None and m.parity else None,
-        "added": plain["added"],
-        "alone": plain["alone"],
+        "added": plain(step.added),
+        "alone": plain(step.alone),
         "alone_runtime": rung.alone.runtime if rung.alone else None,
         "alone_reason": step.alone_reason,
-        "total": plain["total"],
+        "total": plain(step.total),
         "notes": [asdict(note) for note in m.notes] if m is not None else [],
     }
 
@@ -115,8 +116,8 @@ def ablation_blocks(ablation: Ablation, *, level: int = 1, picture: str = "") ->
     if picture:
         title = "Latency after each step, kernel time and tax"
         blocks.append(Chart("waterfall", title, file=picture))
-    blocks += [steps_table(ablation), changes_table(ablation), reasons(ablation)]
-    where = ablation.environment
+    blocks += [steps_table(ablation), reasons(ablation)]
+    where = ablation.run.environment
     if where is not None:
         torch = where.libraries.get("torch", "?")
         text = f"session {ablation.session}, {where.cpu}, {where.cores} processors, torch {torch}"
@@ -159,46 +160,22 @@ def steps_table(ablation: Ablation) -> Table:
     trunk = trunk_of(ablation.base.rung.point)
     titles = {step.rung.name: step.rung.title for step in ablation.steps}
     heads = ("latency", "tax", "kernels", "change", "alone")
-    return table(
-        "Latency of one call after each step, ms (± half of its 95 % interval)",
-        ["step", *map(right, heads)],
-        _by_path(ablation, {step.rung.name: _measured(step) for step in ablation.steps}, heads),
-        hint=READING.format(trunk=titles.get(trunk, trunk)),
-    )
-
-
-def changes_table(ablation: Ablation) -> Table:
-    """Return what every step changes in latency, tax and kernel time, folded."""
-    heads = ("latency", "tax", "kernel time", "alone")
-    rows = {
-        step.rung.name: (
-            *(_signed(getattr(step.added, name, None)) for name in TIMES[:3]),
-            Cell(change(step.alone)),
-        )
-        for step in ablation.steps
-        if step.added is not None or step.alone is not None
-    }
-    title = "What each step changes, ms (95 % interval)"
-    return table(title, ["step", *map(right, heads)], _by_path(ablation, rows, heads), folded=True)
-
-
-def _by_path(
-    ablation: Ablation, rows: dict[str, tuple[Cell, ...]], heads: tuple[str, ...]
-) -> list[list[Cell]]:
-    """Return rows below the title of their path."""
-    found: list[list[Cell]] = []
+    rows: list[list[Cell]] = []
     path = ""
     for step in ablation.steps:
-        if step.rung.name not in rows:
-            continue
         if step.rung.path != path:
             path = step.rung.path
-            found.append([Cell(PATH_TITLES[path], style="dim"), *(Cell("") for _ in heads)])
+            rows.append([Cell(PATH_TITLES[path], style="dim"), *(Cell("") for _ in heads)])
         m = step.measured
         # The base and its like are eager by another name: their outputs are compared as well.
         mark = "" if m is None or step.reason or parity_mark(m) in ("", "=") else parity_mark(m)
-        found.append([Cell(f"{step.rung.title} {mark}".rstrip()), *rows[step.rung.name]])
-    return found
+        rows.append([Cell(f"{step.rung.title} {mark}".rstrip()), *_measured(step)])
+    return table(
+        "Latency of one call after each step, ms (± half of its 95 % interval)",
+        ["step", *map(right, heads)],
+        rows,
+        hint=READING.format(trunk=titles.get(trunk, trunk)),
+    )
 
 
 def _measured(step: Step) -> tuple[Cell, ...]:
@@ -225,16 +202,6 @@ def change(effect: Effect | None) -> str:
     ratios = (effect.ratio.value, effect.ratio.low, effect.ratio.high)
     value, low, high = (f"{100 * (r - 1):+.0f}".replace("-", "−") for r in ratios)
     return f"{value} % ({low} to {high})"
-
-
-def _signed(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell(NONE)
-    value, low, high = (
-        f"{'−' if ns < 0 else '+'}{milliseconds(abs(ns))}"
-        for ns in (estimate.value, estimate.low, estimate.high)
-    )
-    return Cell(f"{value} ({low} to {high})")
 
 
 def reasons(ablation: Ablation) -> Notes:

@@ -24,7 +24,6 @@ from frameworktax.errors import UsageError
 from frameworktax.measure.plan import DEFAULT_PROCESSES, DEFAULT_SETUP_LIMIT_S, Plan, points_for
 from frameworktax.measure.reporter import Reporter
 from frameworktax.records import (
-    Environment,
     Estimate,
     LeftOut,
     Measurement,
@@ -41,8 +40,6 @@ from frameworktax.stats import UNTIL
 AS_IT_IS = "attention-as-it-is"
 METHOD = "paired blocks of one session"
 BUDGET_S = 600.0
-CHOICE = "transformers"
-"""The package whose classes let attention be chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +92,6 @@ class Ablation:
 
     steps: tuple[Step, ...]
     run: Run
-    environment: Environment | None
     session: str
     started: str
 
@@ -149,7 +145,6 @@ def build(records: Sequence[Record]) -> Ablation:
     return Ablation(
         steps=tuple(_steps(rungs, measured, asked)),
         run=run,
-        environment=run.environment,
         session=session.session,
         started=session.started,
     )
@@ -373,7 +368,7 @@ def points_of(
     usable = threads or len(host.usable_cpus())
     rungs = ladder(
         base_point(point, attention=may_choose_attention(model)),
-        images=takes_images(model),
+        images=models.entry_of(model).has_image_size and not model.startswith("hf:"),
         processors=usable if point.platform == "cpu" else 1,
         paths=chosen(paths),
     )
@@ -385,20 +380,11 @@ def points_of(
 def may_choose_attention(model: str) -> bool:
     """Return whether a model may have more than one way to compute attention.
 
-    A model that turns out to have one only carries the note ``attention-as-it-is``.
+    Those of transformers do; code from elsewhere may. A model that turns out to have one only
+    carries the note ``attention-as-it-is``.
     """
-    entry = models.BUILT_IN.get(model)
-    if entry is not None:
-        return CHOICE in entry.packages
-    return not model.startswith(("torchvision:", "timm:"))
-
-
-def takes_images(model: str) -> bool:
-    """Return whether a model certainly takes images, whose memory layout can be chosen."""
-    entry = models.BUILT_IN.get(model)
-    if entry is not None:
-        return entry.has_image_size
-    return model.startswith(("torchvision:", "timm:"))
+    entry = models.entry_of(model)
+    return entry.family in (models.USER.family, models.PLUGIN) or "transformers" in entry.packages
 
 
 def read(folder: str | Path, model: str | None = None) -> Ablation:

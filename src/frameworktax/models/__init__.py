@@ -208,10 +208,10 @@ def _missing(entry: Entry) -> str | None:
 
 def is_user_model(name: str) -> bool:
     """Return whether the name points at the user's own function (``file.py:function``)."""
-    return ":" in name and _entry(name) is USER
+    return ":" in name and entry_of(name) is USER
 
 
-def _entry(name: str) -> Entry:
+def entry_of(name: str) -> Entry:
     """Return what is known about a name of any kind.
 
     Raises:
@@ -236,7 +236,7 @@ def libraries(workload: Workload) -> tuple[str, ...]:
     There are none for a name that is unknown: that it is, building it says.
     """
     try:
-        return libraries_in(_entry(workload.model).packages)
+        return libraries_in(entry_of(workload.model).packages)
     except UsageError:
         return ()
 
@@ -253,7 +253,7 @@ def check(workload: Workload) -> None:
         UsageError: one line that says what to change.
     """
     name = workload.model
-    entry = _entry(name)
+    entry = entry_of(name)
     refuse(workload, entry)
     if entry is USER:
         where = name.rpartition(":")[0]
@@ -336,7 +336,7 @@ def build(workload: Workload, device: str = "cpu") -> Model:
         UserModelError: the user's function is missing, raises or returns something else.
     """
     check(workload)
-    entry = _entry(workload.model)
+    entry = entry_of(workload.model)
     import torch
 
     declare()
