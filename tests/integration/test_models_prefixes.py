@@ -167,11 +167,12 @@ def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
     refused("has no image size", model=f"hf:{folder}", image_size=32)
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused("holds no config.json; name a folder written by save_pretrained", model=f"hf:{empty}")
-    (empty / "config.json").write_text("{")
-    refused("config.json is no JSON", model=f"hf:{empty}")
-    (empty / "config.json").write_text("[]")
-    refused("holds no table of settings", model=f"hf:{empty}")
+    refused("a folder written by save_pretrained", model=f"hf:{empty}")
+    refused("a folder written by save_pretrained", model=f"hf:{tmp_path}/absent")
+    refused("no model type ''", model="hf:")
+    for text in ("{", "[]", '"bert"'):
+        (empty / "config.json").write_text(text)
+        refused("a folder written by save_pretrained", model=f"hf:{empty}")
     refused(
         "hf:bert generates no text",
         model="hf:bert",
@@ -181,15 +182,12 @@ def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
     )
 
 
-def test_a_hub_out_of_reach_is_told_at_once(folder, monkeypatch) -> None:
+def test_a_hub_out_of_reach_is_one_line(folder, monkeypatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    said = refused("cannot be reached", model="hf:nobody/has-this-model")
-    assert "name a folder that holds the model, or a type such as hf:bert" in said
+    said = refused("hf:nobody/has-this-model cannot be loaded", model="hf:nobody/has-this-model")
+    assert "name a model type (hf:bert), a folder" in said
 
 
 def test_weights_that_memory_cannot_hold_are_not_made(folder, monkeypatch) -> None:
@@ -237,8 +235,6 @@ def test_other_symbolic_dimensions_take_the_length(tmp_path) -> None:
     write(path, shape=("n", "tokens", 4))
     model = models.build(Workload(model=f"onnx:{path}", length=7))
     assert tuple(model.inputs(2).kwargs["x"].shape) == (2, 7, 4)
-    second = models.build(Workload(model=f"onnx:{path}", length=7, batch_dim=1))
-    assert tuple(second.inputs(2).kwargs["x"].shape) == (7, 2, 4)
 
 
 def test_ids_stay_inside_the_table_they_look_up(tmp_path) -> None:
@@ -275,13 +271,13 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
     path.write_bytes(b"hello world, this is text")
     refused("is no whole ONNX file", model=name)
     path.write_bytes(b"")
-    refused("is empty; export it again", model=name)
+    refused("its graph is empty); export it again", model=name)
     write(path, operator="Frobnicate")
     refused("is not valid ONNX: No Op registered for Frobnicate", model=name)
     write(path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     models.build(Workload(model=name))
     os.remove(tmp_path / "weights.bin")
-    refused("keeps weights in 'weights.bin', which is not beside it", model=name)
+    assert "weights.bin" in refused("is not valid ONNX", model=name)
     write(path, shape=(2, 4))
     fixed = models.build(Workload(model=name))
     assert tuple(fixed.inputs(2).kwargs["x"].shape) == (2, 4)
@@ -289,5 +285,4 @@ def test_onnx_files_that_are_none(tmp_path) -> None:
         fixed.inputs(3)
     write(path, shape=(2, "n", 4))
     refused("the batch dimension does not follow from", model=name)
-    refused("--batch-dim 5 does not exist in every input", model=name, batch_dim=5)
     refused("computes in the precision it was written in", model=name, precision="float16")

@@ -76,8 +76,6 @@ def test_unknown_names_get_a_suggestion() -> None:
         (Workload(model="bert-base", channels_last=True), "--channels-last is for models that"),
         (Workload(model="torchvision:resnet18", width=0.5), "has no width factor"),
         (Workload(model="torchvision:resnet18", length=3), "has no length"),
-        (Workload(model="hf:"), "hf: names no model; write hf:bert, hf:FOLDER or hf:owner/name"),
-        (Workload(model="hf:./absent"), "no folder ./absent; check the path"),
         (Workload(model="hf:bert", depth=2.0), "hf:bert has no depth factor"),
         (Workload(model="onnx:absent.onnx"), "no file absent.onnx (for onnx:absent.onnx)"),
         (Workload(model="onnx:absent.onnx", phase="generate"), "generates no text"),

@@ -92,7 +92,6 @@ class Entry:
         factors: which of ``width`` and ``depth`` scale it; a twin needs a width.
         generates: whether it can decode greedily.
         extra: the project's extra that installs ``packages``.
-        asks_batch_dim: whether the user may have to say which dimension is the batch.
         check: ``module:function`` that looks at a workload more closely, importing no engine.
         row: all that ``models.toml`` says, for the function that builds it.
     """
@@ -112,7 +111,6 @@ class Entry:
     factors: tuple[str, ...] = ("width", "depth")
     generates: bool = False
     extra: str = "torch"
-    asks_batch_dim: bool = False
     check: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
 
@@ -145,7 +143,6 @@ USER = Entry(
     "file.py:function or package.module:function",
     factors=(),
     generates=True,
-    asks_batch_dim=True,
 )
 FILES = {"onnx": "onnx:{}", "py": "{}:function"}
 """How a model in a file is named, by the end of the file's name."""
@@ -301,7 +298,7 @@ def _refusals(workload: Workload, entry: Entry) -> Iterator[str]:
     for option, factor in factors.items():
         if factor != 1.0 and option not in entry.factors:
             yield f"{name} has no {option} factor; leave out --{option}"
-    if workload.batch_dim is not None and not entry.asks_batch_dim:
+    if workload.batch_dim is not None and entry is not USER:
         yield f"{name} knows its batch dimension; leave out --batch-dim"
     if workload.twin and "width" not in entry.factors:
         yield f"{name} has no width to shrink; no twin can be built"

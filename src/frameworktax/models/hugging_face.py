@@ -14,14 +14,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from frameworktax import host
 from frameworktax.errors import UsageError, nearest
@@ -274,33 +270,6 @@ CONFIG = "config.json"
 CALIBRATION_BATCH = 2
 DEFAULT_LENGTH, DEFAULT_IMAGE_SIZE, TWO_SECONDS = 128, 224, 32_000
 """Tokens, pixels a side, samples of audio."""
-PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-
-
-def check(workload: Workload) -> None:
-    """Refuse a folder that holds no configuration; imports nothing.
-
-    Raises:
-        UsageError: one line that says what to change.
-    """
-    name = workload.model.partition(":")[2]
-    folder = Path(name)
-    if not name:
-        raise UsageError("hf: names no model; write hf:bert, hf:FOLDER or hf:owner/name")
-    if folder.is_dir():
-        file = folder / CONFIG
-        if not file.is_file():
-            raise UsageError(
-                f"{folder} holds no {CONFIG}; name a folder written by save_pretrained"
-            )
-        try:
-            settings = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{file} is no JSON ({error}); write it again") from error
-        if not isinstance(settings, dict):
-            raise UsageError(f"{file} holds no table of settings; write it again")
-    elif name.startswith((".", "/", "~")):
-        raise UsageError(f"no folder {name}; check the path")
 
 
 def build_any(name: str, workload: Workload) -> Model:
@@ -364,8 +333,6 @@ def _config(name: str, workload: Workload) -> Any:
                 "(a model on the hub: hf:owner/name; a folder: hf:./name)"
             )
         return CONFIG_MAPPING[name]()
-    if not is_folder:
-        _check_reachable(name)
     try:
         settings, _ = PreTrainedConfig.get_config_dict(name)
         foreign = settings.get("model_type") not in CONFIG_MAPPING_NAMES
@@ -375,9 +342,13 @@ def _config(name: str, workload: Workload) -> Any:
                 "trust it add --trust-remote-code"
             )
         return AutoConfig.from_pretrained(name, trust_remote_code=workload.trust_remote_code)
-    except (OSError, ValueError) as error:  # what transformers raises for all that is not there
+    # What transformers raises for all that is not there, or no configuration.
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         text = " ".join(str(error).split())[:200]
-        raise UsageError(f"hf:{name} cannot be loaded: {text}; check the name") from error
+        raise UsageError(
+            f"hf:{name} cannot be loaded: {text}; name a model type (hf:bert), a folder written by "
+            "save_pretrained (hf:./folder), or a model on the hub (hf:owner/name)"
+        ) from error
 
 
 def _class(config: Any, workload: Workload) -> Any:
@@ -398,26 +369,6 @@ def _class(config: Any, workload: Workload) -> Any:
     if not own and (encodes or not decodes):
         raise UsageError(no_generation(workload.model))
     return AutoModelForCausalLM
-
-
-def _check_reachable(name: str) -> None:
-    """Refuse at once where neither cache nor network has the model: the hub's client tries on."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(name, CONFIG), str):
-        return
-    if any(os.environ.get(p) or os.environ.get(p.upper()) for p in PROXIES):
-        return  # a proxy knows names that this host does not
-    host = urlsplit(constants.ENDPOINT).hostname or ""
-    try:
-        if constants.HF_HUB_OFFLINE:
-            raise OSError("HF_HUB_OFFLINE is set")
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
-        raise UsageError(
-            f"hf:{name} is not in the local cache and {host} cannot be reached ({error}); "
-            "name a folder that holds the model, or a type such as hf:bert"
-        ) from error
 
 
 def _has_safetensors(name: str) -> bool:

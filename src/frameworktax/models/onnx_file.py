@@ -34,8 +34,6 @@ def check(workload: Workload) -> None:
     path = Path(workload.model.partition(":")[2])
     if not path.is_file():
         raise UsageError(f"no file {path} (for {workload.model}); check the path")
-    if not path.stat().st_size:
-        raise UsageError(f"{path} is empty; {EXPORT}")
     if workload.precision not in ("float32", "int8"):
         raise UsageError(
             f"{path} computes in the precision it was written in; leave out --precision"
@@ -57,7 +55,7 @@ def build(name: str, workload: Workload) -> Model:
     path = Path(name.partition(":")[2]).resolve()
     model = read(path)
     shapes = inputs_of(model)
-    dims = _batch_dims(path, shapes, workload.batch_dim)
+    dims = _batch_dims(path, shapes)
     vocabularies = _vocabularies(model)
     types = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
 
@@ -65,7 +63,7 @@ def build(name: str, workload: Workload) -> Model:
         generator = torch.Generator().manual_seed(SEED)
         kwargs = {}
         for key, shape in shapes.items():
-            sizes = _sizes(path, key, shape, dims.get(key), batch, workload)
+            sizes = _sizes(path, key, shape, batch, workload)
             kwargs[key] = _draw(key, types[key], sizes, vocabularies.get(key), generator)
         return Inputs(kwargs=kwargs)
 
@@ -95,12 +93,6 @@ def read(path: Path) -> Any:
         raise UsageError(f"{path} is no whole ONNX file ({_line(error)}); {EXPORT}") from error
     if not model.graph.node:
         raise UsageError(f"{path} is no whole ONNX file (its graph is empty); {EXPORT}")
-    for tensor in model.graph.initializer:
-        where = {entry.key: entry.value for entry in tensor.external_data}.get("location")
-        if where is not None and not (path.parent / where).is_file():
-            raise UsageError(
-                f"{path} keeps weights in '{where}', which is not beside it; put that file there"
-            )
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
@@ -135,45 +127,29 @@ def inputs_of(model: Any) -> dict[str, Shape]:
     return found
 
 
-def _batch_dims(path: Path, shapes: Mapping[str, Shape], asked: int | None) -> dict[str, int]:
-    """Return the batch dimension of each input that has one.
-
-    The one asked for; else the first, where it is symbolic. Inputs of a fixed size have none.
-    """
-    if asked is not None:
-        if any(not -len(shape) <= asked < len(shape) for shape in shapes.values()):
-            raise UsageError(f"{path}: --batch-dim {asked} does not exist in every input: {shapes}")
-        return {key: asked % len(shape) for key, shape in shapes.items()}
+def _batch_dims(path: Path, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the batch dimension of each input that has one: the first, where it is symbolic."""
     dims = {key: 0 for key, shape in shapes.items() if shape and not isinstance(shape[0], int)}
     symbolic = any(not isinstance(dim, int) for shape in shapes.values() for dim in shape)
     if not dims and symbolic:
         raise UsageError(
-            f"{path}: the batch dimension does not follow from {dict(shapes)}; name it with "
-            "--batch-dim"
+            f"{path}: the batch dimension does not follow from {dict(shapes)}; export it with a "
+            "dynamic first dimension"
         )
     return dims
 
 
-def _sizes(
-    path: Path, name: str, shape: Shape, batch_dim: int | None, batch: int, workload: Workload
-) -> list[int]:
-    if batch_dim is None and shape and batch != shape[0]:
+def _sizes(path: Path, name: str, shape: Shape, batch: int, workload: Workload) -> list[int]:
+    if shape and isinstance(shape[0], int) and batch != shape[0]:
         raise UsageError(
             f"{path}: input '{name}' has a fixed batch of {shape[0]}; choose --batch {shape[0]}, "
             "or export it with a dynamic batch"
         )
-    if batch_dim is not None and isinstance(shape[batch_dim], int) and shape[batch_dim] != batch:
-        raise UsageError(
-            f"{path}: input '{name}' has {shape[batch_dim]} in dimension {batch_dim}; choose "
-            f"--batch {shape[batch_dim]}"
-        )
     length, side = workload.length or DEFAULT_LENGTH, workload.image_size or DEFAULT_IMAGE_SIZE
-    sizes = [
-        dim if isinstance(dim, int) else side if len(shape) == 4 and number > 1 else length
-        for number, dim in enumerate(shape)
-    ]
-    if batch_dim is not None:
-        sizes[batch_dim] = batch
+    sizes = []
+    for number, dim in enumerate(shape):
+        free = length if number == 1 or len(shape) != 4 else side
+        sizes.append(dim if isinstance(dim, int) else free if number else batch)
     return sizes
 
 
