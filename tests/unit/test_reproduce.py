@@ -10,7 +10,7 @@ import pytest
 import sample_records as data
 
 from frameworktax.analysis.document import build
-from frameworktax.errors import StoreError, UsageError
+from frameworktax.errors import NothingMeasuredError, StoreError, UsageError
 from frameworktax.records import Estimate
 from frameworktax.report import vega
 from frameworktax.report.html import document_html
@@ -274,8 +274,8 @@ def by_model(factors):
     return lambda point: factors.get(point.workload.model, 1.0) * 4 * MS
 
 
-def told_of(name, records):
-    return evaluate_studies([studies.load(name)], records, Path("made"))
+def told_of(name, records, scale="small"):
+    return evaluate_studies([studies.load(name)], records, Path("made"), scale)
 
 
 def test_flipped_data_flip_the_verdict():
@@ -456,10 +456,12 @@ def test_a_measured_store_is_told():
     assert "GPT-2, 16 new tokens" in vega.svg(figures.figure(found.studies[0]))
 
 
-def test_the_scale_is_the_one_that_the_store_holds(tmp_path):
+def test_a_store_of_the_other_scale_is_named_in_the_refusal(tmp_path):
     study = studies.load("table-1")
     folder = written(tmp_path, made.made(study, by_model({}), scale="full"))
-    assert reproduce(["table-1"], store=folder, redraw=True).studies[0].scale == "full"
+    assert reproduce(["table-1"], store=folder, scale="full", redraw=True).claims
+    with pytest.raises(NothingMeasuredError, match="small scale; .* the other --scale"):
+        reproduce(["table-1"], store=folder, scale="small", redraw=True)
 
 
 def test_names_from_outside_are_no_markup():
@@ -468,15 +470,6 @@ def test_names_from_outside_are_no_markup():
     found = told_of("figure-1", made.made(study, by_model({}), environment=hostile))
     assert "<script" not in document_html("", list(page.page(found)))
     assert not re.search(r"(?<!\\)<", markdown(page.page(found, "x")))
-
-
-def test_linear_axes_are_shared_only_where_both_fit():
-    panel = studies.load("figure-3").panel[0]
-    near = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 30.0}]
-    far = [{"x": 1.0, "y": 1.0}, {"x": 64.0, "y": 300.0}]
-    assert figures.alike(panel, near, near)
-    assert not figures.alike(panel, near, far)
-    assert not figures.alike(panel, near, [])
 
 
 def test_stores_that_cannot_be_redrawn_say_so(tmp_path):

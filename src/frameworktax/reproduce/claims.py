@@ -261,14 +261,6 @@ def _over(a: Row, b: Row, quantity: str) -> Estimate:
     return quotient(number(a, quantity), number(b, quantity))
 
 
-def _value(part: Part, rows: Sequence[Row]) -> Estimate:
-    return number(_row(rows, part.of), part.quantity)
-
-
-def _ratio(part: Part, rows: Sequence[Row]) -> Estimate:
-    return _over(_row(rows, part.of), _row(rows, part.to), part.quantity)
-
-
 def _mean_reduction(part: Part, rows: Sequence[Row]) -> Estimate:
     """Return the mean over pairs of 1 − a / b; half-widths of the pairs added in squares over n."""
     pairs: list[Estimate] = []
@@ -377,10 +369,6 @@ def _pairs(part: Part, rows: Sequence[Row], proxy: str | None) -> list[tuple[flo
     return pairs_of(found, proxy, part.quantity)
 
 
-def _rank_correlation(part: Part, rows: Sequence[Row]) -> Estimate:
-    return spearman(_pairs(part, rows, part.proxy))
-
-
 def _rank_advantage(part: Part, rows: Sequence[Row]) -> Estimate:
     pairs = [_pairs(part, rows, proxy) for proxy in (part.proxy, part.than)]
     counted = (
@@ -410,9 +398,12 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
     free = {
         name: free_value(_curve(part, r, part.of), part.axis)[0] for name, r in machines.items()
     }
-    peaks = _peaks(
-        {name: mine[0].at.get("peaks") or (None, None) for name, mine in machines.items()}
-    )
+    # By the first of two sources that knows them all: they count in different ways.
+    known = {name: r[0].at.get("peaks", (None, None)) for name, r in machines.items()}
+    sources = [{name: both[source] for name, both in known.items()} for source in (0, 1)]
+    peaks = next((found for found in sources if None not in found.values()), None)
+    if peaks is None:
+        raise NotEvaluable("the peaks of these devices are not known from one source")
     agree = []
     for a, b in itertools.combinations(free, 2):
         slow, fast = sorted((a, b), key=lambda name: peaks[name])
@@ -423,15 +414,6 @@ def _free_on_faster(part: Part, rows: Sequence[Row]) -> Estimate:
         elif free[fast].high < free[slow].low:
             agree.append(False)
     return share(agree)
-
-
-def _peaks(known: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-    """Return every machine's peak by the first of two sources that knows them all."""
-    for source in (0, 1):
-        found = {name: peaks[source] for name, peaks in known.items()}
-        if None not in found.values():
-            return {name: peak for name, peak in found.items() if peak is not None}
-    raise NotEvaluable("the peaks of these devices are not known from one source")
 
 
 def _floor_follows_host(part: Part, rows: Sequence[Row]) -> Estimate:
@@ -472,14 +454,17 @@ def share(agree: Sequence[bool]) -> Estimate:
 
 
 RULES: dict[str, Callable[[Part, Sequence[Row]], Estimate]] = {
-    "value": _value,  # of one point
-    "ratio": _ratio,  # of one point to another
+    # of one point
+    "value": lambda part, rows: number(_row(rows, part.of), part.quantity),
+    # of one point to another
+    "ratio": lambda part, rows: _over(_row(rows, part.of), _row(rows, part.to), part.quantity),
     "mean_reduction": _mean_reduction,  # over the pairs that share every axis but the runtime
     "slope": _slope,  # d log latency / d log axis between the first two values, or the last two
     "free": _free,  # largest value of an axis within 10 % of its first value's latency
     "free_ratio": _free_ratio,  # of one curve's to another's
     "spread": _spread,  # largest over smallest among the points
-    "rank_correlation": _rank_correlation,  # Spearman's, of latency with a proxy
+    # Spearman's, of latency with a proxy
+    "rank_correlation": lambda part, rows: spearman(_pairs(part, rows, part.proxy)),
     "rank_advantage": _rank_advantage,  # how much higher it is for one proxy than for another
     "free_on_faster": _free_on_faster,
     "floor_follows_host": _floor_follows_host,
@@ -570,14 +555,12 @@ def proxies(rows: Sequence[Row], where: Mapping[str, object]) -> list[dict[str, 
         mine = [r for r in chosen if regime in ("all", r.at.get("regime"))]
         for proxy in PROXIES:
             pairs = pairs_of(mine, proxy)
-            rho: Estimate | None = None
-            reason: str | None = None
+            one = {"proxy": proxy, "regime": regime, "n": len(pairs)}
             try:
-                rho = spearman(pairs)
+                one |= {"rho": spearman(pairs), "reason": None}
             except NotEvaluable as why:
-                reason = str(why) if pairs else "not counted here"
-            known = {"proxy": proxy, "regime": regime, "n": len(pairs), "rho": rho}
-            found.append({**known, "reason": reason})
+                one |= {"rho": None, "reason": str(why) if pairs else "not counted here"}
+            found.append(one)
     return found
 
 

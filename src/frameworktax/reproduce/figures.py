@@ -22,8 +22,6 @@ ALONE = (500, 250)
 """The same of a drawing that stands alone, because one side has no numbers."""
 FONT = 14
 """Pixels; a picture of two drawings printed 84 mm wide still has letters of 6 points."""
-UNLIKE = 4.0
-"""Factor between ours and theirs from which on a linear axis would hide one of them."""
 NEAR = 0.15
 """Share of an axis within which two names would lie on each other."""
 WORDS = {
@@ -216,7 +214,8 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
     for title, mine, other in (("here", ours, theirs), ("in the paper", theirs, ours)):
         if not mine:
             continue
-        shown = mine + other if alike(panel, mine, other) else mine
+        # On logarithms any two fit one axis; a linear one could hide the smaller.
+        shown = mine if panel.linear else mine + other
         both = bool(ours and theirs)
         sides.append(_drawing(panel, mine, shown, names, title, first=not sides, beside=both))
     return {
@@ -224,19 +223,6 @@ def _pair(panel: Panel, ours: list[Point], theirs: list[Point]) -> Spec:
         "hconcat": sides,
         "resolve": {"legend": {"color": "shared", "shape": "shared"}},
     }
-
-
-def alike(panel: Panel, ours: list[Point], theirs: list[Point]) -> bool:
-    """Return whether both fit one axis: any two do on logarithms, few on a linear one."""
-    if not theirs or not ours:
-        return False
-    if not panel.linear:
-        return True
-    for axis in ("x", "y"):
-        a, b = max(p[axis] for p in ours), max(p[axis] for p in theirs)
-        if max(a, b) > UNLIKE * min(a, b):
-            return False
-    return True
 
 
 def write(

@@ -63,9 +63,9 @@ def reproduce(
 
     Args:
         names: of studies; ``all`` for every one.
-        scale: full, the paper's sizes, or small; full where there is a GPU.
+        scale: full, the paper's sizes, or small; by default full where there is a GPU.
         store: folder that keeps every sample; studies share it, and each point is measured once.
-        redraw: measure nothing; the scale, if not given, is the one the store holds more of.
+        redraw: measure nothing.
         time_budget: seconds for everything; that of the study files if left out.
         reporter: gets progress.
         command: recorded with each session.
@@ -75,10 +75,8 @@ def reproduce(
         StoreError: nothing to redraw from, or a store of another version.
         NothingMeasuredError: not one point could be measured.
     """
-    studies = chosen(names)
-    folder = Path(store)
+    studies, size, folder = chosen(names), scale or default_scale(), Path(store)
     if not redraw:
-        size = scale or default_scale()
         data = study_data(studies, size, pick_device("auto"))
         if time_budget is not None:
             data["study"]["time_budget"] = time_budget
@@ -86,7 +84,7 @@ def reproduce(
     elif not folder.is_dir():
         raise StoreError(f"no store at {folder}; name one with --store, or leave out --redraw")
     records, _ = stores.read(folder)
-    return evaluate_studies(studies, records, folder, scale if redraw else size)
+    return evaluate_studies(studies, records, folder, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ def evaluate_studies(
     studies: Sequence[StudyFile],
     records: Sequence[Record],
     folder: Path,
-    scale: Scale | None = None,
+    scale: Scale,
 ) -> Reproduction:
     """Return the results of studies from records.
 
@@ -140,7 +138,7 @@ def evaluate_studies(
         studies: to evaluate.
         records: of a store.
         folder: it came from.
-        scale: whose points; the one that the records hold more of if left out.
+        scale: whose points.
 
     Raises:
         NothingMeasuredError: the records hold no point of these studies.
@@ -150,18 +148,17 @@ def evaluate_studies(
         raise NothingMeasuredError(f"no session in {folder}; leave out --redraw to measure")
     names = list(runs)
     here = names[-1]
-    size = scale or _larger(studies, runs[here])
     results = []
     for study in studies:
         across = names if study.name == ACROSS else [here]
-        planned = planned_points(study, size)
-        results.append(_result(study, size, [r for n in across for r in _rows(planned, runs[n])]))
+        planned = planned_points(study, scale)
+        results.append(_result(study, scale, [r for n in across for r in _rows(planned, runs[n])]))
     if not any("latency" in row.numbers for result in results for row in result.rows):
         raise NothingMeasuredError(
-            f"{folder} holds no point of {', '.join(s.name for s in studies)} at this scale; "
-            "leave out --redraw to measure, or choose the other --scale"
+            f"{folder} holds no point of {', '.join(s.name for s in studies)} at the {scale} "
+            "scale; leave out --redraw to measure, or choose the other --scale"
         )
-    asked = {axes_key(p) for study in studies for p in planned_points(study, size)}
+    asked = {axes_key(p) for study in studies for p in planned_points(study, scale)}
     run = runs[here].run
     kept = tuple(m for m in run.measurements if axes_key(m.point) in asked)
     return Reproduction(
@@ -227,16 +224,6 @@ def _gpu(environment: Environment, platform: str) -> Mapping[str, Any]:
     number = int(platform.partition(":")[2] or 0)
     found = {int(gpu.get("index", i)): gpu for i, gpu in enumerate(environment.gpus)}
     return found.get(number, {})
-
-
-def _larger(studies: Sequence[StudyFile], machine: _Machine) -> Scale:
-    """Return the scale that more of a machine's points belong to."""
-    measured = {axes_key(m.point) for m in machine.run.measurements}
-    counts: dict[Scale, int] = {"small": 0, "full": 0}
-    for study in studies:
-        for scale in counts:
-            counts[scale] += sum(axes_key(p) in measured for p in planned_points(study, scale))
-    return max(counts, key=lambda scale: counts[scale])
 
 
 def _rows(planned: Sequence[Point], machine: _Machine) -> list[Row]:
