@@ -16,7 +16,6 @@ from frameworktax.records import Environment
 
 GIB = 1024**3
 CPU = "sys/devices/system/cpu"
-HUGE = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 @pytest.fixture
@@ -353,27 +352,24 @@ def commands(lines):
 
 
 def test_a_good_machine_has_no_hint(tree):
-    assert hinted(tree({**MEMINFO, HUGE: "always [madvise] never\n"})) == []
+    assert hinted(tree(MEMINFO)) == []
 
 
 def test_each_hint_is_a_command_below_its_findings(tree):
-    root = tree({**MEMINFO, "run/systemd/system/x": "", HUGE: "[always] madvise never\n"})
+    root = tree(MEMINFO)
     gpu = {"index": 0, "name": "G\nrm -rf /", "persistence_mode": "Disabled"}
     lines = hinted(
         root,
         refused="kernel.perf_event_paranoid is 4",
         load=machine.Load(0.3, 0.05),
-        which=lambda name: name if name == "dnf" else None,
+        which=lambda name: None,
         governor="powersave",
         libraries=dict.fromkeys(set(inventory.EXTRAS) - {"onnx", "onnxscript"}, "1.0"),
         gpus=(gpu,),
     )
     assert commands(lines) == [
-        "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1",
         "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        f"echo madvise | sudo tee /{HUGE}",
         "sudo sysctl kernel.perf_event_paranoid=2",
-        "sudo dnf install -y gcc-c++",
         "pip install 'frameworktax[onnxruntime]'",
         "pip install nvidia-ml-py",
         "sudo nvidia-smi -pm 1",
@@ -404,7 +400,6 @@ def test_the_switches_of_the_processor_are_hinted(tree):
     assert commands(hinted(root, turbo=True, threads_per_core=2)) == [
         "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost",
         "echo off | sudo tee /sys/devices/system/cpu/smt/control",
-        "docker update --cpu-quota -1 --cpuset-cpus 0,1 CONTAINER",
     ]
 
 

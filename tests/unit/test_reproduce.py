@@ -460,7 +460,7 @@ def test_a_store_of_the_other_scale_is_named_in_the_refusal(tmp_path):
     study = studies.load("table-1")
     folder = written(tmp_path, made.made(study, by_model({}), scale="full"))
     assert reproduce(["table-1"], store=folder, scale="full", redraw=True).claims
-    with pytest.raises(NothingMeasuredError, match="small scale; .* the other --scale"):
+    with pytest.raises(NothingMeasuredError, match="the other --scale"):
         reproduce(["table-1"], store=folder, scale="small", redraw=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,19 +25,8 @@ MAX_STOLEN = 0.01
 """Share a hypervisor may take; above it wall time and CPU time part (METHOD: 1.05 is too much)."""
 MIN_FREE_BYTES = 2 * 1024**3
 """What eager BERT-base and its library take together."""
-HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 MPS = "tmp/nvidia-mps/control"
 """The pipe of CUDA's multi-process service, where nothing else is set."""
-ROOMY = 4
-"""Processors from which two can be set aside for services."""
-PARANOID = "sudo sysctl kernel.perf_event_paranoid=2"
-INSTALLERS = {
-    "apt-get": "sudo apt-get install -y g++",
-    "dnf": "sudo dnf install -y gcc-c++",
-    "zypper": "sudo zypper install -y gcc-c++",
-    "apk": "sudo apk add g++",
-}
-"""Package managers → how they install a C++ compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,114 +44,84 @@ class Check:
     command: str = ""
 
 
-def _ok(code: str, text: str) -> Check:
-    return Check(code, "ok", text)
+def _finding(code: str, is_ok: bool, text: str, remedy: str, command: str = "") -> Check:
+    """Return a finding that is fine, or a warning with its remedy."""
+    return Check(code, "ok", text) if is_ok else Check(code, "warning", text, remedy, command)
 
 
-def _warning(code: str, text: str, remedy: str, command: str = "") -> Check:
-    return Check(code, "warning", text, remedy, command)
-
-
-def _cores(found: Environment) -> Check:
+def _use(found: Environment, load: Load | None) -> Iterator[Check]:
+    """Yield how many processors there are, and who else uses them."""
     text = f"{found.cpu}: {found.cores} processors, {len(found.affinity)} usable here"
-    if len(found.affinity) < 2:
+    alone = len(found.affinity) < 2
+    if alone:
         text += "; the tool and the measured process share one"
-        remedy = "allow at least two processors (taskset, cpuset or --cpus of the container)"
-        return _warning("cores", text, remedy)
-    return _ok("cores", text)
-
-
-def _load(found: Environment, load: Load | None, root: Path) -> Check:
+    remedy = "allow at least two processors (taskset, cpuset or --cpus of the container)"
+    yield _finding("cores", not alone, text, remedy)
     if load is None:
         text = "the load by others cannot be read (/proc/stat)"
-        return _warning("load", text, "mount /proc into the container")
-    text = f"others use {round(load.foreign, 2) + 0.0:.0%} of the machine"  # no "-0%"
-    if load.foreign <= MAX_FOREIGN_LOAD:
-        return _ok("load", text)
-    command = ""
-    if found.cores >= ROOMY and (root / "run/systemd/system").is_dir():
-        command = "sudo systemctl set-property --runtime system.slice AllowedCPUs=0-1"
-    return _warning("load", text, "end other work, or measure when it has ended", command)
+        yield _finding("load", False, text, "mount /proc into the container")
+    else:
+        text = f"others use {round(load.foreign, 2) + 0.0:.0%} of the machine"  # no "-0%"
+        remedy = "end other work, or measure when it has ended"
+        yield _finding("load", load.foreign <= MAX_FOREIGN_LOAD, text, remedy)
 
 
 def _clock(found: Environment, root: Path) -> Iterator[Check]:
     """Yield what the processor's clock and threads depend on."""
-    if found.governor in (None, "performance"):
-        yield _ok("governor", found.governor or "not visible here (usual in virtual machines)")
-    else:
-        yield _warning(
-            "governor", f"{found.governor}: the clock follows the load",
-            "sudo cpupower frequency-set -g performance",
-            "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        )  # fmt: skip
+    steady = found.governor in (None, "performance")
+    text = found.governor or "not visible here (usual in virtual machines)"
+    yield _finding(
+        "governor", steady, text if steady else f"{text}: the clock follows the load",
+        "sudo cpupower frequency-set -g performance",
+        "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    )  # fmt: skip
     mhz = found.frequency_mhz
-    yield _ok("frequency", "not visible here" if mhz is None else f"{mhz:.0f} MHz now")
+    yield Check("frequency", "ok", "not visible here" if mhz is None else f"{mhz:.0f} MHz now")
+    command = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+    if (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists():
+        command = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+    text = "on: the clock depends on heat and on other cores"
     if not found.turbo:
-        yield _ok("turbo", "not visible here" if found.turbo is None else "off")
+        text = "not visible here" if found.turbo is None else "off"
+    yield _finding("turbo", not found.turbo, text, command, command)
+    threads = found.threads_per_core
+    command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
+    text = f"{threads} threads share a core"
+    if threads is None or threads < 2:
+        text = "one thread a core" if threads else "not visible"
+        yield Check("smt", "ok", text)
     else:
-        command = "echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-        if (root / "sys/devices/system/cpu/intel_pstate/no_turbo").exists():
-            command = "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-        text = "on: the clock depends on heat and on other cores"
-        yield _warning("turbo", text, command, command)
-    if found.threads_per_core is None or found.threads_per_core < 2:
-        yield _ok("smt", "one thread a core" if found.threads_per_core else "not visible")
-    else:
-        command = "echo off | sudo tee /sys/devices/system/cpu/smt/control"
-        text = f"{found.threads_per_core} threads share a core"
-        yield _warning("smt", text, f"{command}, or keep the sibling idle", command)
+        yield _finding("smt", False, text, f"{command}, or keep the sibling idle", command)
 
 
 def _system(found: Environment, load: Load | None, root: Path) -> Iterator[Check]:
-    """Yield what the kernel, a hypervisor and a container do to a process.
-
-    Source of ``huge-pages`` (khugepaged merges pages of a process behind its back):
-    Documentation/admin-guide/mm/transhuge.rst of the kernel.
-    """
-    chosen = re.search(r"\[(\w+)\]", machine.read(root, HUGE_PAGES) or "")
-    if chosen is None or chosen[1] != "always":
-        yield _ok("huge-pages", chosen[1] if chosen else "not visible here")
-    else:
-        command = f"echo madvise | sudo tee /{HUGE_PAGES}"
-        text = "always: the kernel merges pages of what is measured while it is measured"
-        yield _warning("huge-pages", text, command, command)
+    """Yield what a hypervisor and a container do to a process."""
     where = found.virtualization
     stolen = load.stolen if load is not None else 0.0
+    text = f"{where}, no time stolen now; absolute times may still drift" if where else "none seen"
     if stolen > MAX_STOLEN:
         text = f"{where or 'a hypervisor'} takes {stolen:.1%} of the processor time"
-        remedy = "use a dedicated host or instance; compare ratios, not milliseconds"
-        yield _warning("virtualization", text, remedy)
-    else:
-        text = f"{where}, no time stolen now; absolute times may still drift"
-        yield _ok("virtualization", text if where else "none seen")
+    remedy = "use a dedicated host or instance; compare ratios, not milliseconds"
+    yield _finding("virtualization", stolen <= MAX_STOLEN, text, remedy)
     cpus = machine.cgroup_cpus(root)
-    if cpus is None:
-        yield _ok("cgroup-cpu", "no quota")
-    else:
-        listed = ",".join(map(str, found.affinity[: max(2, found.cores // 2)])) or "0-1"
-        yield _warning(
-            "cgroup-cpu",
-            f"a quota of {cpus:g} processors: the process is stopped when it is used up",
-            "start the container with --cpuset-cpus instead of --cpus",
-            f"docker update --cpu-quota -1 --cpuset-cpus {listed} CONTAINER",
-        )
+    text = f"a quota of {cpus or 0:g} processors: the process is stopped when it is used up"
+    remedy = "start the container with --cpuset-cpus instead of --cpus"
+    yield _finding("cgroup-cpu", cpus is None, "no quota" if cpus is None else text, remedy)
     free = machine.memory_available_bytes(root)
     group = machine.cgroup_memory_bytes(root)
     text = f"{free / 1024**3:.1f} GiB available"
     if group is not None:
         text += f", a cgroup allows {group[0] / 1024**3:.1f} GiB in all"
-    if free < MIN_FREE_BYTES:
-        yield _warning("memory", text, "free memory, or measure smaller models")
-    else:
-        yield _ok("memory", text)
+    remedy = "free memory, or measure smaller models"
+    yield _finding("memory", free >= MIN_FREE_BYTES, text, remedy)
 
 
 def _sampler(found: Environment, refused: str | None, root: Path) -> Check:
     if refused is None:
-        return _ok("sampler", "perf-event")
+        return Check("sampler", "ok", "perf-event")
     # What lets perf_event_open work: the kernel's word, or the container's.
     level = machine.read_int(root, "proc/sys/kernel/perf_event_paranoid")
-    command = PARANOID
+    command = "sudo sysctl kernel.perf_event_paranoid=2"
     if level is not None and level <= 2 and "container" in (found.virtualization or ""):
         command = "docker run --cap-add PERFMON --security-opt seccomp=unconfined IMAGE"
     text = f"kernel time cannot be sampled ({refused})"
@@ -173,19 +131,17 @@ def _sampler(found: Environment, refused: str | None, root: Path) -> Check:
 def _software(found: Environment, which: Callable[[str], str | None]) -> Iterator[Check]:
     compiler = next((name for name in ("g++", "clang++", "c++") if which(name)), None)
     if compiler:
-        yield _ok("compiler", compiler)
+        yield Check("compiler", "ok", compiler)
     else:
-        yield Check(
-            "compiler", "missing", "no C++ compiler: inductor and aot-inductor cannot run",
-            "install g++ (Debian, Ubuntu: sudo apt install g++)",
-            next((command for name, command in INSTALLERS.items() if which(name)), ""),
-        )  # fmt: skip
+        text = "no C++ compiler: inductor and aot-inductor cannot run"
+        remedy = "install g++ (Debian, Ubuntu: sudo apt install g++)"
+        yield Check("compiler", "missing", text, remedy)
     for name, extra in EXTRAS.items():
         version = found.libraries.get(name)
         if name == "onnxruntime" and version is None:
             version = found.libraries.get("onnxruntime-gpu")
         if version is not None:
-            yield _ok(f"library-{name}", f"{name} {version}")
+            yield Check(f"library-{name}", "ok", f"{name} {version}")
         elif name != "py-spy":  # for the functions in attach alone
             remedy = f"pip install 'frameworktax[{extra}]'"
             yield Check(f"library-{name}", "missing", f"{name} is not installed", remedy, remedy)
@@ -194,11 +150,11 @@ def _software(found: Environment, which: Callable[[str], str | None]) -> Iterato
 def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -> Iterator[Check]:
     if not found.gpus:
         if not gpu_present(root):
-            yield _ok("gpu", "none")
+            yield Check("gpu", "ok", "none")
             return
         text = "a device that nvidia-smi does not list: its clocks and its state are not read"
         remedy = "NVIDIA: install nvidia-smi; AMD: look at rocm-smi while measuring"
-        yield _warning("gpu", text, remedy)
+        yield _finding("gpu", False, text, remedy)
         return
     yield from _sharing(found, root, processes)
     if "nvidia-ml-py" not in found.libraries:
@@ -211,11 +167,11 @@ def _gpus(found: Environment, root: Path, processes: Callable[[], int | None]) -
             f"{gpu.get('index')}: {gpu.get('name')}, {gpu.get('memory_mib')} MiB, "
             f"driver {gpu.get('driver')}, {clock} of {top} MHz"
         )
-        if gpu.get("persistence_mode") == "Disabled":
-            text, command = f"{text}; the driver unloads between processes", "sudo nvidia-smi -pm 1"
-            yield _warning("gpu", text, command, command)
-        else:
-            yield _ok("gpu", text)
+        unloads = gpu.get("persistence_mode") == "Disabled"
+        if unloads:
+            text += "; the driver unloads between processes"
+        command = "sudo nvidia-smi -pm 1"
+        yield _finding("gpu", not unloads, text, command, command)
 
 
 def _sharing(
@@ -226,23 +182,23 @@ def _sharing(
         number = gpu.get("index")
         if gpu.get("mig_mode") == "Enabled":
             text = f"{number}: MIG is on: measured is a part of the card, whose peaks are not known"
-            yield _warning("gpu-mig", text, f"sudo nvidia-smi -i {number} -mig 0")
+            yield _finding("gpu-mig", False, text, f"sudo nvidia-smi -i {number} -mig 0")
         if gpu.get("compute_mode") in ("Prohibited", "Exclusive_Process"):
             text = f"{number}: compute mode {gpu['compute_mode']}: processes cannot share the card"
             remedy = f"sudo nvidia-smi -i {number} -c DEFAULT"
-            yield _warning("gpu-compute-mode", text, remedy, remedy)
+            yield _finding("gpu-compute-mode", False, text, remedy, remedy)
         node = numa_node(gpu, root)
         if node is not None and node[1] and not set(node[1]) & set(found.affinity):
             text = f"{number}: on NUMA node {node[0]}, of which no processor is usable here"
-            yield _warning("gpu-numa", text, f"numactl --cpunodebind={node[0]}")
+            yield _finding("gpu-numa", False, text, f"numactl --cpunodebind={node[0]}")
     if (root / MPS).exists():
         text = "an MPS server runs: processes share the device at the same time"
         command = "echo quit | nvidia-cuda-mps-control"
-        yield _warning("gpu-mps", text, command, command)
+        yield _finding("gpu-mps", False, text, command, command)
     others = processes()
     if others:
         text = f"{others} processes hold a device: their work is in every number"
-        yield _warning("gpu-processes", text, "end them; nvidia-smi lists them")
+        yield _finding("gpu-processes", False, text, "end them; nvidia-smi lists them")
 
 
 def doctor(
@@ -267,8 +223,7 @@ def doctor(
     found = environment(root) if found is None else found
     load = machine.foreign_load(root=root) if load is None else load
     return [
-        _cores(found),
-        _load(found, load, root),
+        *_use(found, load),
         *_clock(found, root),
         *_system(found, load, root),
         _sampler(found, refused, root),
