@@ -169,7 +169,7 @@ def test_folders_and_types_that_are_none(folder, tmp_path, monkeypatch) -> None:
     empty.mkdir()
     refused("a folder written by save_pretrained", model=f"hf:{empty}")
     refused("a folder written by save_pretrained", model=f"hf:{tmp_path}/absent")
-    refused("no model type ''", model="hf:")
+    refused("hf: cannot be loaded", model="hf:")
     for text in ("{", "[]", '"bert"'):
         (empty / "config.json").write_text(text)
         refused("a folder written by save_pretrained", model=f"hf:{empty}")
